@@ -1,8 +1,8 @@
 """Layers: which package may import which, and where modules may be."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +22,14 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("optim", "models", "tasks"),
     ),
 }
+# Imports that close a circle. Other branches remove them. Delete this constant after they are merged.
+EXPECTED_CIRCLES = (
+    ("augment.recipe.views", "augment.recipe.steps"),
+    ("augment.data.targets.class_names", "augment.data.dataset"),
+    ("augment.data.targets.class_names", "augment.data.targets.kind"),
+    ("augment.pipeline.notebook_display", "augment.pipeline.loader"),
+    ("trainer.loop.callback", "trainer.loop.learner"),
+)
 FACE = ("__init__", "__main__")  # the only modules at the top of a package; they may import from every package
 
 
@@ -31,14 +39,17 @@ def sources(root: Path) -> dict[str, str]:
     return {".".join(file.relative_to(root).with_suffix("").parts): file.read_text() for file in files}
 
 
+tree = cache(ast.parse)
+
+
 @cache
-def imports(source: str) -> frozenset[str]:
-    """Return what a module imports, also within functions, but not what only a type checker sees."""
+def imports(source: str, *, typing: bool = False) -> frozenset[str]:
+    """Return what a module imports, also within functions; with `typing`, also what only a type checker sees."""
     found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(source)]
+    waiting: list[ast.AST] = [tree(source)]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not typing and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             waiting += node.orelse
             continue
         waiting += ast.iter_child_nodes(node)
@@ -49,8 +60,8 @@ def imports(source: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def edges(modules: dict[str, str]) -> dict[str, set[str]]:
-    """Return for each module the modules of the project that it imports."""
+def edges(modules: dict[str, str], *, typing: bool = False) -> dict[str, set[str]]:
+    """Return for each module the modules of the project that it imports; `typing` as in `imports`."""
 
     def resolve(name: str) -> str | None:
         for candidate in (name, name.rpartition(".")[0]):
@@ -60,7 +71,7 @@ def edges(modules: dict[str, str]) -> dict[str, set[str]]:
         return None
 
     return {
-        name: {found for target in imports(source) if (found := resolve(target)) and found != name}
+        name: {found for target in imports(source, typing=typing) if (found := resolve(target)) and found != name}
         for name, source in modules.items()
     }
 
@@ -76,10 +87,12 @@ def violations(modules: dict[str, str]) -> list[str]:
             found.append(f"{name} is in no known package")
         if len(source.splitlines()) > MAX_LINES:
             found.append(f"{name} has more than {MAX_LINES} lines")
-    graph = edges(modules)
-    for name, targets in graph.items():
+    for name, targets in edges(modules).items():
         found += [f"{name} imports {target}" for target in sorted(targets) if not allowed(name, target)]
-    return found + [f"{name} imports itself through {path}" for name, path in cycles(graph)]
+    graph = edges(modules, typing=True)  # a circle of annotations alone also ties its modules together
+    for name, target in EXPECTED_CIRCLES:
+        graph.get(name, set()).discard(target)
+    return found + circles(graph)
 
 
 def allowed(name: str, target: str) -> bool:
@@ -93,18 +106,13 @@ def allowed(name: str, target: str) -> bool:
     return target_folder in height and height.get(folder, 0) > height[target_folder]
 
 
-def cycles(graph: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each module that reaches itself, with the module that it reaches itself through."""
-    for start in graph:
-        reached: set[str] = set()
-        waiting = sorted(graph[start])
-        while waiting:
-            module = waiting.pop()
-            if module not in reached:
-                reached.add(module)
-                waiting += graph[module]
-        if start in reached:
-            yield start, next(module for module in sorted(graph[start]) if start in graph[module] or module in reached)
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Return a sentence about the first circle of imports, if there is one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [f"a circle of imports: {', '.join(sorted({*error.args[1]}))}"]
+    return []
 
 
 def test_layers() -> None:
@@ -129,15 +137,19 @@ def test_breaches_are_found() -> None:
             "trainer.attic.box is in no known package",
             f"{long} has more than {MAX_LINES} lines",
         ),
-        *(f"trainer.optim.{one} imports itself through trainer.optim.{two}" for one, two in ("ab", "ba")),
+        "a circle of imports: trainer.optim.a, trainer.optim.b",
     }
 
 
-def test_type_checking_blocks_are_skipped() -> None:
-    source = (
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import trainer.loop.learner\nelse:\n    import os"
-    )
-    assert imports(source) == {"typing.TYPE_CHECKING", "os"}
+def test_type_checking_blocks_count_for_circles_only() -> None:
+    """Layers allow annotations from above, but two modules that name each other's types belong together."""
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import {}\nelse:\n    import os"
+    assert imports(source.format("trainer.loop.learner")) == {"typing.TYPE_CHECKING", "os"}
+    above = {"augment.data.a": source.format("augment.pipeline.b"), "augment.pipeline.b": ""}
+    assert violations(above) == []
+
+    circle = {f"trainer.optim.{one}": source.format(f"trainer.optim.{two}") for one, two in ("ab", "ba")}
+    assert violations(circle) == ["a circle of imports: trainer.optim.a, trainer.optim.b"]
 
 
 def test_dali_stays_in_its_packages() -> None:
@@ -157,7 +169,7 @@ def test_every_package_says_what_is_inside() -> None:
 def test_no_two_classes_have_one_name() -> None:
     found: dict[str, str] = {}
     for module, source in sources(ROOT).items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(tree(source)):
             if isinstance(node, ast.ClassDef):
                 assert found.setdefault(node.name, module) == module, node.name
 

@@ -1,7 +1,7 @@
 """PyTorch for modules that check a configuration. It is imported on first use, because the import takes seconds."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, ForwardRef
 
 __all__ = ["F", "Tensor", "dist", "nn", "torch"]
 
@@ -21,4 +21,5 @@ if TYPE_CHECKING:
     from torch.nn import functional as F
 else:
     torch, nn, F, dist = map(_Lazy, ("torch", "torch.nn", "torch.nn.functional", "torch.distributed"))
-    Tensor = NewType("Tensor", object)  # only for annotations
+    # For annotations. `typing.get_type_hints` resolves it to torch.Tensor once PyTorch is imported.
+    Tensor = ForwardRef("Tensor", module="torch")

@@ -14,7 +14,8 @@ from augment.support.lazy_torch import Tensor, torch
 from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Learner, Phase
 from trainer.tasks.loss import weight_of
-from trainer.tasks.metric import Meter, MetricsRow, Samples, TaskMetric
+from trainer.tasks.meter import Meter
+from trainer.tasks.metric import MetricsRow, Samples, TaskMetric
 from trainer.tasks.task import AUTO
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"

@@ -1,4 +1,4 @@
-"""What the settings of a model are, and the registry that a model enters with one decorator."""
+"""The base classes of model settings, and the registry of models."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,29 +21,28 @@ _TIMEOUT = 10  # seconds
 class Model:
     """Base of the models' settings."""
 
-    # The task that needs models of this kind; empty: its networks return a vector for each image
-    task: ClassVar[str] = ""
-    any_size: ClassVar[bool] = False  # whether images of any size fit through the network, so that none has to be tried
+    task: ClassVar[str] = ""  # the task that the network is for; empty: all tasks with a vector per image
+    any_size: ClassVar[bool] = False  # whether the network takes images of any size, so that no check is needed
 
     weights: str | None = setting(
         Text(
             optional=True,
-            doc="start from the weights of this file (.safetensors or a PyTorch checkpoint) or run folder; the head is "
-            "new unless the classes are the same",
+            doc="file (.safetensors or a PyTorch checkpoint) or run folder with weights to start from. The head is new "
+            "unless the classes are the same",
             reach=READS,
         )
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build the network: (N, 3, height, width) -> (N, classes), for images of a size.
+        """Build the network, (N, 3, height, width) -> (N, classes), for images of a size.
 
         Raises:
-            UserError: there is no such network, a package is missing, or weights cannot be downloaded.
+            UserError: an unknown network, a missing package, or weights that cannot be downloaded.
         """
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return mean and std, in 0..1, that the weights were trained with; None: no preference."""
+        """Return the mean and standard deviation, in 0 to 1, that the weights were trained with, if they matter."""
         return None
 
     def untrained(self) -> Self:
@@ -51,52 +50,51 @@ class Model:
         return replace(self, weights=None)
 
     def downloads(self) -> str:
-        """Return the setting by which a run would download weights; empty if it would not."""
+        """Return the setting that makes a run download weights, if any."""
         return ""
 
     def require_weights(self) -> None:
-        """Check that the weights can be had, before anything is written.
+        """Check, before anything is written, that the weights are available.
 
         Raises:
             UserError: they cannot be downloaded.
         """
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Return the tensors of a file in another layout of this model by the names of its network, if it knows how.
+        """Convert the tensors of a file in another layout of this model, if possible.
 
         Args:
             tensors: the tensors by their names in the file.
-            network: the network; only names and shapes of its tensors count.
+            network: the network, whose names and shapes of tensors are wanted.
         """
         return tensors
 
 
 class Pretrained(Model):
-    """Base of models whose package has weights, to start from if `pretrained` is true; `weights` take precedence."""
+    """Base of models whose package has weights for `pretrained`. The setting `weights` takes precedence."""
 
-    cache: ClassVar[str] = "HF_HOME"  # the variable that names the folder of the package's weights
+    cache: ClassVar[str] = "HF_HOME"  # the environment variable with the folder of the package's weights
     name: str | None
     pretrained: bool
 
     @property
     def loads(self) -> bool:
-        """Whether to start from the weights of the package."""
+        """Whether to start from the package's weights."""
         return self.pretrained and self.weights is None
 
     def untrained(self) -> Self:
-        """Return the same model without weights to read or download."""
         return replace(self, pretrained=False, weights=None)  # type: ignore[call-arg]  # a field of subclasses
 
     def missing(self) -> str | None:
-        """Return the address of weights that would be downloaded; empty if none would, None if the package knows."""
+        """Return the address of weights to download, or an empty text. None means that only the package knows."""
         return None if self.loads else ""
 
     def downloads(self) -> str:
-        """Return "pretrained" if weights of the package are asked for that are not in its cache."""
+        """Return "pretrained" if the package would download weights."""
         return "" if self.missing() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check that the weights are in the cache or can be downloaded, within seconds; packages try for a minute."""
+        """Check within seconds that the weights are cached or can be downloaded. Packages try for a minute."""
         if not (url := self.missing()):
             return
         try:
@@ -104,17 +102,17 @@ class Pretrained(Model):
         except OSError as error:
             raise UserError(
                 f"model.pretrained=true: the weights of {self.name} are not in the cache and cannot be downloaded "
-                f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE; {self.cache}=DIR, a cache that has "
-                f"{url}; or model.pretrained=false."
+                f"({first_line(error).rstrip('.')}). Set model.weights=FILE, set {self.cache}=DIR to a cache with "
+                f"{url}, or set model.pretrained=false."
             ) from error
 
 
-@lru_cache  # for the jobs of a sweep; only what was reached is remembered
+@lru_cache  # for the jobs of a sweep, after a success
 def _reach(url: str) -> None:
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
-    with suppress(HTTPError):  # the server answers
+    with suppress(HTTPError):  # the server has answered
         urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT).close()
 
 
@@ -122,7 +120,7 @@ M = TypeVar("M", bound=type[Model])
 
 _MODELS: dict[str, type[Model]] = {}
 
-# Read-only view: name in the configuration -> model.
+# Read-only: name in the configuration -> model.
 MODELS: Mapping[str, type[Model]] = MappingProxyType(_MODELS)
 
 

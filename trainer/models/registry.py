@@ -1,35 +1,35 @@
-"""Models by name: the small network of the quick start, the xresnet family, and everything that timm has.
+"""All models by name, with the small network of the quick start.
 
-The settings of a model build its network, and only then import PyTorch, which takes seconds.
+The settings of a model build its network. They import PyTorch only then, because its import takes seconds.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
+from augment.params import Size, parse_named
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import nn, torch
-from trainer.models import segmentation, torchvision_models  # noqa: F401  # so that their models are in the registry
+from trainer.models import segmentation, torchvision_models  # noqa: F401  # register their models
 from trainer.models.base import MODELS, Channels, Model, model
 from trainer.models.timm_models import Timm
+from trainer.models.xresnet_settings import XresnetSettings
 
 __all__ = ["MODELS", "Channels", "Model", "Timm", "check_model", "count_parameters", "model", "parse_model"]
 
 
 def parse_model(given: object) -> Model:
-    """Check the `model` section, `{kind: name, ...settings}`."""
+    """Parse the `model` section, `{kind: name, ...settings}`."""
     return parse_named(MODELS, given, "model", "kind")
 
 
 @model("cnn")
 @dataclass(frozen=True, kw_only=True)
 class Cnn(Model):
-    """Seven 3x3 convolutions, 0.47 million parameters: trains in minutes on two CPU cores."""
+    """Seven 3x3 convolutions, 0.47 million parameters. Trains in minutes on two CPU cores."""
 
     any_size: ClassVar[bool] = True
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it for images of any size."""
         widths, strides = (3, 16, 32, 64, 64, 64, 128, 256), (1, 2, 2, 2, 2, 2, 2)
         layers: list[nn.Module] = []
         for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False):
@@ -43,79 +43,60 @@ class Cnn(Model):
 
 @model("xresnet")
 @dataclass(frozen=True, kw_only=True)
-class Xresnet(Model):
-    """A residual network with the changes that win fastai's leaderboard, each of them optional."""
+class Xresnet(XresnetSettings):
+    """A residual network with the changes that win fastai's leaderboard. Each is optional."""
 
     any_size: ClassVar[bool] = True
 
-    depth: str = setting(
-        Choice(default="50", options=("18", "26", "34", "50"), doc="layers; 26 and 50 have bottlenecks")
-    )
-    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
-    groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
-    base_width: int = setting(
-        Count(
-            default=64, within=(1, 1024), doc="a group's channels in the first stage; resnext50_32x4d: 32 groups of 4"
-        )
-    )
-    activation: str = setting(
-        Choice(default="relu", options=("relu", "silu", "mish", "gelu"), doc="activation after every batch norm")
-    )
-    attention: str = setting(
-        Choice(default="none", options=("none", "se"), doc="channel attention at the end of each block")
-    )
-    self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
-    pool: str = setting(
-        Choice(default="avg", options=("avg", "max", "blur"), doc="how shortcuts halve; blur: max without aliasing")
-    )
-    stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
-    zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))
-    dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))
-
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it; any size will do."""
         from trainer.models.xresnet import LAYOUTS, XResNet
 
         bottleneck = LAYOUTS[self.depth][0]
         if not bottleneck and (self.groups, self.base_width) != (1, 64):
-            deep = ", ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
+            deep = " or ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
             raise UserError(
                 f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
-                f"bottlenecks, whose they are. Allowed: 1 and 64, or a depth of {deep}."
+                f"bottlenecks to change. Set model.groups=1 and model.base_width=64, or model.depth to {deep}."
             )
         return XResNet(classes, self)
 
 
 def count_parameters(network: "nn.Module") -> int:
-    """Return the number of trainable values."""
+    """Return the number of trainable parameters."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
 
 
 def check_model(
     settings: Model, classes: int, size: Size, *, fed: Size | None = None, key: str = "aug.size"
 ) -> "nn.Module":
-    """Build the network on the device "meta", without weights, to detect mistakes early, and return it.
+    """Build the network on the device "meta", without weights, to find mistakes early.
 
-    It is built for images of `size`, and fed those of `fed`, which `key` names for the message.
+    Args:
+        settings: settings of the model.
+        classes: number of outputs.
+        size: size of the images that the network is built for.
+        fed: size of the images to try. Default: `size`.
+        key: the setting of that size, for the error message.
 
     Raises:
-        UserError: see `Model.build`; or an image of that size does not fit through the network, or there is not one
-            output for each class.
+        UserError: see `Model.build`. Or the network does not take images of that size, or has another number of
+            outputs.
     """
     shown = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
-        if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
+        if settings.any_size:  # running a network on "meta" imports PyTorch's compiler, which takes seconds
             return network
         try:
             outputs = network(torch.empty(1, 3, *shown))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"{key}={shown.plain}: the model cannot take images of that size ({first_line(error)})."
+                f"{key}={shown.plain}: the model cannot take images of this size ({first_line(error)}). Set another "
+                f"size or another model."
             ) from error
     shape = tuple(getattr(outputs, "shape", ()))
     wanted = (1, classes, *shown) if settings.task == "segment" else (1, classes)
     if shape != wanted:
         what = f"of shape {shape}" if shape else f"a {type(outputs).__name__}"
-        raise UserError(f"model: its output for one image is {what}. Allowed: a tensor of shape {wanted}.")
+        raise UserError(f"model: its output for one image is {what}. Return a tensor of shape {wanted}.")
     return network

@@ -1,4 +1,4 @@
-"""Everything that timm has, by its name there."""
+"""All timm models."""
 
 import sys
 from collections.abc import Mapping
@@ -7,32 +7,32 @@ from inspect import signature
 from typing import Any
 
 from augment.params import PASSES, Flag, OptionMap, Size, Text, check_known, setting
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
-_NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub
+_NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
-# Arguments of timm's models that are set elsewhere, or that would change what goes in or comes out.
-_ELSEWHERE = {
-    "pretrained": "model.pretrained",
-    "checkpoint_path": "model.weights",
-    "pretrained_cfg": "model.name=MODEL.WEIGHTS",
-    "pretrained_cfg_overlay": "model.name=MODEL.WEIGHTS, or model.weights",
-    "num_classes": "the classes of the data",
-    "in_chans": "3 channels",
-    "features_only": "false",
+# Arguments of timm models that are set elsewhere, or that would change inputs or outputs, with the remedy.
+_NOT_OPTIONS = {
+    "pretrained": "Set model.pretrained instead.",
+    "checkpoint_path": "Set model.weights instead.",
+    "pretrained_cfg": "Set model.name=MODEL.WEIGHTS instead.",
+    "pretrained_cfg_overlay": "Set model.name=MODEL.WEIGHTS or model.weights instead.",
+    "num_classes": "The data determines the number of classes.",
+    "in_chans": "Images have 3 channels.",
+    "features_only": "The model must return one output per class.",
 }
 
 
 @model("timm")
 @dataclass(frozen=True, kw_only=True)
 class Timm(Pretrained):
-    """A model of timm, by its name there."""
+    """A timm model by its name."""
 
-    name: str = setting(Text(required=True, doc="a model of timm, such as resnet18 or convnext_tiny.fb_in22k"))
+    name: str = setting(Text(required=True, doc="name of a timm model, such as resnet18 or convnext_tiny.fb_in22k"))
     pretrained: bool = setting(
-        Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes precedence")
+        Flag(default=False, doc="start from timm's weights, which are downloaded once. model.weights takes precedence")
     )
     options: Mapping[str, Any] | None = setting(
         OptionMap(
@@ -43,23 +43,23 @@ class Timm(Pretrained):
     )
     checkpointing: bool = setting(
         Flag(
-            default=False, doc="compute activations again in the backward pass: less memory, but one more forward pass"
+            default=False, doc="recompute activations in the backward pass, which saves memory but costs a forward pass"
         )
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it, with a new head for the classes."""
         network = self.create(size, num_classes=classes)
         if self.checkpointing:
             try:
                 network.set_grad_checkpointing(True)  # type: ignore[operator]
             except (AttributeError, AssertionError) as error:
-                text = f"model.checkpointing: true, but {self.name} has no gradient checkpointing. Allowed: false."
-                raise UserError(text) from error
+                raise UserError(
+                    f"model.checkpointing=true: {self.name} has no gradient checkpointing. Set it to false."
+                ) from error
         return network
 
     def create(self, size: Size, **options: Any) -> "nn.Module":
-        """Create it with options of timm, for images of a size if it has a fixed one; see `build`."""
+        """Create the network with further arguments of timm, for images of a size if it needs a fixed one."""
         import timm
 
         self._require_name(timm)
@@ -67,8 +67,9 @@ class Timm(Pretrained):
             options["img_size"] = size.height if size.is_square else tuple(size)
         self.require_weights()
         own = {name: tuple(v) if isinstance(v, list) else v for name, v in (self.options or {}).items()}
-        if taken := next((name for name in own if name in _ELSEWHERE), None):
-            raise UserError(f"model.options.{taken}: is set elsewhere. Allowed: {_ELSEWHERE[taken]}.")
+        for option in own:
+            if option in _NOT_OPTIONS:
+                raise UserError(f"model.options.{option}: not allowed. {_NOT_OPTIONS[option]}")
         try:
             network: nn.Module = timm.create_model(self.name, pretrained=self.loads, **{**options, **own})
         except (RuntimeError, OSError, ValueError) as error:
@@ -76,36 +77,34 @@ class Timm(Pretrained):
         except (TypeError, AssertionError) as error:
             if not own:
                 raise
-            with torch.device("meta"):  # the signature of the model's class, as functions of timm hide it
+            with torch.device("meta"):  # the signature of the model's class, because timm's functions hide it
                 takes = signature(type(timm.create_model(self.name))).parameters
-            check_known(own, {name: None for name in takes if name not in _ELSEWHERE}, "model.options")
-            raise UserError(f"model.options: {self.name} cannot be made with them: {first_line(error)}.") from error
+            check_known(own, {name: None for name in takes if name not in _NOT_OPTIONS}, "model.options")
+            raise UserError(f"model.options: {self.name} does not accept them ({first_line(error)}).") from error
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return those of the pretrained weights, also for a file of weights."""
+        """Return the values of timm's weights, also for a file of weights."""
         if not self.pretrained and self.weights is None:
             return None
         config = self._weights()
         return tuple(config.mean), tuple(config.std)
 
     def missing(self) -> str | None:
-        """Return the address of weights on the hub, unless they are in its cache."""
+        """Return the address of the weights on the hub, unless they are cached."""
         hub_id = self._weights().hf_hub_id if self.loads else None
         if hub_id is None:
             return super().missing()
         from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
         repository, _, tag = hub_id.partition("@")
-        known = (try_to_load_from_cache(repository, name, revision=tag or None) for name in _NAMES)
-        return (
-            ""
-            if any(isinstance(one, str) for one in known)
-            else hf_hub_url(repository, _NAMES[0], revision=tag or None)
-        )
+        for name in _NAMES:
+            if isinstance(try_to_load_from_cache(repository, name, revision=tag or None), str):
+                return ""
+        return hf_hub_url(repository, _NAMES[0], revision=tag or None)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Return the tensors as timm converts them for this model, such as position embeddings of another size."""
+        """Convert the tensors with timm's filter for this model, which resizes position embeddings, for example."""
         convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
         return tensors if convert is None else convert(dict(tensors), network)
 
@@ -120,13 +119,14 @@ class Timm(Pretrained):
         known = timm.list_models()
         architecture = self.name.split(".")[0]
         if architecture not in known:
-            near = suggest(architecture, known).split(" Allowed:")[0]
             raise UserError(
-                f"model.name: unknown model '{self.name}'.{near} "
-                f"Allowed: one of the {len(known)} names that timm.list_models() gives."
+                f"model.name: unknown model '{self.name}'.{nearest(architecture, known)} timm.list_models() lists the "
+                f"{len(known)} allowed names."
             )
         weights = timm.list_pretrained(f"{architecture}.*")
         if self.pretrained and not weights:
-            raise UserError(f"model.pretrained: timm has no weights for '{self.name}'. Allowed: false.")
+            raise UserError(
+                f"model.pretrained=true: timm has no weights for '{self.name}'. Set model.pretrained=false."
+            )
         if "." in self.name and self.name not in weights:
             raise UserError(f"model.name: unknown weights '{self.name}'.{suggest(self.name, weights)}")

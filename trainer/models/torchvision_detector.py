@@ -1,4 +1,4 @@
-"""A detector of torchvision as the trainer runs it: batches in, tensors of one shape out."""
+"""torchvision detectors behind an interface of batches and tensors of one shape."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -13,15 +13,15 @@ from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 
 from trainer.models.unet import convolution
 
-DETECTIONS = 100  # objects found in an image, at most, as COCO counts
-_LEARNED = ("boxes", "labels", "masks")  # what of a target losses depend on
+DETECTIONS = 100  # most objects found in an image, as in COCO
+_LEARNED = ("boxes", "labels", "masks")  # the parts of targets that losses depend on
 
 
 class DetectorNetwork(nn.Module):
-    """Runs a detector on batches of images that are normalized and have their size already.
+    """Runs a detector on batches of images that are already normalized and resized.
 
-    In training it takes targets, too, and returns its losses, (L,). Else it returns what it finds, (N, 100, 6): left,
-    top, right and bottom edge in pixels, label and score; the rest has score 0.
+    In training, it also takes targets, and returns its losses, (L,). Otherwise it returns the found objects, (N, 100,
+    6): left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
     """
 
     def __init__(self, detector: nn.Module, *, freeze_norms: bool = False) -> None:
@@ -36,14 +36,14 @@ class DetectorNetwork(nn.Module):
             norm.requires_grad_(requires_grad=False)
 
     def train(self, mode: bool = True) -> "DetectorNetwork":
-        """Set the mode of all modules but frozen norms."""
+        """Set the mode of all modules except frozen norms."""
         super().train(mode)
         for norm in self._norms:
             norm.eval()
         return self
 
     def forward(self, images: Tensor, targets: Sequence[Mapping[str, Tensor]] = ()) -> Tensor:
-        """Return losses, (L,), in training; otherwise objects, (N, 100, 6)."""
+        """Return losses, (L,), in training, or else objects, (N, 100, 6)."""
         pixels = images.float()
         if not self.training:
             found = self.detector(list(pixels))
@@ -55,9 +55,9 @@ class DetectorNetwork(nn.Module):
 
 
 def small_fcos(classes: int) -> nn.Module:
-    """Return FCOS (Tian et al. 2019, arXiv:1904.01355) on a small network, for so many classes with the background.
+    """Return FCOS (Tian et al. 2019, arXiv:1904.01355) on a small network. The classes include the background.
 
-    It has 0.9 million parameters; its heads are half as deep as FCOS's own.
+    It has 0.9 million parameters. Its heads are half as deep as the original's.
     """
     backbone, anchors = _SmallBackbone(), AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
     head = FCOSHead(backbone.out_channels, 1, classes, num_convs=2)
@@ -87,7 +87,7 @@ class _SmallBackbone(nn.Module):
 
 
 class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
-    """Leaves images as they are; only pads them to the multiple of pixels that the detector needs."""
+    """Only pads images to a multiple of the detector's stride. They keep their size and values."""
 
     def __init__(self, replaced: Any) -> None:
         super().__init__(replaced.min_size, replaced.max_size, [], [], size_divisible=replaced.size_divisible)
@@ -100,7 +100,7 @@ class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
 
 
 def _thaw(module: nn.Module) -> None:
-    """Make frozen batch norms usual ones of the same values, so that networks with and without weights are alike."""
+    """Replace frozen batch norms by trainable ones, so that networks with and without weights have the same modules."""
     for name, child in module.named_children():
         if isinstance(child, FrozenBatchNorm2d):
             norm = nn.BatchNorm2d(len(child.weight), eps=child.eps)

@@ -11,13 +11,13 @@ _PLAIN = (16, 32, 64, 128)  # channels of the small encoder, each at half the re
 
 
 class UnetNetwork(nn.Module):
-    """An encoder, and a decoder that adds its features from coarse to fine.
+    """An encoder, and a decoder that combines its features from coarse to fine.
 
-    Outputs have the size of the images, whatever the encoder's strides: features are resized to those that they are
-    combined with, so no size needs padding.
+    Outputs have the size of the images, for any strides of the encoder. Features are resized before they are combined,
+    so no image needs padding.
 
     Args:
-        encoder: (N, 3, height, width) -> features (N, channels, ...), the finest first.
+        encoder: maps (N, 3, height, width) to a list of features, (N, channels, ...), the finest first.
         channels: channels of the features.
         classes: number of classes.
     """
@@ -41,7 +41,7 @@ class UnetNetwork(nn.Module):
 
 
 class Plain(nn.Module):
-    """Eight 3x3 convolutions in four stages: trains in minutes on two CPU cores."""
+    """Eight 3x3 convolutions in four stages. It trains in minutes on two CPU cores."""
 
     channels = _PLAIN
 
@@ -51,7 +51,6 @@ class Plain(nn.Module):
         self.stages = nn.ModuleList(nn.Sequential(*convolution(n, m, stride=2), *convolution(m, m)) for n, m in stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the features of each stage."""
         found = [images]
         for stage in self.stages:
             found.append(stage(found[-1]))

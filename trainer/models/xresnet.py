@@ -1,23 +1,22 @@
-"""The xresnet family: a residual network with the changes that win on small budgets, each optional.
+"""The xresnet family: residual networks with optional changes that win on small budgets.
 
-Sources: ResNet-D's stem and shortcuts, He et al. 2019 (Bag of Tricks); grouped convolutions, Xie et al. 2017; squeeze
-and excitation, Hu et al. 2018; anti-aliased pooling, Zhang 2019; the combination is fastai's.
-All shapes are fixed and no control flow depends on data: it can be compiled and captured as a graph.
+Sources: He et al. 2019 (Bag of Tricks) for ResNet-D's stem and shortcuts, Xie et al. 2017 for grouped convolutions, Hu
+et al. 2018 for squeeze and excitation, and Zhang 2019 for anti-aliased pooling. The combination is fastai's.
+
+All shapes are fixed and no control flow depends on data, so a network can be compiled and captured as a graph.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from trainer.models.registry import Xresnet
+from trainer.models.xresnet_settings import XresnetSettings
 
-# By depth: whether blocks are bottlenecks, and how many there are in each of the four stages.
+# Depth -> whether blocks are bottlenecks, and the number of blocks in each of the four stages.
 LAYOUTS = {
     "18": (False, (2, 2, 2, 2)),
     "26": (True, (2, 2, 2, 2)),
@@ -28,14 +27,14 @@ LAYOUTS = {
 Make = Callable[[], nn.Module]
 ACTIVATIONS: dict[str, Make] = {
     "relu": partial(nn.ReLU, inplace=True),
-    "silu": nn.SiLU,  # in place they would keep a copy of their input for the backward pass
+    "silu": nn.SiLU,  # not in place, because the backward pass would then need a copy of the input
     "mish": nn.Mish,
     "gelu": nn.GELU,
 }
 
 
 class BlurPool(nn.Module):
-    """Max pooling of 3x3, then a binomial filter of stride 2: halves any size without aliasing."""
+    """Halves any size without aliasing: 3x3 max pooling, then a binomial filter of stride 2."""
 
     kernel: Tensor
 
@@ -45,13 +44,13 @@ class BlurPool(nn.Module):
         self.register_buffer("kernel", torch.outer(line, line)[None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Halve: (N, C, H, W) -> (N, C, ceil(H / 2), ceil(W / 2))."""
+        """Return (N, C, ceil(H / 2), ceil(W / 2)) for (N, C, H, W)."""
         channels = x.shape[1]
         padded = F.pad(F.max_pool2d(x, 3, stride=1, padding=1), (1, 1, 1, 1), mode="replicate")
         return F.conv2d(padded, self.kernel.expand(channels, 1, 3, 3), stride=2, groups=channels)
 
 
-# Poolings that halve an image in the shortcuts; odd sides are rounded up, as by a convolution of stride 2.
+# Poolings of the shortcuts. They round odd sides up, like a convolution of stride 2.
 POOLS: dict[str, Make] = {
     "avg": partial(nn.AvgPool2d, 2, ceil_mode=True, count_include_pad=False),
     "max": partial(nn.MaxPool2d, 2, ceil_mode=True),
@@ -60,25 +59,24 @@ POOLS: dict[str, Make] = {
 
 
 class SqueezeExcite(nn.Module):
-    """Weighs channels by the means of all channels (squeeze and excitation)."""
+    """Multiplies channels by weights that depend on the means of all channels (squeeze and excitation)."""
 
     def __init__(self, channels: int, activation: Make) -> None:
         super().__init__()
-        inner = 8 * math.ceil(channels / 128)  # a sixteenth, in eights
+        inner = 8 * math.ceil(channels / 128)  # a sixteenth, rounded up to a multiple of 8
         self.layers = nn.Sequential(
             nn.Conv2d(channels, inner, 1), activation(), nn.Conv2d(inner, channels, 1), nn.Sigmoid()
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Weigh: (N, C, H, W) to the same."""
         weight: Tensor = self.layers(x.mean((2, 3), keepdim=True))
         return x * weight
 
 
 class SelfAttention(nn.Module):
-    """Adds to every position a mix of all positions by similarity, without a softmax (Doria's simple attention).
+    """Adds a mix of all positions to each position, without a softmax (Doria's simple self-attention).
 
-    Similarity is a mean over positions, so that it does not grow with the image; the added term starts at zero.
+    The mean over the positions keeps the mix independent of the image size. The added term starts at zero.
     """
 
     def __init__(self, channels: int) -> None:
@@ -87,7 +85,6 @@ class SelfAttention(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix: (N, C, H, W) to the same."""
         flat = x.flatten(2)
         between = flat @ flat.transpose(1, 2) / flat.shape[2]  # (N, C, C): cheaper than positions x positions
         mix: Tensor = between @ self.conv(flat)
@@ -95,18 +92,19 @@ class SelfAttention(nn.Module):
 
 
 def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1, gain: float = 1.0) -> nn.Sequential:
-    """Return a convolution and its batch norm, whose weights start at `gain`."""
+    """Return a convolution with a batch norm, whose weights start at `gain`."""
     norm = nn.BatchNorm2d(outputs)
     nn.init.constant_(norm.weight, gain)
     return nn.Sequential(nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, groups=groups, bias=False), norm)
 
 
 class Block(nn.Module):
-    """A residual block, basic or bottleneck; its shortcut pools before it changes the channels (ResNet-D)."""
+    """A basic or bottleneck block. Its shortcut pools before it changes the channels (ResNet-D)."""
 
-    def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: "Xresnet") -> None:
+    def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: XresnetSettings) -> None:
         super().__init__()
-        activation, (bottleneck, _) = ACTIVATIONS[settings.activation], LAYOUTS[settings.depth]
+        activation = ACTIVATIONS[settings.activation]
+        bottleneck, _ = LAYOUTS[settings.depth]
         if bottleneck:
             wide = conv(middle, middle, 3, stride, settings.groups)
             layers = [conv(inputs, middle, 1), activation(), wide, activation()]
@@ -121,15 +119,15 @@ class Block(nn.Module):
         self.activation = activation()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply: (N, inputs, H, W) -> (N, outputs, ceil(H / stride), ceil(W / stride))."""
+        """Return (N, outputs, ceil(H / stride), ceil(W / stride)) for (N, inputs, H, W)."""
         out: Tensor = self.activation(self.layers(x) + self.shortcut(x))
         return out
 
 
 class XResNet(nn.Sequential):
-    """Stem of three convolutions, four stages of blocks, global average pooling, linear head."""
+    """A stem of three convolutions, four stages of blocks, global average pooling and a linear head."""
 
-    def __init__(self, classes: int, settings: "Xresnet") -> None:
+    def __init__(self, classes: int, settings: XresnetSettings) -> None:
         bottleneck, counts = LAYOUTS[settings.depth]
         stem = [3, *(_round(settings.width * channels) for channels in (32, 32, 64))]
         layers: list[nn.Module] = []
@@ -142,9 +140,11 @@ class XResNet(nn.Sequential):
             planes = settings.width * 64 * 2**stage
             outputs = middle = _round(planes)
             if bottleneck:
-                outputs, middle = 4 * outputs, settings.groups * max(1, round(planes * settings.base_width / 64))
+                outputs *= 4
+                middle = settings.groups * max(1, round(planes * settings.base_width / 64))
             for number in range(count):
-                layers.append(Block(channels, outputs, middle, 2 if stage > 0 and number == 0 else 1, settings))
+                stride = 2 if stage > 0 and number == 0 else 1
+                layers.append(Block(channels, outputs, middle, stride, settings))
                 channels = outputs
             if settings.self_attention and stage == 0:
                 layers.append(SelfAttention(channels))
@@ -155,13 +155,13 @@ class XResNet(nn.Sequential):
 
 
 def _round(channels: float) -> int:
-    """Return the nearest multiple of 8, at least 8, for tensor cores."""
+    """Round to a multiple of 8, at least 8, for tensor cores."""
     return max(8, 8 * round(channels / 8))
 
 
 def _initialize(layer: nn.Module) -> None:
     for module in layer.modules():
-        # On the device "meta", there is nothing to draw, and PyTorch would import its compiler for it.
+        # Initializing weights on the device "meta" would import PyTorch's compiler.
         if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight)
             if module.bias is not None:

@@ -1,4 +1,4 @@
-"""The layers of a network, in order from the stem to the head: for learning rates by depth, and for freezing."""
+"""The layers of a network from stem to head, for learning rates by depth and for freezing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from augment.support.lazy_torch import nn
 
 
 def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
-    """Return for each parameter, by name, the number of its layer: 0 is the stem, the highest the head.
+    """Return the layer number of each parameter by name. 0 is the stem, the highest number is the head.
 
-    timm's models define their layers. The layers of any other network are its children in order; a norm belongs to the
+    timm models define their layers. The layers of other networks are their children in order. A norm belongs to the
     layer before it.
     """
     matcher = getattr(network, "group_matcher", None)
@@ -30,12 +30,12 @@ def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether the name of a parameter matches one of the patterns, such as `blocks.0.*`."""
+    """Whether the name of a parameter matches a pattern, such as `blocks.0.*`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _children(module: nn.Module, prefix: str, *, deep: bool) -> Iterator[list[str]]:
-    """Yield the names of each child's parameters; children that only contain a row of others are expanded."""
+    """Yield the names of each child's parameters. Replace a child that only contains other modules by those."""
     own = [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)]
     if own:
         yield own

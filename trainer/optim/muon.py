@@ -1,11 +1,9 @@
 """Muon: orthogonalized momentum (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks").
 
-A step costs few launches, whatever the depth of the network: lists of tensors are updated at once, and all matrices
-whose shorter sides are equal are orthogonalized in one batch. timm's Muon loops over parameters. With its coefficients
-and scale set as here, both reach the same losses. A step of the optimizer takes (n = 3)
-
-- one H100, PyTorch 2.11: ResNet-50 7.4 ms, ResNet-18 4.3, tiny ViT 4.6; captured as a graph 2.6, 1.1 and 0.8
-- two shared CPU cores, PyTorch 2.14.1, timm 1.0.31: xresnet18 of width .25 33 ms (timm 509), small network 412 (722)
+A step launches few kernels, even for deep networks. Lists of tensors are updated at once, and all matrices with equal
+shorter sides are orthogonalized in one batch. timm's Muon loops over parameters. With the same coefficients and scale,
+it reaches the same losses, but its step takes 15x as long for an xresnet18 of width 0.25 (timm 1.0.31, two CPU cores).
+PyTorch's Muon, new in 2.9, also loops. It takes only two-dimensional weights, and CUDA graphs cannot record it.
 """
 
 from collections.abc import Iterable
@@ -19,18 +17,18 @@ from torch.optim.adamw import adamw
 from augment.support.nested import grouped
 from trainer.optim.layers import layer_of, matches
 
-# The quintic a x + b x^3 + c x^5, chosen by Jordan for its slope at zero: singular values end near 1, not at it.
+# Jordan's quintic a x + b x^3 + c x^5. Its large slope at zero is more important than a limit of exactly 1.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Bring all singular values near 1, about 0.7 to 1.2, by Newton-Schulz iterations.
+    """Bring all singular values close to 1, to about 0.7 to 1.2, by Newton-Schulz iterations.
 
-    Computes in bfloat16 on a GPU and in float32 elsewhere; a matrix of zeros stays zero.
+    It computes in bfloat16 on a GPU and in float32 on the CPU. A matrix of zeros stays zero.
 
     Args:
         matrices: (N, rows, columns).
-        steps: iterations; each multiplies small singular values by 3.4.
+        steps: number of iterations. Each multiplies small singular values by 3.4.
 
     Returns:
         (N, rows, columns) in the precision of the computation.
@@ -38,7 +36,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.to(_precision(matrices))
     x = x.mT if tall else x
-    # No singular value exceeds the Frobenius norm.
+    # The Frobenius norm is an upper bound of the singular values.
     x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = _QUINTIC
     for _ in range(steps):
@@ -54,19 +52,19 @@ def _precision(matrices: Tensor) -> torch.dtype:
 class Muon(Optimizer):
     """Orthogonalized momentum for the matrices of hidden layers, and AdamW for everything else.
 
-    Parameter groups whose key `orthogonal` is false are for AdamW: stem, head, biases and norms. The weight decay is a
-    key of groups, too, by default 0, and decoupled: a step removes the share lr * weight_decay. A weight of more than
-    two dimensions is a matrix (first, product of the others). Steps can be captured as a CUDA graph: `lr` may be a
-    tensor on the device, and no value is read by the host. Parameters without a gradient stay unchanged.
+    Parameter groups with `orthogonal` set to False use AdamW: stem, head, biases and norms. The key `weight_decay` of
+    groups, by default 0, is decoupled: a step removes the share lr * weight_decay. Weights with more than two
+    dimensions are flattened to (first, product of the others). Steps can be captured as a CUDA graph, because `lr` may
+    be a tensor on the device and the host reads no value. Parameters without a gradient stay unchanged.
 
     Args:
-        params: parameters or groups of them.
-        lr: length of a step along orthogonal directions, times sqrt(max(1, rows / columns)).
-        momentum: momentum of the gradients' running sum; for AdamW, beta1.
-        nesterov: use Nesterov momentum.
+        params: parameters or groups of parameters.
+        lr: learning rate. A matrix moves by lr * sqrt(max(1, rows / columns)) along orthogonal directions.
+        momentum: momentum of the gradients' running sum, and beta1 of AdamW.
+        nesterov: whether to use Nesterov momentum.
         beta2: beta2 of AdamW.
         eps: epsilon of AdamW.
-        aux_lr: ratio of AdamW's learning rate to that of the matrices; multiplies the groups' `lr_scale`.
+        aux_lr: AdamW's learning rate divided by `lr`. It multiplies the groups' `lr_scale`.
         iterations: number of iterations of the orthogonalization.
     """
 
@@ -98,7 +96,7 @@ class Muon(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; scale the learning rate of AdamW's groups."""
+        """Add a group. Scale its learning rate if it is for AdamW."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if not group["orthogonal"]:
@@ -107,11 +105,13 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make a step; closures, which compute the loss again, are not supported."""
+        """Update the parameters. Closures are not supported."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                (self._orthogonal_step if group["orthogonal"] else self._adamw_step)(group, params)
+            if params and group["orthogonal"]:
+                self._orthogonal_step(group, params)
+            elif params:
+                self._adamw_step(group, params)
 
     def _orthogonal_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         grads = _gradients(params)
@@ -146,7 +146,7 @@ class Muon(Optimizer):
         )
 
     def _buffer(self, param: Tensor, name: str) -> Tensor:
-        """Return a tensor of a parameter's state, at first zeros; the number of steps is a scalar."""
+        """Return a tensor of a parameter's state, initially zeros. The number of steps is a scalar."""
         state = self.state[param]
         if name not in state:
             state[name] = param.new_zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(param)
@@ -158,10 +158,10 @@ def _gradients(params: list[Tensor]) -> list[Tensor]:
 
 
 def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, iterations: int) -> None:
-    """Add to each parameter its orthogonalized direction.
+    """Move each parameter along its orthogonalized direction.
 
-    Matrices whose shorter sides are equal are orthogonalized in one batch: zeros at the end of the longer side change
-    nothing.
+    Matrices with equal shorter sides are orthogonalized in one batch. Their longer sides are padded with zeros, which
+    do not change the result.
     """
     matched = map(_matrices, params, directions)
     batches = grouped((min(matrix.shape), (target, matrix)) for target, matrix in matched)
@@ -182,7 +182,7 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
 
 
 def _places(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
-    """Return the part of the batch that each matrix takes, a tall one transposed."""
+    """Return the views of the batch for the matrices. Tall matrices are transposed."""
     return [
         (place if rows <= columns else place.mT)[:rows, :columns]
         for place, (rows, columns) in zip(batch, (matrix.shape for matrix in matrices), strict=True)
@@ -190,10 +190,10 @@ def _places(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _matrices(param: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a parameter, in channels_last too, and its direction as views that are matrices.
+    """Return views of a parameter and its direction as matrices with contiguous rows.
 
-    Both have the same memory order with contiguous rows; orthogonalization does not depend on the order of the columns.
-    Otherwise the direction becomes a matrix by copying, and the parameter stays as it is.
+    This needs the same dense memory format, contiguous or channels_last, in both. Orthogonalization does not depend on
+    the order of the columns. In other cases, the direction is copied to a matrix, and the parameter is not reshaped.
     """
     rows = param.shape[0]
     columns = param.numel() // rows
@@ -205,10 +205,10 @@ def _matrices(param: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hidden_matrices(network: nn.Module) -> set[str]:
-    """Return the names of the parameters that Muon is for: weights of at least two dimensions between stem and head.
+    """Return the names of the parameters for Muon: weights with at least two dimensions between stem and head.
 
-    Weights with a single row or column, such as those of depthwise convolutions, are left out, and so is what the model
-    itself excludes from weight decay, such as position embeddings.
+    Weights with a single row or column, such as in depthwise convolutions, are excluded. Parameters that the model
+    excludes from weight decay, such as position embeddings, are excluded, too.
     """
     spared: Iterable[str] = getattr(network, "no_weight_decay", set)()
     weights = [

@@ -1,4 +1,4 @@
-"""Optimizers by name: PyTorch's SGD and AdamW, Muon, and everything that timm has."""
+"""Optimizers by name: PyTorch's SGD and AdamW, Muon, and all timm optimizers."""
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.torch_versions import keep_eager, step_eagerly
 from augment.support.user_code import refuse_second
 from trainer.optim.layers import layer_of, matches
@@ -17,24 +17,24 @@ from trainer.optim.settings import OptimizerSettings
 
 Made = TypeVar("Made", bound=Callable[..., Optimizer])
 
-# Those that do not need timm, whose import takes seconds, and those of plugins.
+# Optimizers without timm, whose import takes seconds, and those of plugins.
 _OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
 
-# In place of a default of 0, as in `timm.optim.create_optimizer_v2`: nobody means SGD without it.
+# Replaces a default momentum of 0, as in `timm.optim.create_optimizer_v2`.
 _MOMENTUM = 0.9
 
-# Options of the implementation, which are chosen for the device and not restored from a checkpoint.
+# Options of the implementation. They depend on the device and are not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
-# Those whose fused kernels PyTorch has: on a GPU, they can skip a step without the host.
+# Optimizers with fused kernels in PyTorch, which can skip a step on a GPU without the host.
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
 def optimizer(name: str) -> Callable[[Made], Made]:
-    """Register an optimizer under its name in `fit.optimizer`: a class, or a function that makes it.
+    """Register an optimizer class, or a function that makes an optimizer, under a name for `fit.optimizer`.
 
-    It is called with groups of parameters, which have their `lr` and `weight_decay`, and with `lr`. Of `momentum`,
-    `betas`, `eps`, `beta2` and `nesterov`, it gets what its signature has, from the settings of the same names; all
+    It is called with `lr` and with parameter groups, which have their own `lr` and `weight_decay`. It also gets those
+    of `momentum`, `betas`, `eps`, `beta2` and `nesterov` that its signature has, from the settings of these names. All
     other arguments are `fit.optimizer_options`. CUDA graphs record its steps if the class has `capturable = True`.
     """
 
@@ -47,10 +47,10 @@ def optimizer(name: str) -> Callable[[Made], Made]:
 
 
 def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer:
-    """Make the optimizer of a network, on the device where its parameters are.
+    """Make the optimizer of a network. The parameters must already be on their device.
 
     Raises:
-        UserError: an unknown optimizer, one that needs a missing package, or a setting that it does not have.
+        UserError: an unknown optimizer, a missing package, or a setting that the optimizer does not have.
     """
     make, preset = _find(settings.optimizer)
     takes = signature(make).parameters
@@ -76,9 +76,14 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Group the parameters of a network by weight decay and learning rate.
 
+    Args:
+        network: the network.
+        settings: settings of the optimizer.
+        orthogonal: names of the parameters that Muon orthogonalizes. None: another optimizer.
+
     Returns:
-        Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate; for Muon also
-        `orthogonal`. Those nearest to the head come first, Muon's matrices before others.
+        Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate. For Muon, groups also
+        have `orthogonal`, and Muon's matrices come first. Then, groups near the head come first.
     """
     spared: Collection[str] = getattr(network, "no_weight_decay", set)()
     layers = layer_of(network) if settings.layer_decay is not None else {}
@@ -90,19 +95,19 @@ def parameter_groups(
         scale = (settings.layer_decay or 1.0) ** (head - layers.get(name, head))
         auxiliary = orthogonal is not None and name not in orthogonal
         groups.setdefault((auxiliary, scale, decay), []).append(param)
-    return [
-        {"params": params, "weight_decay": decay, "lr": settings.lr * scale, "lr_scale": scale}
-        | ({} if orthogonal is None else {"orthogonal": not auxiliary})
-        for (auxiliary, scale, decay), params in sorted(
-            groups.items(), key=lambda item: (item[0][0], -item[0][1], -item[0][2])
-        )
-    ]
+    found: list[dict[str, Any]] = []
+    for auxiliary, scale, decay in sorted(groups, key=lambda key: (key[0], -key[1], -key[2])):
+        params = groups[auxiliary, scale, decay]
+        found.append({"params": params, "weight_decay": decay, "lr": settings.lr * scale, "lr_scale": scale})
+        if orthogonal is not None:
+            found[-1]["orthogonal"] = not auxiliary
+    return found
 
 
 def set_value(group: dict[str, Any], name: str, value: float) -> None:
-    """Set a scheduled value in a parameter group: in place if it is a tensor, which a recorded step reads.
+    """Set a scheduled value in a parameter group. A tensor is set in place, because CUDA graphs read it.
 
-    The learning rate is multiplied by the group's `lr_scale`, if it has one; "momentum" is also the first of betas.
+    The learning rate is multiplied by the group's `lr_scale`. Without a "momentum", the first of `betas` is set.
     """
     if name == "lr":
         value *= group.get("lr_scale", 1.0)
@@ -115,21 +120,20 @@ def set_value(group: dict[str, Any], name: str, value: float) -> None:
 
 
 def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
-    """Return the optimizer's class or function, and the arguments that its name implies."""
+    """Return an optimizer's class or function, and the arguments that its name implies."""
     if name in _OURS:
         return _OURS[name], {}
     from timm import optim
 
     known = optim.list_optimizers()
     if name not in known:
-        near = suggest(name, [*_OURS, *known]).split(" Allowed:")[0]
         raise UserError(
-            f"fit.optimizer: unknown name '{name}'.{near} Allowed: {', '.join(_OURS)}, or one of the {len(known)} "
-            "names that timm.optim.list_optimizers() gives."
+            f"fit.optimizer: unknown optimizer '{name}'.{nearest(name, [*_OURS, *known])} Set one of "
+            f"{', '.join(_OURS)}, or one of the {len(known)} names that timm.optim.list_optimizers() returns."
         )
     info = optim.get_optimizer_info(name)
     if info.second_order:
-        raise UserError(f"fit.optimizer: {name} needs second derivatives, which the loop does not compute.")
+        raise UserError(f"fit.optimizer={name}: it needs second derivatives, which the training loop does not compute.")
     try:
         return optim.get_optimizer_class(name, bind_defaults=False), dict(info.defaults or {})
     except (ImportError, AssertionError) as error:
@@ -137,7 +141,7 @@ def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
 
 
 def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the settings with keys of their own, by the names of the optimizer's arguments."""
+    """Return the arguments that have settings of their own."""
     given = {name: getattr(settings, name) for name in ("momentum", "beta2", "eps", "nesterov")}
     if "momentum" in takes and given["momentum"] is None:
         default = takes["momentum"].default
@@ -148,12 +152,12 @@ def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) 
             betas[number] = value
     arguments = {name: value for name, value in given.items() if value is not None}
     if unknown := next((name for name in arguments if name not in takes), None):
-        raise UserError(f"fit.{unknown}={arguments[unknown]}: {settings.optimizer} has no {unknown}. Allowed: null.")
+        raise UserError(f"fit.{unknown}={arguments[unknown]}: {settings.optimizer} has no {unknown}. Set it to null.")
     return arguments | ({"betas": tuple(betas)} if betas else {})
 
 
 def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the options, if the optimizer takes them and they have no key of their own."""
+    """Return the options after checking that the optimizer takes them and that no other setting exists for them."""
     elsewhere = {name: name for name in ("lr", "weight_decay", "momentum", "eps", "beta2", "nesterov")}
     elsewhere["betas"] = "momentum and fit.beta2"
     allowed = [
@@ -163,13 +167,13 @@ def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[s
     ]
     for name in given:
         if name in elsewhere and name in (*takes, "weight_decay"):
-            raise UserError(f"fit.optimizer_options.{name}: has a key of its own. Allowed: fit.{elsewhere[name]}.")
+            raise UserError(f"fit.optimizer_options.{name}: not allowed. Set fit.{elsewhere[name]} instead.")
         if name not in allowed:
             raise UserError(f"fit.optimizer_options.{name}: unknown key.{suggest(name, allowed)}")
     return dict(given)
 
 
 def _keep_implementation(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Keep this device's implementation options when a state from another device is loaded."""
+    """Keep the implementation options of this device when a state is loaded."""
     own = {key: optimizer.defaults[key] for key in IMPLEMENTATION if key in optimizer.defaults}
     return {**state, "param_groups": [{**group, **own} for group in state["param_groups"]]}

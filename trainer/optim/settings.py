@@ -8,39 +8,38 @@ from typing import Any
 from augment.params import Choice, Count, Flag, Number, OptionMap, Text, setting
 from augment.support.errors import UserError
 
-# A function of the position in a run, in [0, 1].
+# Maps the position in a run, in [0, 1], to a value.
 Schedule = Callable[[float], float]
 
 
 def position(step: int, total_steps: int) -> float:
-    """Return how far step `step` (from 0) is in a run of `total_steps` steps, clamped to [0, 1]."""
+    """Return the position, in [0, 1], of a step (from 0) in a run of `total_steps` steps."""
     return min(max(step, 0), total_steps) / total_steps
 
 
 def constant(value: float) -> Schedule:
-    """Return a schedule that is always `value`."""
     return lambda at: value
 
 
 def cos(start: float, end: float) -> Schedule:
-    """Return half a cosine wave from `start` to `end`, flat at both (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
+    """Return half a cosine wave from `start` to `end` (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
 
     def value(at: float) -> float:
         weight = (1.0 - math.cos(math.pi * at)) / 2.0
-        return end if weight == 1.0 else start + (end - start) * weight  # the sum may differ by a rounding error
+        return end if weight == 1.0 else start + (end - start) * weight  # without the rounding error of the sum
 
     return value
 
 
 def exp(start: float, end: float) -> Schedule:
-    """Return the exponential curve from `start` to `end`, which are positive: the same factor in every step."""
+    """Return an exponential curve from `start` to `end`, both positive, with a constant factor per step."""
     return lambda at: end if at == 1.0 else start * (end / start) ** at
 
 
 def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> Schedule:
     """Return a cosine from `start` up to `peak` over the share `warmup` of the run, then a cosine down to `end`.
 
-    After Smith and Topin (2018, arXiv:1708.07120), with the cosine of fastai in place of straight lines.
+    See Smith and Topin (2018, arXiv:1708.07120). Cosines replace straight lines, as in fastai.
     """
     return _in_turn(warmup, cos(start, peak), cos(peak, end))
 
@@ -51,8 +50,8 @@ def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
 
 
 def step(value: float, *, share: float, factor: float) -> Schedule:
-    """Return `value`, times `factor` each time that another `share` of the run is over."""
-    # A float may be just below the multiple that it is.
+    """Return `value`, multiplied by `factor` after every `share` of the run."""
+    # A rounded quotient may be just below a whole number.
     return lambda at: value * factor ** math.floor(at / share + 1e-9)
 
 
@@ -61,10 +60,10 @@ def _in_turn(share: float, first: Schedule, second: Schedule) -> Schedule:
 
 
 def drops(scores: Iterable[float], patience: int) -> int:
-    """Return how often a value on a plateau has fallen after epochs with these scores, of which larger ones are better.
+    """Return how often a value drops on plateaus during epochs with these scores. Larger scores are better.
 
-    It falls after `patience` epochs without a better score, the first time and from each fall on; NaN is no score, and
-    after an epoch without one it does not fall.
+    The value drops after `patience` epochs without a better score, counted from the best epoch or the last drop. It
+    never drops after an epoch whose score is NaN.
     """
     best, waited, count = -math.inf, 0, 0
     for score in scores:
@@ -78,7 +77,7 @@ def drops(scores: Iterable[float], patience: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """How the optimizer makes a step of the gradients; `trainer.optim.optimizers.make_optimizer` builds it."""
+    """Settings of the optimizer. `trainer.optim.optimizers.make_optimizer` builds it."""
 
     lr: float = setting(
         Number(
@@ -93,38 +92,43 @@ class OptimizerSettings:
         Text(
             aliases=("opt", "optim"),
             default="sgd",
-            doc="sgd, adamw, muon, a name of timm.optim or of a plugin",
+            doc="sgd, adamw, muon, or the name of an optimizer in timm.optim or a plugin",
         )
     )
     momentum: float | None = setting(
         Number(
             optional=True,
             within=(0, 0.9999),
-            doc="momentum of SGD and Muon; beta1 of AdamW and similar optimizers; null: the optimizer's default, but "
-            "0.9 for SGD and others whose default is 0",
+            doc="momentum of SGD and Muon, beta1 of AdamW and similar optimizers. Default: the optimizer's own, or "
+            "0.9 if that is 0",
         )
     )
     beta2: float | None = setting(
-        Number(optional=True, within=(0, 0.999999), doc="beta2 of AdamW and the like; null: the optimizer's default")
+        Number(
+            optional=True,
+            within=(0, 0.999999),
+            doc="beta2 of AdamW and similar optimizers. Default: the optimizer's own",
+        )
     )
     eps: float | None = setting(
         Number(
             optional=True,
             within=(0, 1),
             above=0,
-            doc="epsilon of AdamW and similar optimizers; null: the optimizer's default",
+            doc="epsilon of AdamW and similar optimizers. Default: the optimizer's own",
         )
     )
-    nesterov: bool | None = setting(Flag(optional=True, doc="Nesterov momentum of SGD and Muon; null: their default"))
+    nesterov: bool | None = setting(
+        Flag(optional=True, doc="Nesterov momentum of SGD and Muon. Default: the optimizer's own")
+    )
     weight_decay: float = setting(Number(aliases=("wd",), default=5e-4, within=(0, 10), doc="weight decay"))
-    decay_norms: bool = setting(Flag(default=False, doc="apply weight decay to norms and biases, too"))
+    decay_norms: bool = setting(Flag(default=False, doc="also apply weight decay to norms and biases"))
     layer_decay: float | None = setting(
         Number(
             optional=True,
             within=(0, 1),
             above=0,
-            doc="for fine-tuning: ratio of each layer's learning rate to that of the next layer towards the head; "
-            "null: 1",
+            doc="ratio of a layer's learning rate to the next layer's, towards the head, for fine-tuning. Default: 1",
         )
     )
     optimizer_options: Mapping[str, Any] | None = setting(
@@ -134,7 +138,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSettings(OptimizerSettings):
-    """How learning rate and momentum, whose highest values are the optimizer's, change during the run."""
+    """Settings of the schedules of learning rate and momentum."""
 
     schedule: str = setting(
         Choice(
@@ -142,39 +146,43 @@ class ScheduleSettings(OptimizerSettings):
             default="one_cycle",
             options=("one_cycle", "flat_cos", "step", "plateau", "constant"),
             others={"cosine": "one_cycle"},
-            doc="how lr changes; one_cycle: up, then down, along cosines; flat_cos: constant, then down along a "
-            "cosine; step: down by drop_factor at equal distances; plateau: down by drop_factor when the best epoch is "
-            "plateau_patience epochs ago; constant",
+            doc="schedule of the learning rate. one_cycle: up and down along cosines. flat_cos: constant, then down "
+            "along a cosine. step: multiplied by drop_factor at equal distances. plateau: multiplied by drop_factor "
+            "after plateau_patience epochs without a better one",
         )
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
     flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
     start_factor: float = setting(Number(default=0.04, within=(0, 1), doc="one_cycle: ratio of first to highest lr"))
     momentum_low: float | None = setting(
-        Number(optional=True, within=(0, 0.9999), doc="one_cycle: momentum where lr is highest; null: constant")
+        Number(
+            optional=True, within=(0, 0.9999), doc="one_cycle: momentum when lr is highest. Default: constant momentum"
+        )
     )
     end_factor: float = setting(
         Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: ratio of last to highest lr")
     )
     step_share: float = setting(
-        Number(default=0.3, within=(0, 1), above=0, doc="step: share of the run between two falls of lr")
+        Number(default=0.3, within=(0, 1), above=0, doc="step: share of the run between two drops of lr")
     )
     drop_factor: float = setting(
-        Number(aliases=("gamma", "lr_gamma"), default=0.1, within=(0, 1), doc="step, plateau: factor by which lr falls")
+        Number(
+            aliases=("gamma", "lr_gamma"), default=0.1, within=(0, 1), doc="step, plateau: factor of lr at each drop"
+        )
     )
     plateau_patience: int = setting(
         Count(
             default=5,
             within=(1, 10**6),
-            doc="plateau: epochs without a better callbacks.checkpoint.monitor after which lr falls",
+            doc="plateau: number of epochs without a better callbacks.checkpoint.monitor before lr drops",
         )
     )
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedules by the names of what they change.
+        """Return the schedules of "lr" and, if it changes, of "momentum".
 
         Raises:
-            UserError: the momentum cannot change as asked.
+            UserError: `momentum_low` does not fit the other settings.
         """
         lr, end = self.lr, self.lr * self.end_factor
         by_name = {
@@ -182,15 +190,14 @@ class ScheduleSettings(OptimizerSettings):
             "flat_cos": flat_cos(lr, end=end, flat=self.flat),
             "step": step(lr, share=self.step_share, factor=self.drop_factor),
         }
-        # On a plateau it falls below it, see `ParamScheduler`.
+        # `ParamScheduler` applies the drops of "plateau".
         schedules = {"lr": by_name.get(self.schedule, constant(lr))}
         if (low := self.momentum_low) is not None:
             high = self.momentum
             if self.schedule != "one_cycle" or high is None or low > high:
                 raise UserError(
-                    f"fit.momentum_low={low:g}: not with fit.schedule={self.schedule} and fit.momentum="
-                    f"{'null' if high is None else format(high, 'g')}. Allowed: with fit.schedule=one_cycle, up to a "
-                    "fit.momentum that is set; or null."
+                    f"fit.momentum_low={low:g} needs fit.schedule=one_cycle and a fit.momentum of at least {low:g}. "
+                    "Set both, or set fit.momentum_low=null."
                 )
             schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
         return schedules

@@ -18,8 +18,8 @@ from trainer.tasks.multilabel import aurocs, average_precisions, f1_scores
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
 
-# Classes up to which the report shows the confusion matrix next to the bars; with more it shows the most confused pairs
-# there, and the matrix below, as an image.
+# Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more, it shows the _PAIRS most
+# confused pairs there, and the matrix as an image below.
 _BESIDE, _PAIRS = 12, 20
 
 _TOP = 5
@@ -27,19 +27,18 @@ _TOP = 5
 
 @metric(title="acc", within=SHARE)
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return which predictions are right."""
     return outputs.argmax(dim=1) == targets
 
 
 @metric(title="top-5", within=SHARE, train=False, above=_TOP)
 def top5(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return which targets are among the five most probable classes."""
+    """Return whether each target is among the five most probable classes."""
     return (outputs.topk(_TOP).indices == targets[:, None]).any(dim=1)
 
 
 @metric(within=(0, 2), smaller=True, on_request=True)
 def brier(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared distances of probabilities and targets, sums over the classes (Brier 1950)."""
+    """Return the squared distance between the probabilities of all classes and the target (Brier 1950)."""
     return (outputs.softmax(dim=1) - _one_hot(targets, outputs).float()).square().sum(dim=1)
 
 
@@ -48,19 +47,18 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean recall of the classes that have images."""
     counts = confusion(targets, outputs.argmax(dim=1), outputs.shape[1])
     totals = counts.sum(axis=1)
-    recalls = (counts.diagonal()[totals > 0] / totals[totals > 0]).tolist()
-    return mean_of_known(recalls)
+    return mean_of_known((counts.diagonal()[totals > 0] / totals[totals > 0]).tolist())
 
 
 @metric(within=SHARE, whole=True, on_request=True)
 def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean F1 score of the classes that have or get images."""
+    """Return the mean F1 score of the classes that occur in targets or predictions."""
     return mean_of_known(f1_scores(_one_hot(outputs.argmax(dim=1), outputs), _one_hot(targets, outputs)))
 
 
 @metric(within=SHARE, whole=True, on_request=True)
 def auroc(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean area below the ROC curve of each class against all others."""
+    """Return the mean area under the ROC curve of each class against all others."""
     return mean_of_known(aurocs(outputs.double().softmax(dim=1), _one_hot(targets, outputs)))
 
 
@@ -72,78 +70,80 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
 
 @metric(within=SHARE, smaller=True, whole=True, on_request=True)
 def calibration_error(outputs: Tensor, targets: Tensor) -> float:
-    """Return how far confidence and accuracy are apart, in [0, 1].
+    """Return the expected calibration error: the mean distance of confidence and accuracy (Guo et al. 2017).
 
-    It is the mean over 15 equal bins of confidence, weighted by their images (Guo et al. 2017, arXiv:1706.04599).
+    There are 15 equal bins of confidence, weighted by their number of images (arXiv:1706.04599).
     """
-    # Takes seconds to import, as it imports torchvision.
-    from torchmetrics.functional.classification import binary_calibration_error
+    from torchmetrics.functional.classification import binary_calibration_error  # imports torchvision, which is slow
 
-    # Whether the predicted class is right is a yes-or-no question, with the confidence as its probability.
+    # The binary question is whether the predicted class is correct. The confidence is its probability.
     predictions = outputs.argmax(dim=1)
     confidence = outputs.softmax(dim=1).gather(1, predictions[:, None])[:, 0]
     return float(binary_calibration_error(confidence, (predictions == targets).int(), n_bins=15))
 
 
 def confusion(targets: Tensor, predictions: Tensor, classes: int) -> NDArray[np.int64]:
-    """Return the counts, (classes, classes): rows are targets, columns predictions."""
-    # torchmetrics counts the same, but importing it takes seconds.
+    """Return the confusion matrix, (classes, classes). Rows are targets, columns are predictions."""
+    # torchmetrics has the same function, but its import takes seconds.
     cells = (targets * classes + predictions).numpy()
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Return the 95% interval of a share (Wilson 1927); all of [0, 1] where nothing was counted."""
+    """Return the 95% interval of the share right / total (Wilson 1927). If `total` is 0, return (0, 1)."""
     if not total:
         return 0.0, 1.0
     p, z = right / total, 1.96
-    middle, half = p + z * z / (2 * total), z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    return max((middle - half) / (1 + z * z / total), 0.0), min((middle + half) / (1 + z * z / total), 1.0)
+    middle = p + z * z / (2 * total)
+    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return max((middle - half) / scale, 0.0), min((middle + half) / scale, 1.0)
 
 
 def _one_hot(classes: Tensor, outputs: Tensor) -> Tensor:
-    """Return which class each sample has, (N, K) bool."""
+    """Return classes, (N,), as (N, K) bool."""
     return outputs.new_zeros(outputs.shape).scatter(1, classes[:, None], 1).bool()
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSamples(Samples):
-    """Classes that a pass predicted for each sample; targets are (N,) int64 classes."""
+    """Predicted classes of a pass. Targets are (N,) int64 classes."""
 
     prediction: Tensor  # (N,) int64 class
-    confidence: Tensor  # (N,) float32, the probability that the model gives to its prediction
-    target_confidence: Tensor  # (N,) float32, the probability that it gives to the target
+    confidence: Tensor  # (N,) float32, probability of the predicted class
+    target_confidence: Tensor  # (N,) float32, probability of the target
 
 
 class ClassTask(Task[S]):
-    """Base of the tasks whose outputs have the logits of classes in their second dimension."""
+    """Base of the tasks whose outputs are logits, with the classes in their second dimension."""
 
     unit, units = "class", "classes"
     figure_file = "confusion.png"
 
     def average(self, views: Sequence[Tensor]) -> Tensor:
-        """Return the logarithms of the mean probabilities."""
+        """Return the logarithm of the mean probability."""
         logs = [F.log_softmax(output, dim=1) - math.log(len(views)) for output in views]
         return torch.stack(logs).logsumexp(dim=0)
 
     def activate(self, outputs: Tensor) -> Tensor:
-        """Return probabilities."""
         return outputs.softmax(dim=1)
 
     def confused(self, matrix: Matrix) -> tuple[Block, ...]:
-        """Return the confusion matrix, or the most confused pairs."""
-        names, shares = matrix.names, matrix.shares
+        """Return the confusion matrix, or the most confused pairs and the matrix as an image."""
+        names = matrix.names
         if len(names) <= _BESIDE:
             return (matrix,)
-        pairs = most_confused(matrix.counts, names, _PAIRS)
-        rows = [
-            (true, predicted, *([] if shares else [str(times)]), percent(share, int(shares)))
-            for true, predicted, times, share in pairs
-        ]
-        head = ("true", "mistaken for", *([] if shares else ["times"]), "of the class")
-        title = f"The {amount(len(pairs), 'most confused pair')}{', by pixels' if shares else ''}"
         alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
-        return (*((Table(title, head, rows, left=2),) if rows else ()), FigureImage("Confusion matrix", alt))
+        image = FigureImage("Confusion matrix", alt)
+        pairs = most_confused(matrix.counts, names, _PAIRS)
+        if not pairs:
+            return (image,)
+        title = f"The {amount(len(pairs), 'most confused pair')}"
+        if matrix.shares:
+            rows = [(true, predicted, percent(share, 1)) for true, predicted, _, share in pairs]
+            return Table(f"{title}, by pixels", ("true", "mistaken for", "of the class"), rows, left=2), image
+        counted = [(true, predicted, str(times), percent(share)) for true, predicted, times, share in pairs]
+        return Table(title, ("true", "mistaken for", "times", "of the class"), counted, left=2), image
 
 
 @register
@@ -158,22 +158,21 @@ class Classify(ClassTask[ClassSamples]):
     top = 3
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
-        """Return outputs and classes, or shares, of two samples."""
         outputs, targets = super().example(names)
         return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
 
     def unmixed(self, targets: Tensor) -> Tensor:
-        """Return the class with the largest share of each image, (N,)."""
+        """Return the class with the largest share in each image, (N,)."""
         return targets.argmax(dim=1) if targets.ndim == 2 else targets
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the predicted class, and the probabilities of it and of the target."""
+        """Return the fields of `ClassSamples`."""
         shares, predictions = outputs.softmax(dim=1), outputs.argmax(dim=1)
         confidence, target_confidence = (shares.gather(1, of[:, None])[:, 0] for of in (predictions, targets))
         return {"prediction": predictions, "confidence": confidence, "target_confidence": target_confidence}
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return how many images of each class are right, of how many; recall and precision."""
+        """Return the numbers of correct and of all images, recall and precision of each class."""
         counts = confusion(samples.target, samples.prediction, len(names))
         right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
         return {
@@ -182,7 +181,7 @@ class Classify(ClassTask[ClassSamples]):
         }
 
     def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
-        """Return the scores of a pass, with the interval of the accuracy."""
+        """Return the scores of a pass, including the 95% interval of the accuracy."""
         scores = super().evaluate(values, samples, names)
         low, high = wilson_interval(*self.right_of(samples))
         interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
@@ -195,15 +194,13 @@ class Classify(ClassTask[ClassSamples]):
         )
 
     def right_of(self, samples: ClassSamples) -> tuple[int, int]:
-        """Return how many images are classified correctly, and how many there are."""
         return int((samples.prediction == samples.target).sum()), len(samples.target)
 
     def figure(self, samples: ClassSamples, names: Sequence[str]) -> Matrix:
-        """Return the confusion matrix."""
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the accuracy of each class, and the confusion matrix or the most confused pairs."""
+        """Return the accuracy and the confusions of the classes."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
@@ -216,9 +213,9 @@ class Classify(ClassTask[ClassSamples]):
         return scores, *self.confused(matrix)
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield whether the model only guesses, and the worst class."""
+        """Yield a warning if the model only guesses, and a sentence about the worst class."""
         counts = confusion(samples.target, samples.prediction, len(names))
-        # Always predicting the largest class reaches this accuracy.
+        # The accuracy of a model that always predicts the largest class.
         chance = float(counts.sum(axis=1).max()) / int(counts.sum())
         if len(names) > 1 and wilson_interval(*self.right_of(samples))[0] <= chance:
             yield Finding(
@@ -231,17 +228,17 @@ class Classify(ClassTask[ClassSamples]):
             return
         name, worst = classes[0]
         if worst["right"] == worst["of"]:
-            yield Finding("Every validation image is right.")
+            yield Finding("All validation images are classified correctly.")
             return
-        others = counts[row := list(names).index(name)] * (np.arange(len(names)) != row)
-        times = "once" if others.max() == 1 else f"{others.max()} times"
+        other, count = most_often(counts, names, name)
+        times = "once" if count == 1 else f"{count} times"
         yield Finding(
             f"Worst class: {name} at {percent(worst['recall'])} ({worst['right']} of {worst['of']}), "
-            f"most often mistaken for {names[others.argmax()]} ({times})."
+            f"most often mistaken for {other} ({times})."
         )
 
     def mistakes(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the wrong images, those with the highest confidence first."""
+        """Yield the misclassified images, the highest confidence first."""
         for i in samples.confidence.argsort(descending=True, stable=True).tolist():
             true, predicted = int(samples.target[i]), int(samples.prediction[i])
             if true != predicted:
@@ -251,7 +248,7 @@ class Classify(ClassTask[ClassSamples]):
 def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int) -> list[tuple[str, str, int, float]]:
     """Return the `count` pairs of classes that are confused most often, the most frequent first.
 
-    A pair is a true and a predicted class, how often it occurs, and for what share of the true class's images.
+    A pair is a true class, a predicted class, their count, and its share in the true class's images.
     """
     wrong = confusion - np.diag(confusion.diagonal())
     order = np.argsort(-wrong, axis=None, kind="stable")[:count]
@@ -261,3 +258,11 @@ def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int
         for true, predicted in zip(*np.unravel_index(order, wrong.shape), strict=True)
         if wrong[true, predicted]
     ]
+
+
+def most_often(confusion: NDArray[np.int64], names: Sequence[str], name: str) -> tuple[str, int]:
+    """Return the class that a class is most often mistaken for, and how often."""
+    true = list(names).index(name)
+    others = confusion[true].copy()
+    others[true] = 0
+    return names[others.argmax()], int(others.max())

@@ -1,9 +1,9 @@
-"""Detection: any number of objects in each image, a box and a class each.
+"""Detection: any number of objects in each image, each with a box and a class.
 
-Metrics are COCO's average precision, by torchmetrics and faster-coco-eval. Outputs are the objects
-found in each image, (N, D, 6): left, top, right, bottom, label and score. Targets are the true ones, (N, K, 6): left,
-top, right, bottom, label, and 1 for those that do not count, crowds and difficult ones. A row of NaN, or with a score
-that is not above 0, is no object.
+Metrics are COCO's average precision, computed by torchmetrics and faster-coco-eval. Outputs are the objects found in
+each image, (N, D, 6): left, top, right, bottom, label and score. Targets are the true objects, (N, K, 6): left, top,
+right, bottom, label, and 1 for crowds and difficult objects, which do not count. Rows of NaN, and rows with a score of
+0 or less, are padding.
 """
 
 from __future__ import annotations
@@ -29,58 +29,58 @@ from trainer.tasks.registry import register
 if TYPE_CHECKING:
     from augment.drawing.target_overlays import Drawing
 
-# The lowest score of objects that people look at, and the least IoU of a box that is right.
-SHOWN, _RIGHT = 0.5, 0.5
+SHOWN = 0.5  # lowest score of objects that are shown
+_RIGHT = 0.5  # lowest IoU of a correct box
 
 
 @metric("detect", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
-    """Return COCO's mAP: the mean over the classes, and over IoUs of .5, .55, ..., .95 from which a box is right."""
+    """Return COCO's mAP: the mean over classes and over IoU thresholds of 0.5, 0.55, ..., 0.95."""
     return float(average_precisions(outputs, targets)[0].mean())
 
 
 @metric("detect", name="map50", title="mAP50", within=SHARE, whole=True)
 def map_at_50(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean over the classes where a box is right from an IoU of .5 on."""
+    """Return the mean average precision at an IoU threshold of 0.5."""
     return float(average_precisions(outputs, targets)[0][0].mean())
 
 
 @metric("detect", name="map75", title="mAP75", within=SHARE, whole=True)
 def map_at_75(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean over the classes where a box is right from an IoU of .75 on."""
+    """Return the mean average precision at an IoU threshold of 0.75."""
     return float(average_precisions(outputs, targets)[0][5].mean())
 
 
-@lru_cache(maxsize=1)  # three metrics ask for those of the same pass
+@lru_cache(maxsize=1)  # three metrics use the values of one pass
 def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the average precisions of a pass, as COCO's own code computes them, for the classes that have objects.
+    """Return the average precisions of a pass like COCO's own code, for the classes that have objects.
 
-    At most the 100 objects of the highest scores count in each image, and 101 recalls.
+    In each image, the 100 objects with the highest scores count. Precision is averaged over 101 recalls.
 
     Returns:
-        (10, C) float, for each IoU and class; and the C classes by their labels.
+        (10, C) average precisions for each IoU threshold and class, and the labels of the C classes.
     """
     from torchmetrics.detection import MeanAveragePrecision
 
-    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # it would log a table each time
-    # The pass of all ranks is here already: torchmetrics must not gather it once more.
+    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # no table for each pass
     metric = MeanAveragePrecision(
-        # COCO's thresholds: those of torchmetrics are rounded to float32, and miss a recall or an IoU of 0.6.
+        # COCO's thresholds. torchmetrics rounds its own to float32, and misses a recall or an IoU of 0.6.
         iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
         rec_thresholds=np.linspace(0, 1, 101).tolist(),
         extended_summary=True,
         backend="faster_coco_eval",
-        sync_on_compute=False,
+        sync_on_compute=False,  # the pass of all ranks is already here
     )
-    metric.warn_on_many_detections = False  # more than 100 are cut, as said
-    found, true = [image[image[:, 5] > 0] for image in outputs], [image[~image[:, 4].isnan()] for image in targets]
+    metric.warn_on_many_detections = False
+    found = [image[image[:, 5] > 0] for image in outputs]
+    true = [image[~image[:, 4].isnan()] for image in targets]
     metric.update(
         [{"boxes": rows[:, :4], "labels": rows[:, 4].long(), "scores": rows[:, 5]} for rows in found],
         [{"boxes": rows[:, :4], "labels": rows[:, 4].long(), "iscrowd": rows[:, 5].long()} for rows in true],
     )
     summary = metric.compute()
     labels = summary["classes"].reshape(-1)
-    # (IoUs, recalls, classes, areas, limits): of all areas, at most 100 objects; -1 for a class without objects.
+    # (IoUs, recalls, classes, areas, limits), for all areas and 100 objects. Classes without objects have -1.
     values = summary["precision"][:, :, :, 0, -1].mean(dim=1)
     known = (values >= 0).all(dim=0)
     return values[:, known], tuple(labels[known].tolist())
@@ -88,7 +88,7 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[
 
 @register
 class Detect(PlacedTask):
-    """Any number of objects in each image, also none."""
+    """Any number of objects in each image, including none."""
 
     name, kind, own_models, own_loss = "detect", BOXES, True, True
     views = ("none",)
@@ -97,37 +97,36 @@ class Detect(PlacedTask):
     threshold = SHOWN
     figure_file = "classes.png"
     mistakes_title = "Most mistakes"
-    mistakes_text = "in which the best epoch missed most objects, or found wrong ones"
+    mistakes_text = "with the most missed or wrong objects in the best epoch"
 
     def count(self, number: int) -> str:
-        """Return "3 classes", without the background."""
+        """Return "3 classes", not counting the background."""
         return super().count(number - 1)
 
     def require(self) -> None:
-        """Check that average precisions can be computed."""
         import_extra("val_map", "faster-coco-eval", "detect")
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the sum of what the detector returns in training, and nothing in validation."""
+        """Return the sum of the detector's own losses for training, and 0 for validation."""
         return lambda outputs, targets: outputs.sum(), lambda outputs, targets: outputs.new_zeros(())
 
     def unmixed(self, targets: Any) -> Tensor:
-        """Return a list of dicts as one tensor, (N, K, 6), NaN beyond the objects of an image."""
-        rows = [
-            torch.cat([of["boxes"], of["labels"][:, None], (of["iscrowd"] | of["difficult"])[:, None]], dim=1)
-            for of in targets
-        ]
+        """Return the targets of the images as one tensor, (N, K, 6), padded with NaN."""
+        rows = []
+        for target in targets:
+            ignored = target["iscrowd"] | target["difficult"]
+            rows.append(torch.cat([target["boxes"], target["labels"][:, None], ignored[:, None]], dim=1))
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
 
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
-        """Return the objects of an image, (D, 6), in its pixels, the highest score first.
+        """Return the objects of an image, with boxes in its pixels, the highest score first.
 
         Args:
             output: (D, 6).
-            frame: (3, 3), from pixels of the image to what outputs are in.
-            size: width and height of the image, to which boxes are clipped.
+            frame: (3, 3) matrix from pixels of the image to output coordinates.
+            size: width and height of the image. Boxes are clipped to it.
             names: names of the classes.
         """
         known = output[output[:, 5] > 0]
@@ -139,51 +138,50 @@ class Detect(PlacedTask):
         return sorted((of for of in found if of.width > 0 and of.height > 0), key=lambda of: -of.score)
 
     def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the average precision of each class, at an IoU of .5, too, and its objects and images."""
+        """Return COCO's average precision, AP50, and the numbers of objects and images of each class."""
         values, known = average_precisions(samples.output, samples.target)
-        precisions = {
-            label: (float(of.mean()), float(of[0])) for label, of in zip(known, values.unbind(1), strict=True)
-        }
+        precisions = dict(zip(known, values.unbind(1), strict=True))
+        unknown = torch.full((1,), math.nan)
         labels, counted, scores = samples.target[..., 4], samples.target[..., 5] == 0, {}
-        for label, name in list(enumerate(names))[1:]:
+        for label, name in enumerate(names[1:], 1):
             has = (labels == label) & counted
-            precision, at_50 = precisions.get(label, (math.nan, math.nan))
-            objects, images = int(has.sum()), int(has.any(dim=1).sum())
-            scores[name] = {"average_precision": precision, "ap50": at_50, "objects": objects, "images": images}
+            by_iou = precisions.get(label, unknown)
+            scores[name] = {
+                "average_precision": float(by_iou.mean()),
+                "ap50": float(by_iou[0]),
+                "objects": int(has.sum()),
+                "images": int(has.any(dim=1).sum()),
+            }
         return scores
 
     def figure(self, samples: PlacedSamples, names: Sequence[str]) -> BarChart:
-        """Return the average precision of each class."""
         return self.bar_chart(self.per_class(samples, names), "objects", len(names) - 1)
 
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the average precision of each class."""
         return self.bars(
             self.per_class(samples, names),
             "Average precision of each class in the best epoch, the worst first",
             ("average precision", "AP50", "objects", "images"),
             lambda found: (percent(found["ap50"]), str(found["objects"]), str(found["images"])),
-            "The mean over IoUs of .5 to .95 from which a box is right, as COCO's; AP50: at .5 alone.",
+            "Average precision is the mean over IoU thresholds of 0.5 to 0.95, as in COCO. AP50 uses 0.5 only.",
         )
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield the worst class, and how many classes no object has."""
         absent = "has no object in validation and does", "have no object in validation and do"
         return self.worst(self.per_class(samples, names), "average precision", "object", absent)
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
-        """Draw objects in the colors of their classes."""
         for side, rows in zip(sides, (target[~target[:, 4].isnan()], output[output[:, 5] >= SHOWN]), strict=True):
             side.boxes(boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist())
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by their missed and wrong objects, of those with a score of .5 and above."""
+        """Yield the images with the most missed objects and wrong objects of a score of 0.5 or more."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             missed, wrong = _compare(target, output)
             if missed or wrong:
-                found.append((len(missed) + len(wrong), i, missed, wrong))
-        for _, i, missed, wrong in sorted(found, key=lambda row: -row[0]):
+                found.append((i, missed, wrong))
+        for i, missed, wrong in sorted(found, key=lambda row: -len(row[1]) - len(row[2])):
             parts = [("missed", missed), ("wrong", wrong)]
             text = "; ".join(f"{what} {counted(labels, names)}" for what, labels in parts if labels)
             rows = samples.target[i]
@@ -191,17 +189,17 @@ class Detect(PlacedTask):
 
 
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
-    """Return the hulls of boxes, (K, 4) float64, moved by a matrix between pixels, (3, 3)."""
+    """Transform boxes, (K, 4), by a matrix between pixels, (3, 3), and return their bounding boxes, float64."""
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).double() - 0.5
     moved = placed(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
     return torch.cat([moved.amin(dim=1), moved.amax(dim=1)], dim=1)
 
 
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
-    """Return the labels of the objects of an image that were missed, and of those found that are none.
+    """Return the labels of an image's missed objects and of its wrong objects.
 
-    The found ones take the object of their class with the largest IoU, the highest scores first. One that does not
-    count may be found or not.
+    From the highest score on, each found object is matched to the remaining true object of its class with the largest
+    IoU. Crowds and difficult objects may be found or missed.
     """
     from torchvision.ops import box_iou
 

@@ -1,4 +1,4 @@
-"""What a task shows, as plain data: columns, tables, findings, figures; other packages draw it."""
+"""What a task shows, as plain data: tables, findings and figures. Other packages draw it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainer.tasks.metric import Column
 
 @dataclass(frozen=True)
 class Display:
-    """What pages show of a task, whose attributes are described in `trainer.tasks.task.Task`."""
+    """What pages show of a task. See `trainer.tasks.task.Task` for the fields."""
 
     units: str
     count: str  # such as "10 classes"
@@ -29,45 +29,40 @@ class Display:
 
 
 class Finding(NamedTuple):
-    """A sentence about a run, and whether it is a warning."""
+    """A sentence about a run in the report."""
 
     text: str
     warning: bool = False
 
 
 class WrongSample(NamedTuple):
-    """A sample that the model gets wrong, by its position in the pass: its target and the prediction, in words.
+    """A sample with a wrong prediction."""
 
-    `confidence` is the probability that the model gives to its prediction; None where it gives none.
-    """
-
-    position: int
-    true: str
-    predicted: str
-    confidence: float | None = None
+    position: int  # in the pass
+    true: str  # the target in words
+    predicted: str  # the prediction in words
+    confidence: float | None = None  # the model's probability for its prediction, if it returns any
 
 
 class FoundObject(NamedTuple):
-    """An object that was found in an image: its class by name and label, its score, and its box in pixels."""
+    """An object that a detector found in an image."""
 
-    name: str
-    label: int
+    name: str  # of its class
+    label: int  # of its class
     score: float
-    box: tuple[float, ...]
+    box: tuple[float, ...]  # left, top, right and bottom edge in pixels
 
     @property
     def width(self) -> float:
-        """Width of the box."""
         return self.box[2] - self.box[0]
 
     @property
     def height(self) -> float:
-        """Height of the box."""
         return self.box[3] - self.box[1]
 
 
 class Bar(NamedTuple):
-    """A share in [0, 1], drawn as a bar; `interval` is its 95% interval, if known."""
+    """A share in [0, 1], drawn as a bar, with its 95% interval if known."""
 
     share: float
     interval: tuple[float, float] | None = None
@@ -75,7 +70,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Bars:
-    """A table whose second column is a bar: rows of a name, a bar and further cells; `note` is a sentence below."""
+    """A table with a name, a bar and further cells in each row. The note stands below the table."""
 
     title: str
     head: tuple[str, ...]
@@ -85,7 +80,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts, whose first columns, `left` of them, are aligned to the left; all others hold numbers."""
+    """A table of texts. The first `left` columns are aligned to the left. The others hold numbers."""
 
     title: str
     head: tuple[str, ...]
@@ -95,9 +90,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A confusion matrix, (C, C): rows are true classes, columns predicted ones.
+    """A confusion matrix, (C, C). Rows are true classes, columns are predicted classes.
 
-    With `shares`, cells show shares of the true class, as the counts are large ones of pixels.
+    With `shares`, cells show shares of the true class instead of counts.
     """
 
     counts: NDArray[np.int64]
@@ -107,17 +102,17 @@ class Matrix:
 
 @dataclass(frozen=True)
 class BarChart:
-    """A figure of a bar for each class or label."""
+    """A figure with a bar for each class or label that has a value."""
 
-    quantity: str  # what the bars show, in [0, 1], as "average precision"
-    units: str  # plural of what a bar stands for, as "labels"
-    bars: Sequence[tuple[str, int, float]]  # name, number of images and value of each that has a value
-    total: int  # number of all
+    quantity: str  # what the bars show, in [0, 1], such as "average precision"
+    units: str  # what bars stand for, such as "labels"
+    bars: Sequence[tuple[str, int, float]]  # name, number of images, value
+    total: int  # number of classes or labels, including those without a value
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A figure of predictions over targets, (N, K) with N at least 1, and a panel for each of the K numbers."""
+    """A figure of predictions over targets, (N, K), with a panel for each of the K numbers. N is at least 1."""
 
     targets: NDArray[np.float32]
     outputs: NDArray[np.float32]
@@ -129,7 +124,7 @@ FigureData = Matrix | BarChart | Scatter
 
 @dataclass(frozen=True)
 class FigureImage:
-    """The task's figure, as an image in the report, below the other blocks."""
+    """The task's figure as an image in the report, below the other blocks."""
 
     title: str
     alt: str
@@ -142,10 +137,10 @@ Block = Bars | Table | Matrix | FigureImage
 class Evaluation:
     """Scores of a pass over images."""
 
-    images: int  # their number
-    values: Mapping[str, Any]  # scores by their names in evaluation.json; None where there is no number
-    per_class: Mapping[str, Any]  # scores of each class, label or number, by its name
-    table: Table  # these scores, for a terminal
-    sentence: str  # the scores in one line
+    images: int  # number of images
+    values: Mapping[str, Any]  # scores by their keys in evaluation.json
+    per_class: Mapping[str, Any]  # scores of each class, label or number by name
+    table: Table  # `per_class` for a terminal
+    sentence: str  # `values` in one line
     figure: FigureData | None  # the figure of the task, if it has one
     tta: str = "none"  # test-time augmentation

@@ -1,7 +1,7 @@
-"""Keypoints: a fixed number of points in each image, by any model whose outputs are a vector an image.
+"""Keypoints: a fixed number of keypoints in each image, by any model that returns a vector per image.
 
-A model's outputs are x and y of each point, (N, 2P), from the middle of the image, in halves of its longer side: in an
-image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. So they mean the same at every size.
+A model's outputs are x and y of each keypoint, (N, 2P), measured from the middle of the image in halves of its longer
+side. In an image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. So they do not depend on the size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from augment.data.targets.keypoints import KEYPOINTS, mirrored, missing_pairs
 from augment.support.formatting import amount
 from augment.support.lazy_torch import F, Tensor, nn, torch
 from trainer.tasks.display import Block, Finding, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import POSITIVE, SHARE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
@@ -29,41 +29,39 @@ if TYPE_CHECKING:
     from augment.drawing.target_overlays import Drawing
     from augment.pipeline.batch import Batch
 
-# Name of the buffer that has for each point the one that takes its place in a mirror image.
-MIRRORED = "mirrored_points"
-
-# Errors below this share of half of the longer side are squared, larger ones are not.
-_BETA = 0.05
-
-
-# The share of the larger side of the visible points' extent within which a point is right.
-NEAR = 0.2
+MIRRORED = "mirrored_points"  # the buffer with the index of each keypoint's counterpart in a mirror image
+NEAR = 0.2  # largest error of a correct keypoint, as a share of the longer side of the box around the visible ones
+_BETA = 0.05  # error from which the loss is linear instead of quadratic, in halves of the image's longer side
 
 
 @metric("keypoints", title="PCK@.2", within=SHARE, whole=True)
 def pck(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of correct points among the visible ones (Yang and Ramanan 2013).
+    """Return the share of visible keypoints that are correct (Yang and Ramanan 2013).
 
-    A point is correct if it is off by at most a fifth of the larger side of the smallest box around the image's visible
-    points. Images with a single one, or whose points coincide, have no such side, and do not count.
+    A correct keypoint is off by at most a fifth of the longer side of the box around the image's visible keypoints. An
+    image with a single visible keypoint, or with all in the same position, does not count.
     """
     _, relative = point_errors(outputs, targets)
-    known = relative[~relative.isnan()]
-    return float((known <= NEAR).double().mean()) if len(known) else math.nan
+    return _share_correct(relative)
 
 
 @metric("keypoints", title="error", smaller=True, within=POSITIVE, whole=True)
 def error(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean distance of visible points from where they are, as a share of the image's longer side."""
+    """Return the mean error of the visible keypoints, as a share of the image's longer side."""
     errors, _ = point_errors(outputs, targets)
     return mean_of_known(errors.double().flatten().tolist())
 
 
-def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distance of each visible point from where it is, (N, P) each, NaN where a point is not visible.
+def _share_correct(relative: Tensor) -> float:
+    """Return the share of errors, in the second unit of `point_errors`, that are small enough. NaN does not count."""
+    return float((relative[~relative.isnan()] <= NEAR).double().mean())
 
-    Once as a share of the image's longer side, and once as a share of the larger side of the extent of its visible
-    points, NaN where that is 0.
+
+def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the error of each keypoint, (N, P), NaN if it is not visible, in two units.
+
+    The first is a share of the image's longer side. The second is a share of the longer side of the box around the
+    image's visible keypoints, and NaN if that side is 0.
     """
     found, true, visible = outputs.reshape(len(outputs), -1, 2), targets[..., :2], targets[..., 2] > 0
     distances = (found - true).norm(dim=-1).masked_fill(~visible, math.nan)
@@ -75,23 +73,23 @@ def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class PlacedSamples(OutputSamples):
-    """Places that a pass found in each sample."""
+    """Outputs of a pass with coordinates."""
 
-    frame: Tensor  # (N, 3, 3) float64, from pixels of the stored image to what targets and outputs are in
+    frame: Tensor  # (N, 3, 3) float64, from pixels of the stored image to the coordinates of targets and outputs
 
 
 class PlacedTask(Task[PlacedSamples]):
-    """Base of the tasks whose outputs are places in an image."""
+    """Base of the tasks whose outputs are coordinates in an image."""
 
     samples = PlacedSamples
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
-        """Draw the target and the output of a sample, each on its side; the matrix leads to pixels of these."""
+        """Draw target and output of a sample on the left and right side. The matrix converts to pixels of the sides."""
 
     def draw(
         self, image: Image, place: NDArray[np.float64], samples: PlacedSamples, position: int, names: Sequence[str]
     ) -> Image:
-        """Return the image beside itself: on the left what is there, on the right what was found."""
+        """Return the image twice, with the target on the left and the prediction on the right."""
         import numpy as np
         from PIL import Image
 
@@ -104,7 +102,7 @@ class PlacedTask(Task[PlacedSamples]):
 
 
 def placed(points: Tensor, matrices: Tensor) -> Tensor:
-    """Return points, (N, K, 2) float64, moved by a matrix for each image, (N, 3, 3)."""
+    """Transform points, (N, K, 2), by a matrix for each image, (N, 3, 3), to float64."""
     ends = torch.cat([points.double(), points.new_ones(*points.shape[:-1], 1).double()], dim=-1)
     found = ends @ matrices.double().transpose(1, 2)
     return found[..., :2] / found[..., 2:]
@@ -112,24 +110,24 @@ def placed(points: Tensor, matrices: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PointLoss:
-    """Smooth L1 of x and y (Girshick 2015, arXiv:1504.08083), a mean over the visible points of a batch."""
+    """Smooth L1 of x and y (Girshick 2015, arXiv:1504.08083), a mean over the visible keypoints of a batch."""
 
     def weight_of(self, targets: Tensor) -> Tensor:
-        """Return the () number of visible points; never 0, by which one cannot divide."""
+        """Return the number of visible keypoints, (), or a tiny number instead of 0 so that division is possible."""
         return (targets[..., 2] > 0).sum().float().clamp(min=1e-6)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, 2P), for targets, (N, P, 3)."""
+        """Return the loss, (), of outputs, (N, 2P), and targets, (N, P, 3)."""
         visible = targets[..., 2:] > 0
         found = outputs.reshape(*visible.shape[:-1], 2)
-        # Where a point is not visible, its place may be anything.
+        # A keypoint that is not visible may have any coordinates. Its error becomes 0.
         true = targets[..., :2].where(visible, found.detach())
         return F.smooth_l1_loss(found, true, beta=_BETA, reduction="sum") / visible.sum().clamp(min=1)
 
 
 @register
 class KeypointTask(PlacedTask):
-    """A fixed number of points in each image: targets are (N, P, 3), x, y and visibility."""
+    """A fixed number of keypoints in each image. Targets are (N, P, 3): x, y and visibility."""
 
     name, kind = "keypoints", KEYPOINTS
     unit, units = "point", "points"
@@ -139,92 +137,82 @@ class KeypointTask(PlacedTask):
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
     def outputs(self, names: int) -> int:
-        """Return two for each point."""
         return 2 * names
 
     def targets_of(self, batch: Batch) -> Tensor:
-        """Return x and y as outputs have them, and visibility, (N, P, 3)."""
+        """Return x and y in output coordinates, and visibility, (N, P, 3)."""
         (scale, _, left), (_, _, top), _ = _scaling(batch.images)
         x, y, visible = batch.targets.unbind(dim=-1)
         return torch.stack([x * scale + left, y * scale + top, visible], dim=-1)
 
     def frames_of(self, batch: Batch) -> Tensor | None:
-        """Return the matrices from stored pixels to what outputs are in."""
         scaling = torch.tensor(_scaling(batch.images), dtype=torch.float64)
         return None if batch.frames is None else scaling @ batch.frames
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Remember which points change places in a mirror image."""
+        """Store which keypoints swap in a mirror image."""
         pairs = getattr(train.kind, "flip_pairs", ())
         if pairs is None and (tta := getattr(fit, "tta", "none")) != "none":
             raise missing_pairs(names, f"fit.tta={tta}")
-        # Empty: it is not known, see `unmirrored`.
+        # An empty buffer means that the pairs are unknown, see `unmirrored`.
         network.register_buffer(MIRRORED, torch.tensor([] if pairs is None else mirrored(len(names), pairs)).long())
-        pairs = pairs or ()
-        return f"{amount(len(pairs), 'pair')} of points change places in mirror images"
+        return f"{amount(len(pairs or ()), 'pair')} of keypoints swap in mirror images"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        """Remember it as the network of the state did."""
         network.register_buffer(MIRRORED, state[MIRRORED].clone())
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return smooth L1 twice, or in training a loss of a plugin."""
-        return PointLoss() if fit.loss is None else named_loss(self, fit), PointLoss()
+        """Return smooth L1 for validation, and for training unless `fit.loss` names a plugin's loss."""
+        return PointLoss() if fit.loss is None else self.named_loss(fit), PointLoss()
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
-        """Return outputs and visible points of two images."""
         return super().example(names)[0], torch.ones(2, names, 3)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
-        """Return points of mirror images where they are in the images, with left and right exchanged."""
+        """Mirror the keypoints, and swap left and right ones."""
         if not len(network.get_buffer(MIRRORED)):
             raise missing_pairs((), "fit.tta=flip")
         x, y = outputs[:, 0::2], outputs[:, 1::2]
         return torch.stack([-x, y], dim=-1).index_select(1, network.get_buffer(MIRRORED)).flatten(1)
 
     def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[list[str], Tensor]:
-        """Return x and y of each point in pixels of the images, as of which frames are."""
+        """Return x and y of each keypoint in pixels of the images."""
         assert frames is not None
         found = placed(outputs.reshape(len(outputs), -1, 2), frames.inverse())
         return [f"{name}_{axis}" for name in names for axis in "xy"], found.flatten(1)
 
     def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the share of correct ones, the mean error and the number of each visible point."""
+        """Return PCK, mean error and number of images of each keypoint, counting images in which it is visible."""
         errors, relative = point_errors(samples.output, samples.target)
         points = {}
         for number, name in enumerate(names):
-            near, known = relative[:, number], errors[:, number][~errors[:, number].isnan()]
-            judged = near[~near.isnan()]
-            right = float((judged <= NEAR).double().mean()) if len(judged) else math.nan
-            mean = float(known.double().mean()) if len(known) else math.nan
-            points[name] = {"pck": right, "error": mean, "images": len(known)}
+            known = errors[:, number][~errors[:, number].isnan()]
+            error = float(known.double().mean())  # NaN for an empty tensor
+            points[name] = {"pck": _share_correct(relative[:, number]), "error": error, "images": len(known)}
         return points
 
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the share of correct ones of each point."""
         return self.bars(
             self.per_class(samples, names),
             "Correct points in the best epoch, the worst first",
             ("correct (PCK@.2)", "mean error", "visible in"),
             lambda found: (f"{found['error']:.4f}", str(found["images"])),
-            "Correct: off by at most a fifth of the larger side of the box around an image's visible points. The error "
-            "is a share of the image's longer side.",
+            "The error of a correct point is at most a fifth of the longer side of the box around the image's visible "
+            "points. The mean error is a share of the image's longer side.",
         )
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield the worst point."""
         return self.worst(self.per_class(samples, names), "correct in")
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
-        """Draw the visible points."""
         for side, points in zip(sides, (target[:, :2], output.reshape(-1, 2)), strict=True):
             at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
             side.points(at.numpy())
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by the mean error of their visible points."""
+        """Yield the images by the mean error of their visible keypoints, the worst first."""
         errors, relative = point_errors(samples.output, samples.target)
         means = errors.nanmean(dim=1).nan_to_num(-1)
         for i in means.argsort(descending=True, stable=True).tolist():
@@ -235,7 +223,7 @@ class KeypointTask(PlacedTask):
 
 
 def _scaling(images: Tensor) -> list[list[float]]:
-    """Return the matrix from pixels of images, (N, 3, height, width), to halves of the longer side from the middle."""
+    """Return the matrix from pixels of images, (N, 3, height, width), to output coordinates."""
     height, width = images.shape[2:]
     half = max(height, width) / 2
     return [[1 / half, 0.0, (0.5 - width / 2) / half], [0.0, 1 / half, (0.5 - height / 2) / half], [0.0, 0.0, 1.0]]

@@ -1,16 +1,16 @@
-"""Losses by name, for `fit.loss`. A loss is a function with one decorator; names may be added up, as in ce+dice."""
+"""Losses for `fit.loss`: functions with the decorator `loss`. The setting may name a sum, such as ce+dice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
-from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import F, Tensor
 from augment.support.user_code import refuse_second
 
@@ -19,60 +19,57 @@ LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """How the loss is computed; some settings apply to some tasks only."""
+    """Settings of the loss. Some apply to some tasks only."""
 
     loss: str | None = setting(
         Text(
             aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
-            doc="the loss to train with, or a sum, as cross_entropy+dice; classes: asymmetric, bce, cross_entropy, "
-            "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse; masks: "
-            "cross_entropy, dice, focal; null: cross_entropy, of labels bce, of numbers huber",
+            doc="training loss, or a sum such as cross_entropy+dice. For classes: asymmetric, bce, cross_entropy, "
+            "focal, poly. For labels: asymmetric, bce, focal, poly. For numbers: huber, mae, mse. For masks: "
+            "cross_entropy, dice, focal. Default: cross_entropy, bce for labels, huber for numbers",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
         OptionMap(
             optional=True,
-            doc="arguments of fit.loss, such as {gamma: 3}; focal: gamma=2; poly: epsilon=2; asymmetric: gamma_neg=4, "
-            "gamma_pos=1; bce: target_threshold; huber: delta=1; labels: also alpha of focal, alpha and gamma of poly, "
-            "clip=0.05 of asymmetric",
+            doc="arguments of fit.loss, such as {gamma: 3}. focal takes gamma=2, poly epsilon=2, asymmetric "
+            "gamma_neg=4 and gamma_pos=1, bce target_threshold, huber delta=1. For labels, focal also takes alpha, "
+            "poly alpha and gamma=0, asymmetric clip=0.05",
         )
     )
     label_smoothing: float = setting(
-        Number(default=0, within=(0, 0.999), doc="share of each training target that is spread over all classes")
+        Number(default=0, within=(0, 0.999), doc="share of each training target that is spread evenly over all classes")
     )
     standardize: bool = setting(
         Flag(
             default=True,
-            doc="regression: learn targets standardized by mean and deviation of the train split, which the loss is "
-            "computed on; everything else is in original units",
+            doc="for regression: compute the loss on targets standardized by mean and standard deviation of the train "
+            "split. Predictions and metrics keep the original units",
         )
     )
 
 
-if TYPE_CHECKING:
-    from trainer.tasks.task import Task
-
 L = TypeVar("L", bound=Callable[..., "Tensor"])
 V = TypeVar("V")
 
-# By the name of the task and its own.
+# By the names of task and loss.
 LOSSES: dict[tuple[str, str], Callable[..., Tensor]] = {}
 
-_SMOOTHING = "smoothing"  # the argument by which a loss smooths targets itself
+_SMOOTHING = "smoothing"  # the argument of losses that smooth targets themselves
 _SHORT = {"ce": "cross_entropy", "asl": "asymmetric", "l1": "mae", "l2": "mse"}
 
 
 def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
-    """Declare a function `(outputs, targets, *, options)` as a loss of a task, under its own name in `fit.loss`.
+    """Declare a function `(outputs, targets, *, options)` as a loss of a task, for `fit.loss`.
 
-    It returns a value for each sample, (N,), or several, (N, ...), which count alike, on the device; or their mean, (),
-    to which weights of classes cannot apply. Outputs are float32. Its arguments with defaults are `fit.loss_options`.
-    Targets of classes are smoothed before, as shares, (N, K), unless it has an argument `smoothing`.
+    The function returns one value per sample, (N,), on the device. It may return several, (N, ...), with equal weight.
+    It may also return the mean, (), but then class weights cannot apply. Outputs are float32. Arguments with defaults
+    are `fit.loss_options`. Class targets arrive smoothed, as shares, (N, K), unless there is an argument `smoothing`.
 
     Args:
-        task: the task, or one that it is derived from.
-        name: another name.
+        task: the task. Tasks derived from it have the loss, too.
+        name: default: the name of the function.
     """
 
     def decorate(function: L) -> L:
@@ -84,50 +81,41 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
     return decorate
 
 
-def declared(registry: Mapping[tuple[str, str], V], task: Task[Any]) -> dict[str, V]:
-    """Return by name what a registry has for a task, and for those that it is derived from."""
-    names = [vars(cls).get("name") for cls in type(task).__mro__[::-1]]
-    return {name: found for known in names for (of, name), found in registry.items() if of == known}
+def declared(registry: Mapping[tuple[str, str], V], lineage: Sequence[str]) -> dict[str, V]:
+    """Return a registry's entries for the named tasks, by entry name. Later tasks take precedence."""
+    return {name: found for task in lineage for (of, name), found in registry.items() if of == task}
 
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """The sum of losses that `fit.loss` names, each a mean over the batch.
+    """The sum of the losses that `fit.loss` names, each a mean over the batch."""
 
-    Attributes:
-        smoothing: share of each target that is spread over all classes, in [0, 1), where targets have such.
-        weights: (K,) weights of classes or labels, on the device; None: 1.
-        terms: the losses.
-    """
+    usual: ClassVar[str] = ""  # the loss without terms
 
-    usual: ClassVar[str] = ""  # the loss that is computed without terms
-
-    smoothing: float = 0.0
-    weights: Tensor | None = field(default=None, compare=False)
+    smoothing: float = 0.0  # share of each class target that is spread over all classes, in [0, 1)
+    weights: Tensor | None = field(default=None, compare=False)  # (K,) of classes or labels, on the device; None: 1
     terms: tuple[LossFunction, ...] = ()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, ...), as the losses take them with the targets."""
         return _total(term(outputs, targets) for term in self.terms).mean()
 
 
 @dataclass(frozen=True)
 class ClassLoss(NamedLoss):
-    """A loss of classes, without terms cross entropy; targets are (N,) class indices, or (N, classes) shares.
+    """A classification loss, by default cross entropy. Targets are (N,) class indices or (N, classes) shares.
 
-    The share `smoothing` of a target is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567). Each
-    image counts by the weight of its given class, before smoothing. A mixed image counts by the mean weight of its
-    shares. The sum is divided by the sum of these weights.
+    The share `smoothing` of a target is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567). An
+    image has the weight of its class before smoothing. A mixed image has the mean weight of its shares. The loss is the
+    weighted mean over the images.
     """
 
     usual: ClassVar[str] = "cross_entropy"
 
     def weight_of(self, targets: Tensor) -> Tensor | None:
-        """Return the () sum of the images' weights; None without weights. See `weight_of`."""
+        """Return the sum of the images' weights, (), or None without weights. See `weight_of` in this module."""
         return None if self.weights is None else _each(targets, self.weights).sum().float()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, classes)."""
         smoothing, weights = self.smoothing, self.weights
         if not self.terms:
             if weights is None or (targets.ndim == 1 and not smoothing):
@@ -147,16 +135,15 @@ class ClassLoss(NamedLoss):
 
 @dataclass(frozen=True)
 class LabelLoss(NamedLoss):
-    """A loss of labels, without terms binary cross entropy, a mean over the batch and the labels.
+    """A multi-label loss, by default binary cross entropy. It is a mean over the batch and the labels.
 
-    The share `smoothing` of a target is spread evenly over present and absent. A label counts by its given target,
-    before smoothing: by its weight if it is present, by 1 if it is absent, and in between if it is mixed.
+    Targets are (N, labels) in [0, 1]. Smoothing moves them towards 0.5. A present label has its own weight, an absent
+    label has weight 1, and a mixed label has a weight in between.
     """
 
     usual: ClassVar[str] = "bce"
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, labels) logits, for targets, (N, labels) in [0, 1]."""
         weights = self.weights
         given = targets * (1 - self.smoothing) + self.smoothing / 2 if self.smoothing else targets
         each = None if weights is None else 1 + (weights - 1) * targets
@@ -166,93 +153,61 @@ class LabelLoss(NamedLoss):
         return _total(value if each is None else value * each for value in values).mean()
 
 
-def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None) -> NamedLoss:
-    """Return the loss that `fit.loss` names, with its options; the last argument as in `Task.make_losses`.
+def loss_names(given: str, known: Collection[str], task: str) -> list[str]:
+    """Split a sum such as `ce+dice` into the full names of its losses.
 
     Raises:
-        UserError: there is no such loss or option.
+        UserError: the task has no such loss.
     """
-    known, given = declared(LOSSES, task), fit.loss or task.default_loss
     names = [_SHORT.get(name, name) for name in given.split("+")]
     for name in names:
         if name not in known:
-            end = f"{suggest(name, known)[:-1]} or null." if known else " Allowed: null."
-            raise UserError(f"fit.loss={given}: the task {task.name} has no loss '{name}'.{end}")
-    takes = {
-        name: [key for key, param in signature(known[name]).parameters.items() if param.default is not Parameter.empty]
-        for name in names
-    }
+            raise UserError(f"fit.loss={given}: the task {task} has no loss '{name}'.{suggest(name, [*known, 'null'])}")
+    return names
+
+
+def with_options(losses: Sequence[LossFunction], fit: LossSettings) -> tuple[LossFunction, ...]:
+    """Bind `fit.loss_options` and the label smoothing to the losses that take them.
+
+    Raises:
+        UserError: no loss has such an option.
+    """
     options = fit.loss_options or {}
-    allowed = {key: None for keys in takes.values() for key in keys if key != _SMOOTHING}
-    check_known(options, allowed, "fit.loss_options")
+    taken = [_options_of(loss) for loss in losses]
+    check_known(options, {key: None for key in chain(*taken) if key != _SMOOTHING}, "fit.loss_options")
     values = {**options, _SMOOTHING: fit.label_smoothing}
-    terms = tuple(partial(known[name], **{key: values[key] for key in takes[name] if key in values}) for name in names)
-    if names == [task.loss_type.usual] and not options:
-        terms = ()  # the same code as without fit.loss
-    made: NamedLoss = task.loss_type(fit.label_smoothing, weights, terms)
-    return made
+    terms = []
+    for loss, keys in zip(losses, taken, strict=True):
+        terms.append(partial(loss, **{key: values[key] for key in keys if key in values}))
+    return tuple(terms)
+
+
+def _options_of(loss: LossFunction) -> list[str]:
+    parameters = signature(loss).parameters.items()
+    return [key for key, parameter in parameters if parameter.default is not Parameter.empty]
 
 
 def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
-    """Return the denominator of a loss's mean over a batch, by which the means of several batches are combined.
+    """Return the denominator of a loss's mean over a batch. It is the batch's weight in a mean over several batches.
 
-    Passes, accumulated steps and ranks all use it. A loss declares it with a method `weight_of(targets)`, which returns
-    a positive () tensor on the device of the targets. By default, each image counts the same.
+    Passes, accumulated steps and ranks use it. A loss may declare it with a method `weight_of(targets)`, which returns
+    a positive () tensor on the device of the targets. The default is the number of images.
     """
-    declared: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
-    return len(targets) if declared is None else declared
+    weight: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
+    return len(targets) if weight is None else weight
 
 
 def smooths(term: LossFunction) -> bool:
-    """Return whether a term of a named loss smooths targets itself."""
+    """Whether a term of a named loss smooths targets itself."""
     return _SMOOTHING in getattr(term, "keywords", {})
 
 
-def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
-    """Check `fit.loss` by trying it with a number of samples that no other dimension has.
-
-    Raises:
-        UserError: the loss is unknown, or cannot be computed with these settings.
-    """
-    if fit.loss is None:
-        if fit.loss_options:
-            names = ", ".join(declared(LOSSES, task))
-            raise UserError(f"fit.loss_options={fit.loss_options}: needs fit.loss. Allowed: null, or with {names}.")
-        return
-    named = named_loss(task, fit)
-    if fit.label_smoothing and task.loss_type is NamedLoss and not any(map(smooths, named.terms)):
-        raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
-    for term in named.terms:
-        smoothed = named.smoothing and not smooths(term)
-        soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if smoothed else "")
-        example = task.example(classes, shares=bool(soft))
-        sizes = {size for tensor in example for size in tensor.shape[1:]}
-        samples = next(number for number in count(3) if number not in sizes)
-        outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
-        try:
-            shape = tuple(term(outputs, targets).shape)
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-            why = f"cannot take mixed targets, of {soft}" if soft else "fails"
-            raise UserError(f"fit.loss={fit.loss}: {why} ({first_line(error)}).") from error
-        if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
-            raise UserError(
-                f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Return one value per sample, "
-                f"({samples},), or their mean, ()."
-            )
-        each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
-        if weighted and len(shape) < 1 + (each == "label"):
-            raise UserError(
-                f"data.balance=weights: fit.loss={fit.loss} returns one value for a {whole}, in which {task.units} "
-                f"have no weights. Allowed: a loss that returns a value for each {each}; or data.balance=oversample."
-            )
-
-
 def _total(values: Iterable[Tensor]) -> Tensor:
-    """Return the sum of values, (N, ...) or () each, for each sample, (N,) or ()."""
+    """Sum values of shape (N, ...) or () for each sample, (N,) or ()."""
     means = [value.flatten(1).mean(dim=1) if value.ndim > 1 else value for value in values]
     return sum(means[1:], means[0])
 
 
 def _each(targets: Tensor, weights: Tensor) -> Tensor:
-    """Return the weight of each image, (N,), of class indices or shares."""
+    """Return the weight of each image, (N,), for class indices or shares."""
     return targets @ weights if targets.ndim == 2 else weights[targets]

@@ -1,32 +1,31 @@
-"""Metrics, functions with one decorator; and meters: sums of a pass that stay on the device until they are read."""
+"""Declare metrics: functions with the decorator `metric`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import chain
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from augment.support.errors import UserError
-from augment.support.lazy_torch import Tensor, nn, torch
+from augment.support.errors import UserError, first_line
+from augment.support.lazy_torch import Tensor
 from augment.support.user_code import refuse_second
 
-# The measurements of one epoch, by their names in metrics.jsonl.
+# The measurements of one epoch by their keys in metrics.jsonl.
 MetricsRow = dict[str, float]
 
 
 class Column(NamedTuple):
-    """A value of a metrics row, as a column of the progress line and of the report's table of epochs."""
+    """A key of the metrics rows, and how the progress line and the report's table of epochs show it."""
 
-    key: str  # key of the row
+    key: str
     title: str  # heading of the column
-    line: str = "{:.4f}"  # how the progress line formats it; empty: the progress line leaves it out
-    page: str = ""  # how the report formats it; empty: as the progress line
+    line: str = "{:.4f}"  # format in the progress line; empty: not shown there
+    page: str = ""  # format in the report; empty: the format of the progress line
     smaller: bool = False  # whether a smaller value is better
-    within: tuple[float, float] = (-inf, inf)  # the lowest and the highest possible value
-    above: int = 0  # it is measured where there are more classes, labels or numbers than this
+    within: tuple[float, float] = (-inf, inf)  # lowest and highest possible value
+    above: int = 0  # it is measured if the data has more classes, labels or numbers than this
 
 
 # Ranges of values.
@@ -35,7 +34,7 @@ SHARE, POSITIVE = (0.0, 1.0), (0.0, inf)
 TRAIN_LOSS = Column("train_loss", "train loss", smaller=True, within=POSITIVE)
 VAL_LOSS = Column("val_loss", "val loss", smaller=True, within=POSITIVE)
 
-# Columns of every task, behind its own.
+# The last columns of every task.
 PACE = (
     Column("lr", "lr", "{:.2g}"),
     Column("images_per_second", "img/s", "{:,.0f}", within=POSITIVE),
@@ -46,38 +45,33 @@ PACE = (
 
 M = TypeVar("M", bound=Callable[..., Any])
 
-# By the name of the task and its own.
+# By the names of task and metric.
 METRICS: dict[tuple[str, str], TaskMetric] = {}
 
 
 @dataclass(frozen=True)
 class TaskMetric:
-    """A metric of a task, as `metric` declares it.
+    """A metric of a task. See `metric` for its fields."""
 
-    Attributes:
-        name: its name in a row of metrics, behind train_ and val_.
-        columns: its columns in tables; one, of validation, if training does not measure it.
-    """
-
-    name: str
+    name: str  # the end of its keys, after train_ and val_
     function: Callable[[Tensor, Tensor], Any]
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # for training and validation, or for validation only
     whole: bool
     on_request: bool
     finish: Callable[[float], float]
 
     @property
     def names(self) -> set[str]:
-        """Its name, and its keys in rows."""
+        """What selects the metric: its name or one of its keys."""
         return {self.name, *(column.key for column in self.columns)}
 
     @property
     def own(self) -> bool:
-        """Whether a plugin declares it."""
+        """Whether a plugin declares the metric."""
         return not self.function.__module__.startswith("trainer.")
 
     def of_unit(self, position: int, name: str) -> TaskMetric:
-        """Return the same metric of one column alone, measured on request under a key that ends in its name."""
+        """Return the same metric for a single number. It is measured on request, as `mae_age` for `mae` of `age`."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
             return self.function(outputs[:, position, None], targets[:, position, None])
@@ -88,33 +82,35 @@ class TaskMetric:
         return replace(self, name=f"{self.name}_{name}", function=function, columns=columns, on_request=True)
 
     def add_to(self, total: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Add the values of a batch to their sum, (), without waiting for the device.
+        """Add the values of a batch to `total`, (), without waiting for the device.
 
         Raises:
-            UserError: there is not one for each sample.
+            UserError: the function does not return one value per sample.
         """
         values, count = self.function(outputs, targets), len(targets)
         if (shape := tuple(getattr(values, "shape", ())))[:1] != (count,):
             raise UserError(
-                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Allowed: a "
-                f"value for each of them, ({count},); with whole=True, one for all samples of a pass."
+                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Return one "
+                f"value per sample, ({count},). With whole=True, return one value for all samples."
             )
         if values.is_floating_point():
             total.add_(values.mean(), alpha=count)
-        else:  # counted, so that the sum is exact
+        else:  # counts have an exact sum
             total.add_(values.sum())
 
     def of_all(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the value of a pass.
+        """Return the value for all samples of a pass.
 
         Raises:
-            UserError: the function returns something else.
+            UserError: the function returns no number.
         """
         value = self.function(outputs, targets)
         try:
             return float(value(outputs, targets) if callable(value) else value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"metric {self.name}: {error}. Allowed: a number, or a metric of torchmetrics.") from error
+            raise UserError(
+                f"metric {self.name}: {first_line(error)}. Return a number or a torchmetrics metric."
+            ) from error
 
 
 def metric(
@@ -131,31 +127,33 @@ def metric(
     finish: Callable[[float], float] = float,
     line: str = "{:.4f}",
 ) -> Callable[[M], M]:
-    """Declare a function `(outputs, targets)` as a metric of a task, under its own name; the rows have its mean.
+    """Declare a function `(outputs, targets)` as a metric of a task. The metrics rows contain its mean.
 
-    It returns a value for each sample, (N,), on the device, or several, (N, K), which count alike. With `whole` it gets
-    all samples of a validation pass, on the CPU, and returns one value, or an object of torchmetrics that computes it.
+    The function returns one value per sample, (N,), on the device. It may return several, (N, K), with equal weight.
+    With `whole`, it gets all samples of a validation pass on the CPU. Then it returns one value, or a torchmetrics
+    metric that computes the value.
 
     Args:
-        task: the task, or one that it is derived from.
-        name: another name.
-        title: heading of its columns, behind "train" and "val".
+        task: the task. Tasks derived from it have the metric, too.
+        name: default: the name of the function.
+        title: heading of the columns, after "train" and "val".
         smaller: whether a smaller value is better.
-        within: the lowest and the highest possible value.
-        whole: whether it needs all samples at once; training does not measure it then.
-        train: whether training measures it, too.
-        above: measure it where there are more classes, labels or numbers than this.
-        on_request: measure it only where `fit.metrics` or a callback's `monitor` names it, and in evaluations.
-        finish: what turns the mean over the samples into the value.
-        line: how the progress line formats it; empty: the progress line leaves it out.
+        within: lowest and highest possible value.
+        whole: whether the function needs all samples at once. Then only validation measures it.
+        train: whether training also measures it.
+        above: measure it if the data has more classes, labels or numbers than this.
+        on_request: measure it only if `fit.metrics` or a callback's `monitor` names it, and in evaluations.
+        finish: converts the mean over the samples into the metric's value.
+        line: format in the progress line. Empty: not shown there.
     """
 
     def decorate(function: M) -> M:
         called = name or function.__name__
-        heading, page = title or called.replace("_", " "), "{:.2%}" if within == SHARE else line or "{:.4g}"
+        heading = title or called.replace("_", " ")
+        page = "{:.2%}" if within == SHARE else line or "{:.4g}"
+        splits = ("train", "val") if train and not whole else ("val",)
         columns = tuple(
-            Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above)
-            for split in ("train", "val")[0 if train and not whole else 1 :]
+            Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above) for split in splits
         )
         known = METRICS.get((task, called))
         refuse_second("metric", called, known and known.function, function)
@@ -166,7 +164,7 @@ def metric(
 
 
 def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple[Column, ...]:
-    """Return the columns of the loss, also in validation if it has one, and of metrics, those of training first."""
+    """Return the columns of losses and metrics, those of training first. Some tasks have no validation loss."""
     columns = [column for metric in metrics for column in metric.columns]
     train = [column for column in columns if column.key.startswith("train_")]
     loss = (VAL_LOSS,) if val_loss else ()
@@ -174,144 +172,19 @@ def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple
 
 
 def mean_of_known(values: Iterable[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there is none."""
+    """Return the mean of the values other than NaN. Without any, return NaN."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
-if TYPE_CHECKING:
-    from trainer.tasks.task import Task
-
-
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a pass predicted for each sample, in the order seen, on the CPU; a task adds tensors of its own."""
+    """What a pass keeps of each sample, in the order seen, on the CPU. Tasks derive classes with more tensors."""
 
-    index: Tensor  # (N,) int64, index into the split's files; -1 where it is unknown
-    target: Tensor  # (N, ...), the target
+    index: Tensor  # (N,) int64, index into the split's files, or -1 if unknown
+    target: Tensor  # (N, ...)
 
 
 @dataclass(frozen=True, eq=False)
 class OutputSamples(Samples):
-    """Outputs of a pass for each sample."""
-
-    output: Tensor  # (N, K) float32, such as the logit of each label, or each number
-
-
-class Meter:
-    """Sums of a pass; updating takes a handful of small kernels and never waits for the device.
-
-    Args:
-        task: the task.
-        metrics: what to measure besides the loss.
-        device: the device of outputs and targets.
-        keep: keep the predictions for each sample, for `kept` and the metrics that need all of them.
-
-    Attributes:
-        samples: number of samples so far.
-        weight: denominator of the loss that `compute` returned last.
-    """
-
-    def __init__(
-        self, task: Task[Any], metrics: Sequence[TaskMetric], device: torch.device, *, keep: bool = False
-    ) -> None:
-        self._task, self._metrics = task, tuple(metrics)
-        self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
-        self._whole = [metric for metric in metrics if metric.whole and keep]
-        self._kept: list[dict[str, Tensor]] | None = [] if keep else None
-        # The loss times its weight, metrics times the samples. In double precision every count is exact.
-        self._names = ("loss", *(metric.name for metric in self._means), "counted", "weight")
-        self._sums = torch.zeros(len(self._names), dtype=torch.float64, device=device)
-        self._loss, *self._totals, self._counted, self._weights = self._sums.unbind()
-        self.samples, self.weight = 0, 0.0
-
-    def update(
-        self,
-        loss: Tensor,
-        outputs: Tensor,
-        targets: Tensor,
-        indices: Tensor | None = None,
-        *,
-        frames: Tensor | None = None,
-        weight: Tensor | int | None = None,
-    ) -> None:
-        """Add a batch; keep nothing of it but copies.
-
-        Args:
-            loss: () mean over the batch.
-            outputs: (N, ...), output of the model.
-            targets: (N, ...), targets of the batch, see `Task.targets_of`.
-            indices: (N,) indices into the split's files.
-            frames: (N, 3, 3), see `Task.frames_of`.
-            weight: denominator of the loss, see `trainer.tasks.loss.weight_of`; None: the number of samples.
-        """
-        count = len(targets)
-        weight = count if weight is None else weight
-        outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
-        self._counted.add_(count)
-        self._loss.add_(loss.detach().double() * weight)
-        self._weights.add_(weight)
-        for metric, total in zip(self._means, self._totals, strict=True):
-            metric.add_to(total, outputs, targets)
-        if self._kept is not None:
-            known = targets.new_full((count,), -1).long() if indices is None else indices
-            kept = {"index": known, "target": targets} | ({"output": outputs} if self._whole else {})
-            kept |= self._task.keep(outputs, targets)
-            kept |= {} if frames is None else {"frame": frames}
-            self._kept.append({name: value.clone() for name, value in kept.items()})
-        self.samples += count
-
-    def compute(self) -> dict[str, float]:
-        """Return the means so far, NaN before the first batch: one transfer, which waits."""
-        loss, *sums, counted, self.weight = self._sums.tolist()
-        means = [value / counted if counted else math.nan for value in sums]
-        mean = loss / self.weight if self.weight else math.nan
-        return {"loss": mean} | {m.name: m.finish(mean) for m, mean in zip(self._means, means, strict=True)}
-
-    def scores(self) -> dict[str, float]:
-        """Return the values at the end of a pass, also those that need all samples at once."""
-        kept = self._together()
-        whole = {m.name: m.of_all(kept["output"], kept["target"]) if kept else math.nan for m in self._whole}
-        means = self.compute()
-        if self._task.own_loss:
-            del means["loss"]
-        return means | whole
-
-    def kept(self) -> Samples | None:
-        """Return the predictions for each sample so far; None before the first batch."""
-        names, kept = [field.name for field in fields(self._task.samples)], self._together()
-        return self._task.condensed(self._task.samples(**{name: kept[name] for name in names})) if kept else None
-
-    def _together(self) -> dict[str, Tensor]:
-        kept, together = self._kept or [{}], {}
-        for name in kept[0]:
-            parts = [batch[name] for batch in kept]
-            if len({part.shape[1:2] for part in parts}) > 1:  # objects of an image, NaN where another one has more
-                parts = [nn.utils.rnn.pad_sequence([*chain(*parts)], batch_first=True, padding_value=math.nan)]
-            joined = torch.cat(parts)
-            together[name] = (joined.sum(dim=0, keepdim=True) if name in self._task.sums else joined).cpu()
-        return together
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums with their names."""
-        return {"samples": self.samples, "names": self._names, "sums": self._sums.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; metrics that were not measured become NaN."""
-        sums = dict(zip(state["names"], state["sums"].tolist(), strict=True))
-        sums.setdefault("weight", sums["counted"])  # up to 0.18
-        self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
-        self.samples = state["samples"]
-
-    def merged(self, gather: Callable[[dict[str, Any]], Sequence[dict[str, Any]]]) -> Meter:
-        """Return a meter of everything that this one and others of the same kind have measured.
-
-        Args:
-            gather: takes what this meter has measured, on the CPU, and returns that of all, in their order.
-        """
-        parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._together()})
-        whole = Meter(self._task, self._metrics, self._sums.device, keep=self._kept is not None)
-        whole.samples = sum(part["samples"] for part in parts)
-        whole._sums.copy_(sum(part["sums"] for part in parts))
-        whole._kept = None if self._kept is None else [part["kept"] for part in parts if part["kept"]]
-        return whole
+    output: Tensor  # (N, K) float32, such as logits of labels, or numbers

@@ -1,4 +1,4 @@
-"""Multilabel classification: each image has any number of labels."""
+"""Multi-label classification: each image has any number of labels."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ from trainer.tasks.task import Task
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean of the labels' average precisions."""
-    # In double precision, where no two logits or probabilities near 1 become equal.
+    # Double precision keeps different probabilities near 1 different.
     return mean_of_known(average_precisions(outputs.double().sigmoid(), targets > 0.5))
 
 
 @metric("multilabel", within=SHARE, whole=True, on_request=True)
 def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean F1 score of the labels that images have or get, predicted from a probability of 0.5 on."""
+    """Return the mean F1 score of the labels that occur in targets or predictions, at a threshold of 0.5."""
     return mean_of_known(f1_scores(outputs >= 0, targets > 0.5))
 
 
 @metric("multilabel", within=SHARE, whole=True, on_request=True)
 def auroc(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean of the labels' areas below the ROC curve."""
+    """Return the mean of the labels' areas under the ROC curve."""
     return mean_of_known(aurocs(outputs.double().sigmoid(), targets > 0.5))
 
 
 def average_precisions(scores: Tensor, having: Tensor) -> list[float]:
-    """Return the average precision of each label, NaN where no image has it.
+    """Return the average precision of each label, or NaN if no image has it.
 
     Args:
         scores: (N, K) probabilities.
         having: (N, K) bool.
     """
-    # Takes seconds to import, as it imports torchvision.
-    from torchmetrics.functional.classification import binary_average_precision
+    from torchmetrics.functional.classification import binary_average_precision  # imports torchvision, which is slow
 
     return _each(binary_average_precision, scores, having, having.any(dim=0))
 
 
 def aurocs(scores: Tensor, having: Tensor) -> list[float]:
-    """Return the area below the ROC curve of each label, NaN where no image has it, or all have."""
-    from torchmetrics.functional.classification import binary_auroc  # as above
+    """Return the area under the ROC curve of each label, or NaN if no image or every image has it."""
+    from torchmetrics.functional.classification import binary_auroc
 
     return _each(binary_auroc, scores, having, having.any(dim=0) & ~having.all(dim=0))
 
@@ -60,29 +59,33 @@ def _each(measure: Callable[[Tensor, Tensor], Tensor], scores: Tensor, having: T
 
 
 def f1_scores(predicted: Tensor, having: Tensor) -> list[float]:
-    """Return the F1 score of each label, (N, K) bool each; NaN where no image has or gets it."""
+    """Return the F1 score of each label from (N, K) bool, or NaN for a label without targets and predictions."""
     scores: list[float] = (2 * (predicted & having).sum(0).double() / (predicted.sum(0) + having.sum(0))).tolist()
     return scores
 
 
 def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
-    """Return the score from which to predict a label, (N,) each, so that F1 is highest, and that F1.
+    """Return the threshold with the highest F1 score of a label, and that score.
 
-    Where no image has the label, return NaN and 0.
+    If no image has the label, return NaN and 0.
+
+    Args:
+        scores: (N,) probabilities.
+        having: (N,) bool.
     """
-    from torchmetrics.functional.classification import binary_precision_recall_curve  # as above
+    from torchmetrics.functional.classification import binary_precision_recall_curve
 
     if not having.any():
         return math.nan, 0.0
     precision, recall, thresholds = binary_precision_recall_curve(scores, having.int())
     f1 = (2 * precision * recall / (precision + recall))[:-1].nan_to_num()
-    best = len(f1) - 1 - int(f1.flip(0).argmax())  # the highest of several
+    best = len(f1) - 1 - int(f1.flip(0).argmax())  # the highest threshold of several
     return float(thresholds[best]), float(f1[best])
 
 
 @register
 class Multilabel(Task[OutputSamples]):
-    """Any number of labels for each image, also none."""
+    """Any number of labels for each image, including none."""
 
     name, kind = "multilabel", LABELS
     unit, units = "label", "labels"
@@ -93,20 +96,16 @@ class Multilabel(Task[OutputSamples]):
     figure_file = "labels.png"
 
     def average(self, views: Sequence[Tensor]) -> Tensor:
-        """Return the logits of the mean probabilities, from logarithms alone, so that none is rounded to 0 or 1."""
-        yes, no = (
-            torch.stack([F.logsigmoid(sign * logit) - math.log(len(views)) for logit in views]).logsumexp(dim=0)
-            for sign in (1, -1)
-        )
+        """Return the logits of the mean probabilities. Only logarithms are used, so nothing is rounded to 0 or 1."""
+        logits = torch.stack([*views])
+        yes, no = ((F.logsigmoid(signed) - math.log(len(views))).logsumexp(dim=0) for signed in (logits, -logits))
         return yes - no
 
     def activate(self, outputs: Tensor) -> Tensor:
-        """Return the probability of each label."""
         return outputs.sigmoid()
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return average precision, best threshold with its F1, and images of each label."""
-        # In double precision, where no two probabilities near 1 become equal.
+        """Return average precision, best threshold with its F1 score, and number of images of each label."""
         scores, having = samples.output.double().sigmoid(), samples.target > 0.5
         labels, precisions = {}, average_precisions(scores, having)
         for name, precision, score, has in zip(names, precisions, scores.unbind(1), having.unbind(1), strict=True):
@@ -116,27 +115,23 @@ class Multilabel(Task[OutputSamples]):
         return labels
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
-        """Return the average precision of each label."""
         return self.bar_chart(self.per_class(samples, names), "images", len(names))
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the average precision of each label, with its best threshold."""
         return self.bars(
             self.per_class(samples, names),
             "Average precision of each label in the best epoch, the worst first",
             ("average precision", "images", "threshold", "best F1"),
             lambda found: (str(found["images"]), f"{found['threshold']:.3f}", percent(found["f1"])),
-            "The threshold is the probability at which predicting the label gives the highest F1 score; it was chosen "
-            "on these validation images.",
+            "The threshold is the probability with the highest F1 score. It was chosen on these validation images.",
         )
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield the worst label, and how many labels no image has."""
         absent = "is on no validation image and does", "are on no validation image and do"
         return self.worst(self.per_class(samples, names), "average precision", absent=absent)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with a label that the model is wrong about, the most confident first."""
+        """Yield the images with a wrong label, the most confident first."""
         having = samples.target > 0.5
         confidence, labels = (self.activate(samples.output) - having.float()).abs().max(dim=1)
         for i in confidence.argsort(descending=True, stable=True).tolist():

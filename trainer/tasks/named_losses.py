@@ -1,4 +1,4 @@
-"""The losses that `fit.loss` can name, most of them timm's."""
+"""The losses that `fit.loss` can name. Most are timm's."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,28 +16,29 @@ def pixel_loss(
     smoothing: float = 0.0,
     gamma: float = 2.0,
 ) -> Tensor:
-    """Return a loss of masks, or the sum of several, (): each is computed for every image, and the mean is over these.
+    """Return a segmentation loss, or the sum of several, ().
 
-    So it means the same for any batch size, accumulation and number of ranks. Pixels whose target is no class, such as
-    those to ignore, do not count; an image that has no other counts as 0.
+    Each is computed per image and averaged over the images. So it does not depend on batch size, accumulation or the
+    number of ranks. Pixels whose target is not a class, such as ignored ones, do not count. An image without other
+    pixels has loss 0.
 
     cross_entropy: a mean over the image's pixels.
-    focal: the same, each pixel weighted by (1 - p)^gamma, with p the probability of its class (Lin et al. 2017,
+    focal: cross entropy weighted by (1 - p)^gamma, with p the probability of the pixel's class (Lin et al. 2017,
         arXiv:1708.02002).
-    dice: 1 - the Dice coefficient of probabilities and targets, a mean over the classes that the image has (Milletari
-        et al. 2016, arXiv:1606.04797, but with sums of the values, not of their squares).
+    dice: 1 - the Dice coefficient of probabilities and targets, a mean over the image's classes (Milletari et al. 2016,
+        arXiv:1606.04797). The denominator sums values instead of their squares.
 
     Args:
         outputs: (N, classes, height, width).
         targets: (N, height, width) class indices.
         terms: names of the losses to add up.
-        smoothing: share of every target that is spread evenly over all classes, in cross_entropy, in [0, 1).
+        smoothing: for cross_entropy, the share of each target that is spread evenly over all classes, in [0, 1).
         gamma: exponent of (1 - p) in focal.
     """
     logs = outputs.log_softmax(dim=1)
     counted = targets < outputs.shape[1]
     truth = targets.where(counted, 0)[:, None]
-    # PyTorch's own loss of indices is not deterministic on a GPU.
+    # PyTorch's cross entropy of indices is not deterministic on a GPU.
     entropy = -logs.gather(1, truth)[:, 0]
     pixels = counted.flatten(1).sum(dim=1).clamp(min=1)
     loss = outputs.new_zeros(len(outputs))
@@ -54,7 +55,7 @@ def pixel_loss(
 
 
 def _dice_loss(shares: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
-    """Return the loss of each image, (N,), of probabilities, (N, classes, height, width), and (N, 1, height, width)."""
+    """Return the Dice loss of each image, (N,), for probabilities, (N, classes, height, width)."""
     there = torch.zeros_like(shares).scatter(1, truth, counted[:, None].to(shares.dtype))
     common, in_truth, in_shares = (part.flatten(2).sum(dim=2) for part in (shares * there, there, shares))
     has = in_truth > 0
@@ -70,10 +71,10 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @loss("classify")
 def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
-    """Return the focal loss, (N,): confident predictions count less (Lin et al. 2017, arXiv:1708.02002)."""
+    """Return the focal loss, (N,). Confident predictions have less weight (Lin et al. 2017, arXiv:1708.02002)."""
     logs = outputs.log_softmax(dim=1)
     shares = F.one_hot(targets, outputs.shape[1]) if targets.ndim == 1 else targets
-    # A power below 1 has no slope at 0.
+    # A power below 1 has an infinite slope at 0.
     return -(shares * (1 - logs.exp()).clamp(min=1e-30) ** gamma * logs).sum(dim=1)
 
 
@@ -100,7 +101,7 @@ def asymmetric(
 
 @loss("multilabel", name="focal")
 def label_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0, alpha: float | None = None) -> Tensor:
-    """Return the focal loss, (N, K); present labels count `alpha`, absent ones 1 - alpha."""
+    """Return the focal loss, (N, K). Present labels have weight `alpha`, absent labels 1 - alpha."""
     return label_poly(outputs, targets, epsilon=0.0, gamma=gamma, alpha=alpha)
 
 
@@ -134,7 +135,7 @@ def mae(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @loss("regress")
 def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
-    """Return the mean Huber loss, (): quadratic for errors up to `delta`, linear beyond."""
+    """Return the mean Huber loss, (). It is quadratic up to an error of `delta`, and linear beyond."""
     return F.huber_loss(outputs, targets, delta=delta)
 
 
@@ -160,14 +161,14 @@ _OF_PIXELS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "di
 
 
 def joined(loss: NamedLoss) -> LossFunction:
-    """Return a loss of masks whose terms share what they compute, if all are from here."""
+    """Merge the terms of a segmentation loss, if all are from this module, so that they share computations."""
     terms = tuple(_OF_PIXELS.get(getattr(term, "func", None), "") for term in loss.terms)
     options = {key: value for term in loss.terms for key, value in getattr(term, "keywords", {}).items()}
     return partial(pixel_loss, terms=terms, **options) if all(terms) else loss
 
 
 def _timm(name: str, outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    """Return what a loss of timm is for each sample."""
+    """Return a timm loss for each sample."""
     from timm import loss as losses
 
     values: Tensor = getattr(losses, name)(reduction="none", **options)(outputs, targets)

@@ -1,4 +1,4 @@
-"""The registry of tasks: by name, and by what the rows of a run hold; what is known of a value by its key."""
+"""The registry of tasks, and what is known about their metrics by key."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -21,7 +21,7 @@ DEFAULT = "classify"  # the task of runs that do not name one
 
 @cache
 def known_tasks() -> Mapping[str, Task[Any]]:
-    """Return a read-only view of the registry, name -> task, with the tasks and metrics in this package."""
+    """Import the tasks, losses and metrics of this package, and return the tasks by name."""
     package = Path(__file__).parent
     for file in sorted(package.rglob("[!_]*.py")):
         import_module(".".join([str(__package__), *file.relative_to(package).with_suffix("").parts]))
@@ -29,9 +29,9 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 
 
 class _Monitored(Collection[str]):
-    """The keys that callbacks may monitor, those of plugins' tasks and metrics included.
+    """The keys that callbacks may monitor, including those of plugins.
 
-    It contains what may be the key of a single number, too, such as val_mae_age: names are known with the data only.
+    It also contains possible keys of single numbers, such as val_mae_age, because their names depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -46,16 +46,16 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # how they are often called
+MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # common other names
 
 
 def monitor_param(doc: str) -> Choice:
-    """Return the parameter of a callback that names the metric that it monitors."""
+    """Return a callback's parameter for the metric to monitor."""
     return Choice(aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, doc=doc)
 
 
 def register(cls: T) -> T:
-    """Register a task under its name."""
+    """Register a task under its `name`."""
     _TASKS[cls.name] = cls()
     return cls
 
@@ -64,7 +64,7 @@ def task_named(name: str) -> Task[Any]:
     """Return a registered task.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: an unknown task.
     """
     known = known_tasks()
     if name not in known:
@@ -73,22 +73,22 @@ def task_named(name: str) -> Task[Any]:
 
 
 def task_of(rows: Iterable[Mapping[str, float]]) -> Task[Any]:
-    """Return the task whose own metrics are in the rows; classification if no task's are."""
+    """Return the task with the most metrics in the rows, or classification if there are none."""
     keys = {key for row in rows for key in row} - {"train_loss", "val_loss"}
     known = known_tasks()
     return max((known[DEFAULT], *known.values()), key=lambda task: sum(c.key in keys for c in columns_of(task.metrics)))
 
 
 def monitored(monitor: str, task: Task[Any]) -> str:
-    """Return the key of the metrics row that a callback monitors."""
+    """Return the metrics key that a callback monitors."""
     return task.monitor if monitor == AUTO else monitor
 
 
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str]) -> None:
-    """Check metrics that are to be measured, and that all metrics are of tasks that there are.
+    """Check the names in `fit.metrics`, and the tasks of all declared metrics.
 
     Raises:
-        UserError: there is no such metric, or none for these classes.
+        UserError: an unknown task, or a metric that the task does not measure for these classes.
     """
     for other, name in METRICS:
         if other not in known_tasks():
@@ -96,28 +96,30 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str])
     allowed = [metric.name for metric in task.measured(classes, None)]
     if unknown := next((name for name in names if name not in allowed), None):
         raise UserError(
-            f"fit.metrics: {unknown} is not measured for the task {task.name} with {task.count(len(classes))}."
+            f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
             f"{suggest(unknown, allowed)}"
         )
 
 
 def check_views(tta: str, task: Task[Any]) -> None:
-    """Check that a task can average the views of a name.
+    """Check that a task can average the views of a test-time augmentation.
 
     Raises:
         UserError: it cannot.
     """
     if tta not in task.views:
-        raise UserError(f"fit.tta={tta}: not where {task.kind.units} are predicted. Allowed: {', '.join(task.views)}.")
+        raise UserError(
+            f"fit.tta={tta}: a model that predicts {task.kind.units} cannot use it. Allowed: {', '.join(task.views)}."
+        )
 
 
 def smaller_is_better(key: str) -> bool:
-    """Return whether a smaller value of a metric is better; False for a metric that nobody knows."""
+    """Whether a smaller value of a metric is better. False for an unknown metric."""
     return any(column.smaller for column in _columns(key))
 
 
 def range_of(key: str) -> tuple[float, float]:
-    """Return the lowest and the highest possible value of a metric; anything for a metric that nobody knows."""
+    """Return the lowest and highest possible value of a metric. An unknown metric has no limits."""
     return next((column.within for column in _columns(key)), (-inf, inf))
 
 
@@ -127,23 +129,23 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns of the metric of which a key may be that of a single number."""
+    """Yield the columns of which a key may be the variant for a single number."""
     columns = (c for task in known_tasks().values() if task.by_unit for m in task.metrics for c in m.columns)
     return (column for column in columns if not column.above and key.startswith(f"{column.key}_"))
 
 
-# Metrics of plugins that are not imported here, as runs describe them.
+# Metrics of plugins that this process has not imported, from the descriptions in runs.
 _READ: dict[str, Column] = {}
 
 
 def describe_metrics(task: Task[Any]) -> dict[str, list[Any]]:
-    """Return of each metric of a plugin, by key, whether smaller is better, and its range, for `learn_metrics`."""
+    """Describe the metrics of plugins for `learn_metrics`: key -> [whether smaller is better, lowest, highest]."""
     columns = (column for metric in task.metrics if metric.own for column in metric.columns)
     return {column.key: [column.smaller, *column.within] for column in columns}
 
 
 def learn_metrics(described: object) -> None:
-    """Remember metrics that a run describes, in whose file may be anything."""
+    """Remember the metrics that a run describes. Ignore invalid descriptions."""
     for key, value in described.items() if isinstance(described, Mapping) else ():
         match value:
             case [bool(smaller), int() | float() | None as low, int() | float() | None as high]:
@@ -152,14 +154,14 @@ def learn_metrics(described: object) -> None:
 
 
 def best_row(rows: Iterable[Mapping[str, float]], key: str) -> MetricsRow:
-    """Return the first row with the best value; empty if it is a number in none."""
+    """Return the first row with the best value, or an empty row if no row has a finite value."""
     sign = -1 if smaller_is_better(key) else 1
     scored = [row for row in rows if isfinite(row.get(key, nan))]
     return dict(max(scored, key=lambda row: sign * row[key], default={}))
 
 
 def unused_settings(fit: object, task: Task[Any]) -> Iterator[str]:
-    """Yield a sentence for each setting of the fit's loss that was set but has no effect with a task."""
+    """Yield a sentence for each loss setting that is set but has no effect for a task."""
     for name in dict.fromkeys(name for other in known_tasks().values() for name in other.loss_settings):
         param, value = settings(type(fit))[name], getattr(fit, name)
         if name not in task.loss_settings and value != param.default:

@@ -1,4 +1,4 @@
-"""Regression: some numbers for each image."""
+"""Regression: one or several numbers for each image."""
 
 from __future__ import annotations
 
@@ -13,44 +13,42 @@ from augment.data.targets.kind import Target
 from augment.data.targets.regression import NUMBERS
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import Block, FigureImage, Finding, Scatter, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import POSITIVE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
 
-# Names of the two buffers.
+# Names of the network's buffers.
 MEAN, STD = "target_mean", "target_std"
 
 
 @metric("regress", smaller=True, within=POSITIVE, line="{:.4g}")
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the absolute errors."""
     return (outputs - targets).abs()
 
 
 @metric("regress", title="rmse of all errors", smaller=True, within=POSITIVE, line="", finish=math.sqrt)
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared errors, of whose mean the metric is the root."""
+    """Return the squared errors. The metric is the square root of their mean."""
     return (outputs - targets).square()
 
 
 @metric("regress", title="rmse, mean of numbers", smaller=True, within=POSITIVE, whole=True, above=1, line="")
 def mean_rmse(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean of the numbers' root mean squared errors."""
     return mean_of_known(rmse for _, rmse, _ in number_scores(outputs, targets))
 
 
 @metric("regress", title="R²", within=(-math.inf, 1), whole=True, line="")
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean R2 of the numbers that differ between images."""
+    """Return the mean R2 of the numbers that vary between images."""
     return mean_of_known(r2 for *_, r2 in number_scores(outputs, targets))
 
 
 def number_scores(outputs: Tensor, targets: Tensor) -> list[tuple[float, ...]]:
     """Return mean absolute error, root mean squared error and R2 of each number.
 
-    R2, the coefficient of determination, is 1 - the squared error over that of always predicting the mean: 1 is
-    perfect, 0 no better than the mean; NaN where the number is the same in all images.
+    R2, the coefficient of determination, is 1 - mean squared error / variance. 1 is perfect, and 0 is as good as always
+    predicting the mean. R2 is NaN if the number is the same in all images.
     """
     errors = (outputs - targets).double()
     square, variance = errors.square().mean(0), targets.double().var(0, correction=0)
@@ -59,30 +57,30 @@ def number_scores(outputs: Tensor, targets: Tensor) -> list[tuple[float, ...]]:
 
 
 def standard_of(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
-    """Return mean and std of a split's targets, rows of K numbers, (K,) float32; for a constant number, std is 1."""
+    """Return mean and standard deviation of a split's targets, (K,) float32. A constant number has deviation 1."""
     values = np.array(targets, np.float64)
     mean, std = values.mean(axis=0), values.std(axis=0)
-    # A constant's deviation need not be exactly 0, as its mean is rounded.
+    # The mean is rounded, so the deviation of a constant may differ from 0.
     std[std <= 1e-12 * np.abs(mean)] = 1.0
     return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
 
 
 def standardize(network: nn.Module, mean: Tensor, std: Tensor) -> None:
-    """Make a network whose outputs are standard deviations from the mean return numbers in their own units."""
+    """Convert a network's outputs from standard deviations around the mean to the numbers' own units."""
     network.register_buffer(MEAN, mean.clone())
     network.register_buffer(STD, std.clone())
     network.register_forward_hook(_in_own_units)
 
 
 def _in_own_units(network: nn.Module, _: Any, output: Tensor) -> Tensor:
-    # In float32 even where the network runs in bfloat16, which cannot tell the year 1990 from 1992.
+    # In float32, because bfloat16 rounds the years 1990 and 1992 to the same number.
     mean, std = network.get_buffer(MEAN), network.get_buffer(STD)
     return output.float() * std + mean
 
 
 @register
 class Regress(Task[OutputSamples]):
-    """Some numbers for each image."""
+    """One or several numbers for each image."""
 
     name, kind = "regress", NUMBERS
     unit, units = "number", "numbers"
@@ -94,7 +92,7 @@ class Regress(Task[OutputSamples]):
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Make the network predict numbers in their own units, if they are learned in standard deviations."""
+        """Standardize the targets if the settings say so, while the network's outputs keep their own units."""
         if not fit.standardize:
             return ""
         mean, std = standard_of(train.targets)
@@ -104,49 +102,45 @@ class Regress(Task[OutputSamples]):
         return f"targets are standardized by mean and standard deviation in train: {scales}"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        """Make the network predict numbers in their own units, if the one of the state did."""
         if MEAN in state:
             standardize(network, state[MEAN], state[STD])
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the configured loss twice, in standard deviations if the network standardizes."""
-        loss: LossFunction = named_loss(self, fit)
+        """Return the configured loss twice. It is computed on standardized errors if the network standardizes."""
+        loss: LossFunction = self.named_loss(fit)
         if (std := network.state_dict().get(STD)) is None:
             return loss, loss
         std = std.to(device)
 
         def standardized(outputs: Tensor, targets: Tensor) -> Tensor:
-            # The difference first: dividing large numbers first would lose digits.
+            # Subtract before dividing, because dividing large numbers first would lose digits.
             errors = (outputs - targets) / std
             return loss(errors, torch.zeros_like(errors))
 
         return standardized, standardized
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return errors and R2 of each number."""
         scores = zip(names, number_scores(samples.output, samples.target), strict=True)
         return {name: {"mae": mae, "rmse": rmse, "r2": r2} for name, (mae, rmse, r2) in scores}
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> Scatter:
-        """Return predictions over targets."""
         return Scatter(samples.target.numpy(), samples.output.numpy(), names)
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return errors and R2 of each number, and predictions over targets."""
         scatter = FigureImage("Predictions over true values, in the best epoch", "Scatter of predictions over targets")
         return self.table(self.per_class(samples, names)), scatter
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield the numbers that are predicted no better than by their mean."""
+        """Yield a warning about each number with an R2 of 0 or less."""
         for name, found in self.per_class(samples, names).items():
             if found["r2"] <= 0:
-                text = f"{name} is predicted no better than by its mean for every image (R² {found['r2']:.2f})."
+                text = f"The model predicts {name} no better than its mean (R² {found['r2']:.2f})."
                 yield Finding(text, warning=True)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by their largest error, relative to the standard deviation of each number."""
+        """Yield the images by their largest error in standard deviations of the numbers, the worst first."""
         target, output = samples.target, samples.output
         errors = ((output - target).abs() / target.std(dim=0, correction=0).clamp(min=1e-12)).amax(dim=1)
         for i in errors.argsort(descending=True, stable=True).tolist():

@@ -1,8 +1,9 @@
 """Semantic segmentation: each pixel has a class.
 
-A model's outputs are (N, classes, height, width) and targets (N, height, width). Those of a whole pass would fill the
-memory, so metrics of all samples get `targets`, (N, classes), pixels of each class, and `outputs`, (N, 2, classes),
-pixels that are predicted as each class, and those of them that are right. Pixels whose target is no class do not count.
+A model's outputs are (N, classes, height, width) and targets (N, height, width). A whole pass does not fit into memory.
+So metrics of all samples get pixel counts instead: `targets`, (N, classes), has the pixels of each class. `outputs`,
+(N, 2, classes), has the pixels predicted as each class and the correct ones among them. Pixels whose target is not a
+class do not count.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
-from trainer.tasks.classify import ClassTask
+from trainer.tasks.classify import ClassTask, most_often
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import SHARE, Samples, mean_of_known, metric
 from trainer.tasks.named_losses import joined
 from trainer.tasks.registry import register
@@ -30,27 +31,26 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _NAMED = 3  # classes in the caption of a mask
-_DRAWN, _SIDE = 96, 96  # thumbnails that are kept of the worst images, and their longer side in pixels
+_DRAWN, _SIDE = 96, 96  # number of thumbnails of the worst images, and their longer side in pixels
 
 
 @metric("segment", title="mIoU", within=SHARE, whole=True)
 def miou(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean IoU of the classes that some pixel has or gets."""
+    """Return the mean IoU of the classes that occur in targets or predictions."""
     return mean_of_known(ious(outputs.sum(dim=0), targets.sum(dim=0)).tolist())
 
 
 @metric("segment", title="pixel acc", within=SHARE, whole=True)
 def pixel_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of pixels that are right."""
     total = int(targets.sum())
     return int(outputs[:, 1].sum()) / total if total else math.nan
 
 
 def ious(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the intersection over union of each class, float64; NaN where no pixel has or gets it.
+    """Return the intersection over union of each class, float64, or NaN if neither targets nor predictions have it.
 
     Args:
-        outputs: (..., 2, classes) pixels that are predicted as each class, and those of them that are right.
+        outputs: (..., 2, classes) pixels predicted as each class, and the correct ones among them.
         targets: (..., classes) pixels of each class.
     """
     predicted, right = outputs.unbind(dim=-2)
@@ -58,20 +58,20 @@ def ious(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def confusions(predictions: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """Count the pixels of each image by their class and prediction, without waiting for the device.
+    """Return the confusion matrix of each image's pixels, without waiting for the device.
 
     Args:
         predictions: (N, height, width) class indices.
-        targets: (N, height, width); pixels of other values than classes do not count.
+        targets: (N, height, width). Pixels with other values than classes do not count.
         classes: number of classes.
 
     Returns:
-        (N, classes, classes) int64: rows are targets, columns predictions.
+        (N, classes, classes) int64. Rows are targets, columns are predictions.
     """
     count, cells = len(targets), classes * classes
     image = torch.arange(count, device=targets.device)[:, None, None]
     cell = image * cells + targets * classes + predictions
-    # torch.bincount would wait for the device; the last cell is for pixels that do not count.
+    # torch.bincount would wait for the device. The last cell collects the pixels that do not count.
     cell = cell.where((targets >= 0) & (targets < classes), count * cells).flatten()
     counts = torch.zeros(count * cells + 1, dtype=torch.int64, device=targets.device)
     counts.index_add_(0, cell, torch.ones_like(cell))
@@ -80,14 +80,13 @@ def confusions(predictions: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class MaskSamples(Samples):
-    """Numbers of pixels of a pass: `target` is (N, classes) int32, pixels of each class."""
+    """Pixel counts of a pass. `target` is (N, classes) int32, the pixels of each class."""
 
-    output: Tensor  # (N, 2, classes) int32, pixels that are predicted as each class, and those of them that are right
-    confusion: Tensor  # (1, classes, classes) int64 of all images: rows are targets, columns predictions
-    # (M, 2, height, width) uint8 of the M worst images, the worst first: thumbnails of the target and the prediction
-    masks: Tensor
-    frame: Tensor  # (M, 3, 3) float64, from stored pixels of these images to what the model got
-    size: Tensor  # (M, 2) int64, height and width of that
+    output: Tensor  # (N, 2, classes) int32, pixels predicted as each class, and the correct ones among them
+    confusion: Tensor  # (1, classes, classes) int64, pixels of all images: rows are targets, columns predictions
+    masks: Tensor  # (M, 2, height, width) uint8, thumbnails of target and prediction of the M worst images, worst first
+    frame: Tensor  # (M, 3, 3) float64, from stored pixels of these images to pixels of the model's input
+    size: Tensor  # (M, 2) int64, height and width of the model's input
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -113,19 +112,17 @@ class Segment(ClassTask[MaskSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the configured loss, in training with smoothing."""
-        return joined(named_loss(self, fit)), joined(named_loss(self, replace(fit, label_smoothing=0)))
+        """Return the configured loss twice, with label smoothing for training."""
+        return joined(self.named_loss(fit)), joined(self.named_loss(replace(fit, label_smoothing=0)))
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
-        """Return outputs and masks of two images of 32 px."""
         return torch.zeros(2, names, 32, 32, requires_grad=True), torch.zeros(2, 32, 32, dtype=torch.int64)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
-        """Return the outputs for mirror images, mirrored."""
         return outputs.flip(3)
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the numbers of pixels that `MaskSamples` has."""
+        """Return the fields of `MaskSamples`, with the masks of all images."""
         predictions = outputs.argmax(dim=1)
         counts = confusions(predictions, targets, outputs.shape[1])
         right = counts.diagonal(dim1=1, dim2=2)
@@ -138,12 +135,12 @@ class Segment(ClassTask[MaskSamples]):
         }
 
     def condensed(self, samples: MaskSamples) -> MaskSamples:
-        """Return samples with the masks of the worst images only."""
+        """Drop the masks of all but the worst images."""
         worst = torch.tensor(_worst(samples)[:_DRAWN], dtype=torch.int64)
         return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return IoU, recall and precision of each class, and how many pixels and images have it."""
+        """Return IoU, recall and precision of each class, and the number of its pixels and images."""
         counts = samples.counts
         right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
         images = (samples.target > 0).sum(dim=0).tolist()
@@ -159,11 +156,10 @@ class Segment(ClassTask[MaskSamples]):
         }
 
     def figure(self, samples: MaskSamples, names: Sequence[str]) -> Matrix:
-        """Return the confusion matrix, of pixels."""
         return Matrix(samples.counts, names, shares=True)
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the IoU of each class, and the confusion matrix or the most confused pairs."""
+        """Return the IoU and the confusions of the classes."""
         total = max(int(samples.counts.sum()), 1)
         bars = self.bars(
             self.per_class(samples, names),
@@ -174,12 +170,12 @@ class Segment(ClassTask[MaskSamples]):
         return (*bars, *self.confused(self.figure(samples, names)))
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield the worst class with what it is mistaken for, and how many classes no pixel has."""
+        """Yield a sentence about the worst class, and a warning about classes without pixels."""
         counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
         if len(known) > 1:
             name, worst = known[0]
-            others = counts[row := list(names).index(name)] * (np.arange(len(names)) != row)
-            more = f", most often mistaken for {names[others.argmax()]}" if others.any() else ""
+            other, times = most_often(counts, names, name)
+            more = f", most often mistaken for {other}" if times else ""
             images = amount(int(worst["images"]), "image")
             yield Finding(f"Worst class: {name} at an IoU of {percent(worst['iou'])} ({images}){more}.")
         if absent := int((counts.sum(axis=1) == 0).sum()):
@@ -187,7 +183,7 @@ class Segment(ClassTask[MaskSamples]):
             yield Finding(f"{absent} of {self.count(len(names))} {verb} no pixel in validation.", warning=True)
 
     def mistakes(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by their mean IoU, the lowest first."""
+        """Yield the images with the lowest mean IoU, the lowest first."""
         scores = ious(samples.output, samples.target).nanmean(dim=1).tolist()
         for i in _worst(samples)[:_DRAWN]:
             true, predicted = (shares_text(counts[i], names) for counts in (samples.target, samples.output[:, 0]))
@@ -196,49 +192,53 @@ class Segment(ClassTask[MaskSamples]):
     def draw(
         self, image: Image.Image, place: NDArray[np.float64], samples: MaskSamples, position: int, names: Sequence[str]
     ) -> Image.Image:
-        """Return the image, and beside it the image with its target and with the prediction."""
+        """Return three panels: the image, the image with its target, and the image with the prediction."""
         from PIL import Image
 
         from augment.drawing.target_overlays import Drawing
 
         number = _worst(samples).index(position)
-        masks, (height, width) = np.asarray(samples.masks[number]), samples.size[number].tolist()
-        pixels, step = np.asarray(image), _step(height, width)
-        # From pixels of the image to those of what the model got, and on to those of the thumbnails.
+        masks = np.asarray(samples.masks[number])
+        height, width = samples.size[number].tolist()
+        pixels = np.asarray(image)
+        # From pixels of `image` to pixels of the model's input.
         y, x = np.indices(pixels.shape[:2])
         frame = np.asarray(samples.frame[number]) @ np.linalg.inv(place)
         x, y, w = np.einsum("ij,jhw->ihw", frame, np.stack([x, y, np.ones_like(x)]))
         row, column = (np.floor(at / w + 0.5).astype(int) for at in (y, x))
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        row, column = ((at // step).clip(0, n - 1) for at, n in zip((row, column), masks.shape[1:], strict=True))
+        # From there to pixels of the thumbnails.
+        step = _step(height, width)
+        row = (row // step).clip(0, masks.shape[1] - 1)
+        column = (column // step).clip(0, masks.shape[2] - 1)
         background = names[:1] if names[:1] == ("background",) else ()
-        drawn = [
-            Drawing(pixels).mask(np.where(inside, mask[row, column], IGNORE), background, ignore=IGNORE).pixels
-            for mask in masks
-        ]
-        return Image.fromarray(np.concatenate([pixels, *drawn], axis=1))
+        panels = [pixels]
+        for mask in masks:
+            labels = np.where(inside, mask[row, column], IGNORE)
+            panels.append(Drawing(pixels).mask(labels, background, ignore=IGNORE).pixels)
+        return Image.fromarray(np.concatenate(panels, axis=1))
 
 
 def _worst(samples: MaskSamples) -> list[int]:
-    """Return the positions of the images that have a class, by their mean IoU, the lowest first."""
+    """Return the positions of the images with a known mean IoU, the lowest first."""
     scores = ious(samples.output, samples.target).nanmean(dim=1)
     order: list[int] = scores.argsort(stable=True).tolist()
     return [i for i in order if not math.isnan(scores[i])]
 
 
 def _thumbnails(masks: Tensor) -> Tensor:
-    """Return masks, (N, K, height, width), with sides of at most 96 px, uint8; no label is interpolated."""
+    """Shrink masks, (N, K, height, width), to sides of at most 96 px, uint8, without interpolation."""
     step = _step(*masks.shape[2:])
     return masks[:, :, step // 2 :: step, step // 2 :: step].byte()
 
 
 def _step(height: int, width: int) -> int:
-    """Return the pixels along each axis of which a thumbnail has one."""
+    """Return the factor by which a thumbnail is smaller."""
     return -(-max(height, width) // _SIDE)
 
 
 def shares_text(counts: Tensor, names: Sequence[str]) -> str:
-    """Return the largest classes of an image with their shares of its pixels, (classes,), as "cat 70%, dog 30%"."""
+    """Return the largest classes and their shares as "cat 70%, dog 30%", from pixel counts, (classes,)."""
     total = max(int(counts.sum()), 1)
     largest = counts.argsort(descending=True, stable=True)[:_NAMED].tolist()
     return ", ".join(f"{names[i]} {percent(int(counts[i]) / total)}" for i in largest if counts[i]) or "nothing"

@@ -46,7 +46,7 @@ def cases() -> list[Any]:
     found = []
     for name, every in TARGETS.items():
         task = known_tasks()[name]
-        for loss in (None, *declared(LOSSES, task), *(["cross_entropy+focal"] if name == "classify" else [])):
+        for loss in (None, *declared(LOSSES, task.lineage), *(["cross_entropy+focal"] if name == "classify" else [])):
             for smoothing in (0.0, 0.1) if "label_smoothing" in task.loss_settings else (0.0,):
                 for weighted in (False, True) if task.loss_type.usual else (False,):
                     for number, targets in enumerate(every):

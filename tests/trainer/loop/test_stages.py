@@ -109,7 +109,7 @@ def test_each_size_must_fit_through_the_model() -> None:
     config = config_of({"small": {"epochs": 2, "size": 64}, "last": {}})
     check_config(config)
     sections = {**config.resolved, "model": {"kind": "timm", "name": "vit_tiny_patch16_224"}, "aug": {"size": 224}}
-    with pytest.raises(UserError, match=r"^fit\.stages\.small\.size=64: the model cannot take images of that size"):
+    with pytest.raises(UserError, match=r"^fit\.stages\.small\.size=64: the model cannot take images of this size"):
         check_config(parse_config(sections))
 
 

@@ -84,7 +84,7 @@ def test_blur_pool_by_hand() -> None:
 @pytest.mark.parametrize("given", [{"groups": 32}, {"base_width": 4}])
 def test_groups_need_bottlenecks(given: dict[str, int]) -> None:
     settings = parse_model({"kind": "xresnet", "depth": 34, **given})
-    with pytest.raises(UserError, match=r"^model\.groups=.*depth 34 has no bottlenecks.* a depth of 26, 50\.$"):
+    with pytest.raises(UserError, match=r"^model\.groups=.*depth 34 has no bottlenecks.* model\.depth to 26 or 50\.$"):
         settings.build(10, Size(64, 64))
 
 
@@ -147,7 +147,7 @@ def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
         (Unet(name="resnet81"), "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
         (Smp(architecture="fpm"), "model.architecture: unknown 'fpm'. Did you mean 'fpn'?"),
         (Smp(name="resnet43"), "model.name: unknown encoder 'resnet43'. Did you mean 'resnet34'?"),
-        (Unet(pretrained=True), "model.pretrained: true, but without a model.name. Allowed: false, or model.name="),
+        (Unet(pretrained=True), "model.pretrained=true needs model.name. Set model.name="),
         (Torchvision(name="fcn_resnet51"), "model.name: unknown model 'fcn_resnet51'. Did you mean 'fcn_resnet50'?"),
     ],
 )

@@ -64,7 +64,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(given: str, hint: str) -> N
             call()
         assert str(caught.value) == (
             f"model.name: unknown model '{given}'.{hint} "
-            f"Allowed: one of the {len(timm.list_models())} names that timm.list_models() gives."
+            f"timm.list_models() lists the {len(timm.list_models())} allowed names."
         )
 
 
@@ -79,7 +79,7 @@ def test_unknown_weights_are_refused_with_the_nearest(choice: bool) -> None:
 def test_pretrained_without_weights_is_refused() -> None:
     name = next(name for name in timm.list_models() if not timm.list_pretrained(f"{name}.*"))
     settings = Timm(name=name, pretrained=True)
-    message = f"^model.pretrained: timm has no weights for '{name}'. Allowed: false.$"
+    message = f"^model.pretrained=true: timm has no weights for '{name}'. Set model.pretrained=false.$"
     with pytest.raises(UserError, match=message):
         settings.build(10, Size(64, 64))
     with pytest.raises(UserError, match=message):
@@ -142,7 +142,7 @@ def test_the_normalization_is_that_of_the_weights_named() -> None:
 @pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 8), ("bat_resnext26ts", 130)])
 def test_a_size_that_does_not_fit_is_refused(name: str, size: int) -> None:
     """The second raises an error without words."""
-    with pytest.raises(UserError, match=rf"^aug\.size={size}: the model cannot take images of that size"):
+    with pytest.raises(UserError, match=rf"^aug\.size={size}: the model cannot take images of this size"):
         check_model(Timm(name=name), 10, Size(size, size))
 
 
@@ -161,7 +161,7 @@ def test_outputs_that_are_not_one_for_each_class_are_refused(network: nn.Module,
         def build(self, classes: int, size: int) -> nn.Module:
             return network.to("meta")
 
-    expected = f"model: its output for one image is {found}. Allowed: a tensor of shape (1, 10)."
+    expected = f"model: its output for one image is {found}. Return a tensor of shape (1, 10)."
     with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
         check_model(Wrong(), 10, Size(20, 20))
 
@@ -182,9 +182,13 @@ def test_options_go_to_timm() -> None:
     [
         ("vgg11", {"drop_pth_rate": 0.1}, r"^model\.options\.drop_pth_rate: unknown key\. Did you mean 'drop_rate'"),
         ("vit_tiny_patch16_224", {"clas_token": False}, r"^model\.options\.clas_token: .* Did you mean 'class_token'"),
-        ("resnet18", {"in_chans": 1}, r"^model\.options\.in_chans: is set elsewhere\. Allowed: 3 channels\.$"),
-        ("resnet18", {"pretrained": True}, r"^model\.options\.pretrained: is set elsewhere\. .* model\.pretrained\.$"),
-        ("resnet18", {"layers": 3}, r"^model\.options: resnet18 cannot be made with them: "),
+        ("resnet18", {"in_chans": 1}, r"^model\.options\.in_chans: not allowed\. .* 3 channels\.$"),
+        (
+            "resnet18",
+            {"pretrained": True},
+            r"^model\.options\.pretrained: not allowed\. Set model\.pretrained instead\.$",
+        ),
+        ("resnet18", {"layers": 3}, r"^model\.options: resnet18 does not accept them "),
     ],
 )
 def test_options_that_a_model_lacks_are_refused(name: str, options: dict[str, object], message: str) -> None:
@@ -211,5 +215,5 @@ def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
         gradients.append([p.grad for p in network.parameters()])
     assert kept[1] < 0.6 * kept[0]
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    with pytest.raises(UserError, match=r"^model\.checkpointing: true, but vgg11 has no gradient checkpointing"):
+    with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 has no gradient checkpointing"):
         check_model(Timm(name="vgg11", checkpointing=True), 3, Size(64, 64))

@@ -125,21 +125,21 @@ def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
     [
         (
             {"optimizer": "sdg"},
-            "fit.optimizer: unknown name 'sdg'. Did you mean 'sgd'? Allowed: sgd, adamw, muon, or one of",
+            "fit.optimizer: unknown optimizer 'sdg'. Did you mean 'sgd'? Set one of sgd, adamw, muon, or one of",
         ),
-        ({"optimizer": "adahessian"}, "fit.optimizer: adahessian needs second derivatives"),
+        ({"optimizer": "adahessian"}, "fit.optimizer=adahessian: it needs second derivatives"),
         ({"optimizer": "bnbsgd"}, "fit.optimizer=bnbsgd: "),
-        ({"eps": 1e-3}, "fit.eps=0.001: sgd has no eps. Allowed: null."),
+        ({"eps": 1e-3}, "fit.eps=0.001: sgd has no eps. Set it to null."),
         ({"optimizer": "adamw", "nesterov": True}, "fit.nesterov=True: adamw has no nesterov."),
         ({"nesterov": True, "momentum": 0.0}, "fit.optimizer=sgd: Nesterov momentum requires a momentum"),
-        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has no momentum. Allowed: null."),
+        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has no momentum. Set it to null."),
         (
             {"optimizer_options": {"dampenin": 1}},
             "fit.optimizer_options.dampenin: unknown key. Did you mean 'dampening'?",
         ),
         (
             {"optimizer_options": {"momentum": 1}},
-            "fit.optimizer_options.momentum: has a key of its own. Allowed: fit.mom",
+            "fit.optimizer_options.momentum: not allowed. Set fit.mom",
         ),
     ],
 )

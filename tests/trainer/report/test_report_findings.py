@@ -89,7 +89,7 @@ def test_the_worst_class() -> None:
     counts = np.array([[20, 0, 0], [5, 10, 5], [1, 0, 19]])
     text = said(record([row(0, 1, 1)], samples=counted(counts.tolist()), classes=("a", "b", "c")))
     assert "Worst class: b at 50% (10 of 20), most often mistaken for a (5 times)." in text
-    assert "Every validation image is right" in said(
+    assert "All validation images are classified correctly" in said(
         record([row(0, 1, 1)], samples=counted((np.eye(3, dtype=int) * 9).tolist()), classes=("a", "b", "c"))
     )
 
@@ -105,7 +105,7 @@ def test_no_better_than_the_mean() -> None:
     targets = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     predicted = OutputSamples(torch.arange(3), targets, targets * torch.tensor([1.1, 0.0]))
     text = said(record([], classes=("age", "height"), task="regress", samples=predicted))
-    assert text == "! height is predicted no better than by its mean for every image (R² -6.00)."
+    assert text == "! The model predicts height no better than its mean (R² -6.00)."
 
 
 @pytest.mark.parametrize(

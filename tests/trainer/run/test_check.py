@@ -66,10 +66,10 @@ def test_a_single_class_is_refused(tmp_path: Path, image_files: Split, monkeypat
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"fit": {"momentum": 0.9, "momentum_low": 0.95}}, "fit.momentum_low=0.95: not with "),
-        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: not with "),
+        ({"fit": {"momentum": 0.9, "momentum_low": 0.95}}, "fit.momentum_low=0.95 needs fit.schedule=one_cycle"),
+        ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8 needs fit.schedule=one_cycle"),
         ({"fit": {"momentum": 0.9, "momentum_low": 0.8, "optimizer": "madgrad"}}, None),
-        ({"fit": {"momentum_low": 0.8}}, "fit.momentum_low=0.8: not with "),
+        ({"fit": {"momentum_low": 0.8}}, "fit.momentum_low=0.8 needs fit.schedule=one_cycle"),
         ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
     ],
 )

@@ -24,7 +24,7 @@ from trainer.run.config.fit import parse_fit
 from trainer.tasks import detect
 from trainer.tasks.detect import _compare, boxes_at
 from trainer.tasks.keypoints import PlacedSamples
-from trainer.tasks.metric import Meter
+from trainer.tasks.meter import Meter
 from trainer.tasks.registry import task_named
 
 TASK = task_named("detect")

@@ -15,7 +15,7 @@ from augment.data.targets.keypoints import Keypoints
 from augment.pipeline.batch import Batch
 from trainer.run.config.fit import parse_fit
 from trainer.tasks.keypoints import PlacedSamples, PointLoss
-from trainer.tasks.metric import Meter
+from trainer.tasks.meter import Meter
 from trainer.tasks.registry import task_named
 
 TASK = task_named("keypoints")

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from trainer.tasks.classify import confusion
-from trainer.tasks.metric import Meter, mean_of_known
+from trainer.tasks.meter import Meter
+from trainer.tasks.metric import mean_of_known
 from trainer.tasks.multilabel import average_precisions, best_threshold
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import number_scores

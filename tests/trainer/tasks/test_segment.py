@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from augment.data.targets.spatial import IGNORE
 from trainer.loop.batch_runner import average
 from trainer.run.config.fit import parse_fit
-from trainer.tasks.metric import Meter
+from trainer.tasks.meter import Meter
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import task_named
 from trainer.tasks.segment import MaskSamples, confusions

@@ -25,7 +25,7 @@ from trainer.run.config.schema import Config, load_config
 from trainer.run.folder.ownership import FINISHED
 from trainer.run.folder.reader import RunFolder
 from trainer.run.initial_weights import check_weights, require_start
-from trainer.tasks.loss import check_loss
+from trainer.tasks.loss_check import check_loss
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, check_views, task_named
 from trainer.tasks.task import AUTO, Task

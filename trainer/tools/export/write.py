@@ -37,7 +37,7 @@ from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.run.best_model import Trained, load_trained
 from trainer.tasks.keypoints import KeypointTask
-from trainer.tasks.metric import Meter
+from trainer.tasks.meter import Meter
 from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
 

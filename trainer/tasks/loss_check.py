@@ -1,0 +1,69 @@
+"""Check `fit.loss` before training."""
+
+from itertools import count
+from typing import Any
+
+from augment.support.errors import UserError, first_line
+from trainer.tasks.loss import LOSSES, LabelLoss, LossFunction, LossSettings, NamedLoss, declared, smooths
+from trainer.tasks.task import Task
+
+
+def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
+    """Check `fit.loss` by computing each of its terms once.
+
+    Args:
+        task: the task.
+        fit: settings of the fit.
+        classes: number of classes, labels, numbers or keypoints.
+        mixing: the setting that mixes targets, if any.
+        weighted: whether classes or labels have weights.
+
+    Raises:
+        UserError: the loss is unknown, or cannot be computed with these settings.
+    """
+    if fit.loss is None:
+        if fit.loss_options:
+            raise UserError(
+                "fit.loss_options needs fit.loss. Remove fit.loss_options, or set fit.loss to one of "
+                f"{', '.join(declared(LOSSES, task.lineage))}."
+            )
+        return
+    named = task.named_loss(fit)
+    if fit.label_smoothing and task.loss_type is NamedLoss and not any(map(smooths, named.terms)):
+        raise UserError(
+            f"fit.label_smoothing={fit.label_smoothing:g}: fit.loss={fit.loss} has no smoothing. Set "
+            "fit.label_smoothing=0."
+        )
+    for term in named.terms:
+        smoothing = f"fit.label_smoothing={fit.label_smoothing:g}" if named.smoothing and not smooths(term) else ""
+        shape = _try(term, task, fit, classes, mixing or smoothing)
+        each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
+        if weighted and len(shape) < 1 + (each == "label"):
+            raise UserError(
+                f"data.balance=weights needs one loss value per {each}, but fit.loss={fit.loss} returns one value per "
+                f"{whole}. Set another fit.loss, or data.balance=oversample."
+            )
+
+
+def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, mixing: str) -> tuple[int, ...]:
+    """Return the shape of a loss for some samples.
+
+    The number of samples differs from all other dimensions, so that broadcasting by chance is found.
+    """
+    example = task.example(classes, shares=bool(mixing))
+    sizes = {size for tensor in example for size in tensor.shape[1:]}
+    samples = next(number for number in count(3) if number not in sizes)
+    outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
+    try:
+        shape = tuple(term(outputs, targets).shape)
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+        text = f"fails ({first_line(error)})."
+        if mixing:
+            text = f"cannot take mixed targets ({first_line(error)}). Set another fit.loss, or remove {mixing}."
+        raise UserError(f"fit.loss={fit.loss}: {text}") from error
+    if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
+        raise UserError(
+            f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Return one value per sample, "
+            f"({samples},), or their mean, ()."
+        )
+    return shape
