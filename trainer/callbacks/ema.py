@@ -40,7 +40,7 @@ class EMA(Callback):
         """Move the average towards the current values, once a batch: after the last optimizer's step."""
         if learner.name_of_step != [*learner.optimizers][-1]:
             return
-        if position(learner.step + 1, learner.total_steps) < self.start:
+        if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:
             return
         self._steps += 1
         if self._steps % self.every:

@@ -46,7 +46,7 @@ class Freeze(Callback):
 
     def before_epoch(self, learner: Learner) -> None:
         """Freeze and unfreeze parameters for this epoch."""
-        self._freeze(learner, self.frozen(learner.model, learner.epoch))
+        self._freeze(learner, self.frozen(learner.model, learner.progress.epoch))
 
     def before_train(self, learner: Learner) -> None:
         """Put norms whose parameters are all frozen into evaluation mode; those without any follow the layer before."""

@@ -67,20 +67,21 @@ class ParamScheduler(Callback):
             learner: the learner, restored and before its fit.
             done: number of training batches so far.
         """
-        rate, total = self.schedules["lr"], learner.total_steps
+        rate, total = self.schedules["lr"], learner.progress.total_batches
         if self._steps in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
             return ""
         was, now = rate(position(done - 1, self._steps)), rate(position(done, total))
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
-            f"fit.epochs={learner.epochs} changes the length of the schedule: the learning rate goes from {was:.2g} to "
-            f"{now:.2g}, and is {highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant "
-            "and fit.lr. For another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
+            f"fit.epochs={learner.progress.epochs} changes the length of the schedule: the learning rate goes from "
+            f"{was:.2g} to {now:.2g}, and is {highest:.2g} at most from here on. To choose it yourself, add "
+            "fit.schedule=constant and fit.lr. For another cycle, start a new run with model.weights=RUN_FOLDER "
+            "instead of fit.resume."
         )
 
     def before_epoch(self, learner: Learner) -> None:
         """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
-        self._steps = learner.total_steps
+        self._steps = learner.progress.total_batches
         if self.plateau is None:
             return
         recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
@@ -102,8 +103,9 @@ class ParamScheduler(Callback):
     def values(self, learner: Learner) -> dict[str, float]:
         """Return the values of the current training batch, by the schedules' keys; no device is asked."""
         # Use the position of the first batch of a step, so that it depends on the step alone.
-        ahead = learner.position.batch - 1 - learner.group.first
-        now = position(learner.step - ahead, learner.total_steps)
+        progress = learner.progress
+        within_step = progress.position.batch - progress.group.first
+        now = position(progress.batches_done - within_step, progress.total_batches)
         values = {name: schedule(now) for name, schedule in self.schedules.items()}
         return values if self.plateau is None else values | {"lr": values["lr"] * self._factor}
 
@@ -131,9 +133,8 @@ class LossScale(Callback):
         scalers = (runner.scaler for runner in learner.runners.values())
         if any(scaler is not None and scaler.get_scale() < _LOWEST for scaler in scalers):
             raise NonFiniteLossError(
-                "fit.precision=fp16: the gradients are not finite at any scale of the loss, by step "
-                f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). A smaller fit.lr or "
-                "fit.precision=bf16, which has the range of fp32, may help."
+                f"fit.precision=fp16: the gradients are not finite at any loss scale, in {learner.progress}. "
+                "Try a smaller fit.lr, or fit.precision=bf16, which has the range of fp32."
             )
 
 
@@ -144,7 +145,7 @@ class Prepare(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Start building after an epoch's first batch: nothing should compete with the pipeline that makes it."""
-        if learner.training and learner.position.batch == 1 and learner.val_loader is not None:
+        if learner.training and learner.progress.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
 
@@ -168,16 +169,17 @@ class FreshStatistics(Callback):
 
     def before_batch(self, learner: Learner) -> None:
         """Copy the statistics before the first batch of a step."""
-        if not learner.training or learner.position.batch - 1 != learner.group.first:
+        if not learner.training or learner.progress.position.batch - 1 != learner.progress.group.first:
             return
-        on = self._always or learner.batches_in(learner.epoch) < _FEW
+        on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW
         norms = _norms(learner.model) if on else ()
         self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
 
     def before_step(self, learner: Learner) -> None:
         """Let the batches of the step count by their images; ranks have averaged their statistics by now."""
-        (first, batches), images_in = learner.group, learner.train_loader.images_in
-        share = images_in(learner.epoch, first, batches) / images_in(learner.epoch, 0, first + batches)
+        (first, batches), epoch = learner.progress.group, learner.progress.epoch
+        images_in = learner.train_loader.images_in
+        share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
             if f"{name}.{_BUFFERS[0]}" not in self._before:
                 continue
@@ -230,7 +232,7 @@ class EarlyStopping(Callback):
             # The first value counts, even the worst possible one; NaN never does.
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
-        if len(rows) - 1 - last >= self.patience and learner.epoch + 1 < learner.epochs:
+        if len(rows) - 1 - last >= self.patience and learner.progress.epoch + 1 < learner.progress.epochs:
             self.reason = f"no better {monitor} in {amount(self.patience, 'epoch')}"
             raise CancelFit
 
@@ -275,7 +277,7 @@ class Interrupt(Callback):
 def ending_of(learner: Learner) -> str:
     """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
     if isinstance(learner.error, KeyboardInterrupt):
-        return "interrupted" if learner.position.epoch < learner.epochs else "finished"
+        return "finished" if learner.progress.is_complete else "interrupted"
     if learner.error is not None:
         return "failed"
     pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)

@@ -42,7 +42,8 @@ class Plots(Callback):
             targets = learner.batch.targets[: self.images]
             each = targets if isinstance(targets, list) else targets.tolist()
             labels = [learner.task.caption(target, learner.classes) for target in each]
-            self._first = Background(partial(_draw_first, learner.folder, learner.step + 1, images, labels))
+            number = learner.progress.batches_done
+            self._first = Background(partial(_draw_first, learner.folder, number, images, labels))
 
     def after_fit(self, learner: Learner) -> None:
         """Draw the figure of the task for the best epoch."""

@@ -167,7 +167,7 @@ class Tracker(Callback):
         )
         self._worker, self._started, self._warned, self._names = CallQueue(self._give_up), False, False, {}
         recorder = learner.find(Recorder)
-        batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
+        batches = [sum(map(learner.progress.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
         rows = [(_epoch_values(learner, n), count) for n, count in enumerate(batches, start=1)]
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
@@ -182,7 +182,7 @@ class Tracker(Callback):
         """Send the last running values, the epoch's row, and what the best epoch reached so far."""
         self._send_running(learner)
         values = _epoch_values(learner, len(learner.find(Recorder).rows))
-        self._send(partial(self._log_epoch, values, learner.step + 1))
+        self._send(partial(self._log_epoch, values, learner.progress.batches_done))
         self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
@@ -212,7 +212,7 @@ class Tracker(Callback):
         """Send the first batch once it has been drawn."""
         if not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
             self._batch_sent = True
-            image = partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1)
+            image = partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.progress.batches_done)
             self._send(partial(self._attempt, BATCH_IMAGE, image))
 
     def _send_running(self, learner: Learner) -> None:
@@ -273,7 +273,7 @@ class Tracker(Callback):
             self._warn(f"failed to send {what!r}, which its record lacks: {type(error).__name__}: {first_line(error)}")
 
     def _send_outcome(self, learner: Learner) -> None:
-        step = learner.step + 1
+        step = learner.progress.batches_done
         epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
         found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
         scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}

@@ -16,7 +16,6 @@ from torch.optim import SGD, Optimizer
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
 from trainer.loop.callback import Learner
-from trainer.loop.counts import check_outputs
 from trainer.loop.cuda_graphs import Tensors
 from trainer.tasks.loss import LossFunction, weight_of
 from trainer.tasks.task import Task
@@ -208,6 +207,16 @@ class Runner:
 
     def _zero(self) -> None:
         self._optimizer.zero_grad()
+
+
+def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> None:
+    """Check that a model has an output for each class if its loss is cross entropy."""
+    classes = len(getattr(loader, "classes", ()))
+    if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
+        raise UserError(
+            f"model: its outputs have shape {tuple(outputs.shape)}, but the data have {classes} classes. Give it an "
+            f"output for each class, such as nn.Linear(..., {classes})."
+        )
 
 
 def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tensor:

@@ -148,7 +148,7 @@ class Callback:
         """Before anything else, once."""
 
     def before_epoch(self, learner: "Learner") -> None:
-        """Before each epoch; `learner.epoch` is its number, from 0."""
+        """Before each epoch; `learner.progress.epoch` is its number, from 0."""
 
     def before_train(self, learner: "Learner") -> None:
         """Before the pass over the training data, also if a resumed epoch has little or nothing left of it."""

@@ -14,10 +14,10 @@ from augment.pipeline.batch import Batch
 from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
-from trainer.loop.counts import Counts, Position, make_optimizer
 from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.iterable import as_loader
-from trainer.loop.objective import Objective, by_name, check_names, losses_of
+from trainer.loop.objective import Objective, by_name, check_names, losses_of, make_optimizer
+from trainer.loop.progress import FitProgress, Position
 from trainer.loop.ranks import current
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.registry import task_named
@@ -36,7 +36,7 @@ def default_optimizer(model: nn.Module) -> Optimizer:
     return AdamW(model.parameters())
 
 
-class Learner(Counts):
+class Learner:
     """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
 
     If work is recorded (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and gradients; clone
@@ -89,6 +89,7 @@ class Learner(Counts):
         check_names(self.training_steps, self.optimizers)
         self.train_loader = as_loader(train_loader, "train_loader", self.device)
         self.val_loader = as_loader(val_loader, "val_loader", self.device)
+        self.progress = FitProgress(self.settings, self.train_loader)
         self.run = run or RunDescription()
         self.folder = self.run.folder
         self.classes = self.run.classes or tuple(getattr(self.train_loader, "classes", ()))
@@ -106,36 +107,37 @@ class Learner(Counts):
 
     def fit(self, start: Position = _START) -> None:
         """Train from `start`, by default from the beginning, to the last epoch."""
-        self._advance(start)
+        self.progress.advance(start)
         self._run_all(None, self._fit, *(partial(callback.after_fit, self) for callback in self.callbacks))
 
     def _fit(self) -> None:
         try:
             self._notify("before_fit")
-            for epoch in range(self.position.epoch, self.epochs):
-                self._epoch(epoch)
+            while not self.progress.is_complete:
+                self._epoch(self.progress.position.epoch)
             self.ranks.gather(None)  # so that one that cancels late finds the others
         except CancelFit as cancel:
-            self.ranks.cancel(cancel, self.position)
+            self.ranks.cancel(cancel, self.progress.position)
 
     def _epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.recount()
+        self.progress.epoch = epoch
         self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
-        passes = (self._train, self.validate) if self.validates(epoch) else (self._train,)
-        self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
+        passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
+        self._level("epoch", *passes, finish=lambda: self.progress.advance(Position(epoch + 1)))
 
     def _train(self) -> None:
         self._mode(training=True)
         self._level("train", self._train_batches)
 
     def _train_batches(self) -> None:
+        progress = self.progress
         for runner in self.runners.values():
             runner.enter("train")
-            if self.accumulate > 1 and not self.position.batch:
+            if self.settings.accumulate > 1 and not progress.position.batch:
                 runner.drop()  # gradients of the previous epoch's unfinished step
-        for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
-            self._advance(Position(self.epoch, index + 1))
+        epoch, done = progress.epoch, progress.position.batch
+        for index, batch in self._fetch(self.train_loader, progress.batches_in(epoch), done):
+            progress.advance(Position(epoch, index + 1))
             self._batch(batch, *(partial(self._train_batch, name) for name in self.runners))
             while self._waiting:
                 self._waiting.pop(0)(self)
@@ -150,7 +152,8 @@ class Learner(Counts):
     @torch.inference_mode()
     def _validate_batches(self) -> None:
         self.runner.enter("validate")
-        for _, batch in self._fetch(self.val_loader or (), self.batches(self.val_loader)):
+        assert self.val_loader is not None
+        for _, batch in self._fetch(self.val_loader, self.settings.limited(len(self.val_loader))):
             if batch.share:
                 self._batch(batch, self._pass)
 
@@ -162,7 +165,7 @@ class Learner(Counts):
     def _train_batch(self, name: str) -> None:
         self._select(name)
         self._pass()
-        if self.position.batch == sum(self.group):
+        if self.progress.ends_step:
             self._step()
 
     def _select(self, name: str) -> None:
@@ -174,7 +177,7 @@ class Learner(Counts):
 
     def _pass(self) -> None:
         runner, batch = self.runner, self.batch
-        self.output, self.loss = runner.train(batch, self.share) if self.training else runner.validate(batch)
+        self.output, self.loss = runner.train(batch, self.progress.share) if self.training else runner.validate(batch)
 
     def _step(self) -> None:
         with self.runner.gradients():
@@ -188,7 +191,7 @@ class Learner(Counts):
             for body in bodies:
                 body()
         except CANCELS[level] as cancel:
-            self.ranks.cancel(cancel, self.position)
+            self.ranks.cancel(cancel, self.progress.position)
         if finish:
             finish()
         self._notify(f"after_{level}")
@@ -224,10 +227,6 @@ class Learner(Counts):
     def _mode(self, *, training: bool) -> None:
         self.training = training
         self.model.train(training)
-
-    def _advance(self, position: Position) -> None:
-        # Advances when a batch is fetched, so that it always agrees with the loader's own state.
-        self.position = position
 
     # --- for callbacks ---
 
@@ -266,7 +265,7 @@ class Learner(Counts):
 
         Of several ranks, all have to call it; what it returns is complete on rank 0.
         """
-        if not self.position.batch:
+        if not self.progress.position.batch:
             self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
@@ -277,7 +276,7 @@ class Learner(Counts):
         states = {name: runner.state_dict() for name, runner in self.runners.items()}
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
-            position=(self.position.epoch, self.position.batch),
+            position=(self.progress.position.epoch, self.progress.position.batch),
             model=self.model.state_dict(),
             optimizer=states.get("", states),
             callbacks={name: state for name, (_, state) in callbacks.items()},
@@ -312,6 +311,6 @@ class Learner(Counts):
         if was_there:
             set_random_state(state.random, self.device)
         position = Position(*state.position)
-        if not 0 < position.batch < self.batches_in(position.epoch):
+        if not 0 < position.batch < self.progress.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
@@ -73,3 +74,19 @@ def check_names(steps: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None
             f"training_step: its names are {sorted(steps)}, the optimizers' names are {sorted(optimizers)}. "
             "Give both as mappings with the same names, or both without names."
         )
+
+
+def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
+    """Make the optimizer of a model.
+
+    Raises:
+        UserError: an optimizer is given instead of a function that makes it.
+    """
+    given: object = optimizer
+    if isinstance(given, Optimizer):
+        name = type(given).__name__
+        raise UserError(
+            f"optimizer: {name}(...) was made before the model was moved to its device. Pass a function that makes it, "
+            f"such as lambda model: {name}(model.parameters(), lr=0.1)."
+        )
+    return optimizer(model)

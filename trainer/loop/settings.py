@@ -101,6 +101,10 @@ class LoopSettings:
         )
     )
 
+    def limited(self, batches: int) -> int:
+        """Return the number of batches in a pass that has so many without the limit."""
+        return batches if self.limit_batches is None else min(self.limit_batches, batches)
+
     @property
     def used_precision(self) -> str:
         """The precision on this machine."""

@@ -25,8 +25,8 @@ from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossSc
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.optim.settings import Schedule
 from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
@@ -92,7 +92,7 @@ def train(
                 console.print(plans, highlight=False)
             _announce(config, learner, loaders, folder, console)
             start = Position() if config.fit.resume is None else resume(learner, loaders, config)
-            done = sum(map(learner.batches_in, range(start.epoch))) + start.batch
+            done = sum(map(learner.progress.batches_in, range(start.epoch))) + start.batch
             moved = learner.find(ParamScheduler).describe_moved(learner, done)
             for note in filter(None, (describe_changed_validation(learner), moved)):
                 log.warning(note)
@@ -108,7 +108,7 @@ def train(
             cause = getattr(learner, "error", None) or error
             pressed = isinstance(cause, KeyboardInterrupt)
             failure = explain(cause, config, folder) or _of_state(cause, config, learner)
-            complete = learner is not None and learner.position.epoch >= learner.epochs  # nothing is left to resume
+            complete = learner is not None and learner.progress.is_complete  # nothing is left to resume
             ending = "finished" if complete else "interrupted"
             status, why = (ending, "") if pressed else ("failed", describe_error(failure))
             with suppress(OSError):  # the message below says enough

@@ -108,8 +108,8 @@ class Prune(Callback):
 
     def after_epoch(self, learner: "Learner") -> None:
         """Report the epoch; end the fit if the trial is pruned."""
-        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
-        if math.isnan(value) or done >= learner.epochs:
+        done, value = learner.progress.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
+        if math.isnan(value) or done >= learner.progress.epochs:
             return
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)

@@ -108,10 +108,10 @@ class LRFinder(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Keep the loss, the mean over a step; check every few steps whether to stop."""
         targets = learner.task.targets_of(learner.batch)
-        weight = learner.share * (weight_of(learner.loss_function, targets) / len(targets))
+        weight = learner.progress.share * (weight_of(learner.loss_function, targets) / len(targets))
         self._losses[self._done] += learner.loss.detach() * weight
         self._weights[self._done] += weight
-        if learner.position.batch < sum(learner.group):
+        if learner.progress.position.batch < sum(learner.progress.group):
             return
         self._done += 1
         if self._done == self._steps or (self._done % _EVERY == 0 and len(self._read().losses) < self._done):

@@ -28,7 +28,7 @@ def scripted(values: list[float], name: str) -> Callback:
     """A callback that writes a given value into the row of each epoch."""
 
     def put(learner: Learner) -> None:
-        learner.find(Recorder).rows[-1][name] = values[learner.epoch]
+        learner.find(Recorder).rows[-1][name] = values[learner.progress.epoch]
 
     return on("after_epoch", put, 1)
 
@@ -112,7 +112,7 @@ def test_ctrl_c_in_validation() -> None:
     learner = make_learner(interrupt, once("before_validate", press))
     learner.fit()
     assert interrupt.pressed
-    assert learner.position == (0, 3)
+    assert learner.progress.position == (0, 3)
     assert learner.val_loader.fetched == [(0, 0)]  # type: ignore[attr-defined]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

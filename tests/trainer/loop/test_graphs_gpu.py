@@ -104,9 +104,9 @@ def test_a_replayed_batch_does_not_wait(optimizer: Make) -> None:
     stack = ExitStack()
 
     def watch(learner: Learner) -> None:
-        if learner.epoch >= 1 and learner.position.batch > 1:
+        if learner.progress.epoch >= 1 and learner.progress.position.batch > 1:
             stack.enter_context(refuse_waiting())
-            watched.append(learner.step)
+            watched.append(learner.progress.batches_done - 1)
 
     def rest(learner: Learner) -> None:
         stack.close()

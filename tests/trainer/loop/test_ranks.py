@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
 
     learner = make_learner(Recorder())
     learner.ranks = Broken([])
-    with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at step 3 of 6 \(epoch 1\)\."):
+    with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at batch 3 \(epoch 1\)\."):
         learner.fit()
 
 

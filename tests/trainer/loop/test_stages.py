@@ -22,8 +22,8 @@ from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from trainer.callbacks.optimizer_steps import Prepare
 from trainer.loop.callback import RunDescription
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.loop.progressive_resizing import StagedLoader
 from trainer.run.build import make_loader, make_train_loader
 from trainer.run.config.checks import check_config
@@ -212,7 +212,10 @@ def learner_of(data: Split, *callbacks: Any, **fit: Any) -> Learner:
 
 def note(notes: list[tuple[bool, int, int, int]]) -> Any:
     return on(
-        "after_batch", lambda learner: notes.append((learner.training, learner.step, *learner.batch.images.shape[::3]))
+        "after_batch",
+        lambda learner: notes.append(
+            (learner.training, learner.progress.batches_done - 1, *learner.batch.images.shape[::3])
+        ),
     )
 
 
@@ -221,7 +224,7 @@ def test_steps_count_the_batches_of_all_stages(limit: int | None, batches: list[
     notes: list[tuple[bool, int, int, int]] = []
     learner = learner_of(data, note(notes), limit_batches=limit)
     learner.fit()
-    assert learner.total_steps == sum(batches)
+    assert learner.progress.total_batches == sum(batches)
     assert [step for training, step, *_ in notes if training] == list(range(sum(batches)))
     sizes = [(count, size) for size, counts in SIZES for count in counts[:limit]]
     assert [(count, size) for training, _, count, size in notes if training] == sizes

@@ -52,7 +52,7 @@ class Stop(Callback):
     """Ends the first fit in its second epoch."""
 
     def after_batch(self, learner: Learner) -> None:
-        if learner.training and learner.step == 3:
+        if learner.training and learner.progress.batches_done == 4:
             raise CancelFit
 
 
@@ -134,7 +134,7 @@ def test_a_data_loader_trains(data: Any, accumulate: int) -> None:
 
     class Look(Callback):
         def after_step(self, learner: Learner) -> None:
-            seen.append(learner.step)
+            seen.append(learner.progress.batches_done - 1)
 
     learner = Learner(
         tiny_model(),
@@ -146,7 +146,7 @@ def test_a_data_loader_trains(data: Any, accumulate: int) -> None:
     learner.fit()
     assert [row["epoch"] for row in recorder.rows] == [0, 1]
     assert {"train_accuracy", "val_accuracy"} <= recorder.rows[-1].keys()
-    assert learner.position == (2, 0)
+    assert learner.progress.position == (2, 0)
     assert seen == ([*range(8)] if accumulate == 1 else [1, 3, 5, 7])
 
 

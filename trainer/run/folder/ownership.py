@@ -120,7 +120,7 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         error="" if error is None else describe_error(error),
         stopped=next((callback.reason for callback in learner.callbacks if callback.reason), ""),
         monitor=monitor,
-        planned=learner.epochs,
+        planned=learner.progress.epochs,
         name=learner.run.name,
         tags=learner.run.tags,
         first_step=None if recorder.first is None else seconds - (monotonic() - recorder.first[0]),
