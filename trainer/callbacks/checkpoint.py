@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from augment.params import Count, Number, setting
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save, to_host
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import best_row, monitor_param, monitored
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
     from trainer.loop.progress import Position
 
 

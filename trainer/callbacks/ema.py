@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy_torch import Tensor, nn, torch
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.optim.settings import position
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.params import Count, Number, setting
 from augment.support.formatting import amount
@@ -17,10 +17,13 @@ from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.signals import StopSignals
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.loop.callback import Callback, CancelFit, Learner, Phase, configurable
+from trainer.loop.callback import Callback, CancelFit, Phase, configurable
 from trainer.optim.settings import Schedule, drops, position
 from trainer.tasks.registry import monitor_param, smaller_is_better
 from trainer.tasks.task import AUTO
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 # In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
 _FEW = 50

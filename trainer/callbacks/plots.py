@@ -1,8 +1,11 @@
 """Figures of a run: the first batch, and the figure of its task; curves are in its report."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +13,10 @@ from numpy.typing import NDArray
 from augment.params import Count, setting
 from augment.support.background import Background
 from trainer.callbacks.checkpoint import best_model
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 BATCH = "batch.png"
 REPORT = "report.html"  # of `trainer.report`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -15,8 +15,11 @@ from augment.support.console import progress_bar
 from augment.support.formatting import duration, html_table
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 _REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 

@@ -1,21 +1,26 @@
 """The recorder: measures every pass and writes a row of metrics for each epoch."""
 
+from __future__ import annotations
+
 import errno
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
 from augment.support.untrusted_files import append
-from trainer.loop.callback import Callback, Learner, Phase
+from trainer.loop.callback import Callback, Phase
 from trainer.tasks.loss import weight_of
 from trainer.tasks.metric import Meter, MetricsRow, Samples, TaskMetric
 from trainer.tasks.task import AUTO
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 

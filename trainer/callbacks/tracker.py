@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from uuid import uuid4
 
 from PIL import Image
@@ -27,9 +27,12 @@ from trainer.callbacks.optimizer_steps import ending_of
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.figures.images import worst_images
-from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
+from trainer.loop.callback import Callback, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
 from trainer.tasks.registry import best_row
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 # Names of what all trackers get besides metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,10 @@ from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
-from trainer.loop.callback import Learner
 from trainer.loop.cuda_graphs import Tensors
+from trainer.loop.objective import TrainingStep
+from trainer.loop.ranks import Ranks
+from trainer.loop.settings import LoopSettings
 from trainer.tasks.loss import LossFunction, weight_of
 from trainer.tasks.task import Task
 
@@ -28,6 +30,22 @@ class Pass(NamedTuple):
     loss: Tensor  # (), the mean loss
 
 
+class LearnerParts(Protocol):
+    """What a runner uses of the learner. `optimizer`, `training_step` and `name_of_step` are the current ones."""
+
+    settings: LoopSettings
+    device: torch.device
+    ranks: Ranks
+    model: nn.Module
+    optimizer: Optimizer
+    name_of_step: str
+    training_step: TrainingStep | None
+    task: Task[Any]
+    loss_function: LossFunction
+    val_loss_function: LossFunction
+    train_loader: Any
+
+
 class Runner:
     """Does the work of batches, and keeps what belongs to a step: its gradients.
 
@@ -36,7 +54,7 @@ class Runner:
         scaler: scales the loss in float16, and skips steps that are not finite; None: no step is skipped.
     """
 
-    def __init__(self, learner: "Learner") -> None:
+    def __init__(self, learner: LearnerParts) -> None:
         settings, device = learner.settings, learner.device
         self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
         self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step

@@ -11,7 +11,7 @@ from inspect import getattr_static
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NewType, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import parse_params, settings
 from augment.support.errors import UserError, suggest
@@ -19,9 +19,6 @@ from augment.support.lazy_torch import Tensor, nn
 
 if TYPE_CHECKING:
     from augment.data.dataset import ImageRef
-    from trainer.loop.learner import Learner as Learner
-else:
-    Learner = NewType("Learner", object)  # in annotations alone, here and elsewhere
 
 
 class Cancel(Exception):  # noqa: N818  (not an error)
@@ -121,7 +118,10 @@ class RunDescription:
 
 
 class Callback:
-    """Base of all callbacks. Override the events you need; each receives the learner and may read all of it.
+    """Base of all callbacks. Override the events you need.
+
+    Each event receives the `trainer.Learner`. Its type is not declared here, because the learner's module imports this
+    one. Annotate it as `trainer.Learner` in your own callbacks.
 
     A callback that keeps a state between batches or epochs names it in `saves`, so that a resumed run equals one that
     was never stopped. `learner.run` describes the run that the fit is part of.
@@ -144,43 +144,43 @@ class Callback:
     tracks: ClassVar[bool] = False
     reason: str = ""
 
-    def before_fit(self, learner: "Learner") -> None:
+    def before_fit(self, learner: Any) -> None:
         """Before anything else, once."""
 
-    def before_epoch(self, learner: "Learner") -> None:
+    def before_epoch(self, learner: Any) -> None:
         """Before each epoch; `learner.progress.epoch` is its number, from 0."""
 
-    def before_train(self, learner: "Learner") -> None:
+    def before_train(self, learner: Any) -> None:
         """Before the pass over the training data, also if a resumed epoch has little or nothing left of it."""
 
-    def before_validate(self, learner: "Learner") -> None:
+    def before_validate(self, learner: Any) -> None:
         """Before the pass over the validation data; `learner.training` is false until after_validate."""
 
-    def before_batch(self, learner: "Learner") -> None:
+    def before_batch(self, learner: Any) -> None:
         """Before the forward pass, in training and validation; `learner.batch` is set."""
 
-    def before_step(self, learner: "Learner") -> None:
+    def before_step(self, learner: Any) -> None:
         """Between the backward pass and the optimizer's step; gradients may be changed in place."""
 
-    def after_step(self, learner: "Learner") -> None:
+    def after_step(self, learner: Any) -> None:
         """After the optimizer's step."""
 
-    def after_batch(self, learner: "Learner") -> None:
+    def after_batch(self, learner: Any) -> None:
         """After a batch, in training and validation; `learner.output` and `learner.loss` are set, on the device.
 
         The next batch may overwrite them: clone what you keep.
         """
 
-    def after_train(self, learner: "Learner") -> None:
+    def after_train(self, learner: Any) -> None:
         """After the pass over the training data."""
 
-    def after_validate(self, learner: "Learner") -> None:
+    def after_validate(self, learner: Any) -> None:
         """After the pass over the validation data."""
 
-    def after_epoch(self, learner: "Learner") -> None:
+    def after_epoch(self, learner: Any) -> None:
         """After each epoch, training and validation."""
 
-    def after_fit(self, learner: "Learner") -> None:
+    def after_fit(self, learner: Any) -> None:
         """After everything, once, even if the fit failed; `learner.error` is then set."""
 
     def check(self, model: "nn.Module") -> None:
@@ -190,7 +190,7 @@ class Callback:
             UserError: names the key path, what was given and what is allowed.
         """
 
-    def evaluated_state(self, learner: "Learner") -> "dict[str, Tensor] | None":
+    def evaluated_state(self, learner: Any) -> "dict[str, Tensor] | None":
         """Return the state of the model that validation scores, if it differs from the one that is trained."""
         return None
 

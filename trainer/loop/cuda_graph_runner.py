@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from augment.pipeline.batch import Batch
-from trainer.loop.batch_runner import Pass, Runner, complete_momentum
-from trainer.loop.callback import Learner
+from trainer.loop.batch_runner import LearnerParts, Pass, Runner, complete_momentum
 from trainer.loop.cuda_graphs import CudaBackend, Graphs, Tensors, capturable
 from trainer.optim.optimizers import IMPLEMENTATION
 
@@ -23,7 +22,7 @@ class Recorded(Runner):
     other settings have stayed the same for some steps; a scheduled setting keeps it eager. So does a scaler.
     """
 
-    def __init__(self, learner: "Learner", graphs: Graphs) -> None:
+    def __init__(self, learner: LearnerParts, graphs: Graphs) -> None:
         super().__init__(learner)
         self._graphs = graphs
         self._records_step = capturable(self._optimizer) and self.scaler is None
@@ -179,7 +178,7 @@ class RankedRecorded(Ranked, Recorded):
     """Records what each rank does; the exchanges in between are not recorded."""
 
 
-def make_runner(learner: "Learner") -> Runner:
+def make_runner(learner: LearnerParts) -> Runner:
     """Return what does the work of a learner's batches: recorded on a GPU, unless the settings say otherwise."""
     ranked = learner.ranks.size > 1
     fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")

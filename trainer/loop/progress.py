@@ -102,4 +102,5 @@ class FitProgress:
         if self._settings.accumulate == 1:
             return 1.0
         epoch, batch = self.position
-        return self.train_loader.images_in(epoch, batch - 1, 1) / self.train_loader.images_in(epoch, *self.group)
+        images: int = self.train_loader.images_in(epoch, batch - 1, 1)
+        return images / self.train_loader.images_in(epoch, *self.group)

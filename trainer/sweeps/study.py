@@ -1,5 +1,7 @@
 """The study of a search: Optuna's record of trials, which several processes share; and what reports to it."""
 
+from __future__ import annotations
+
 import math
 import os
 import warnings
@@ -7,6 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna import pruners, samplers, storages
@@ -19,12 +22,15 @@ from augment.support.nested import grouped
 from augment.support.seeds import derive_seed
 from augment.support.untrusted_files import locked
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelFit, Learner, Phase
+from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.run.config.sweep_settings import JOURNAL_FILE, SearchSettings
 from trainer.run.folder.ownership import PRUNED
 from trainer.sweeps.journal import JOB, Journal
 from trainer.sweeps.ledger import Job
 from trainer.tasks.registry import smaller_is_better
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 STUDY = "search"
 
@@ -106,7 +112,7 @@ class Prune(Callback):
     order = Phase.LAST
     reason: str = field(default="", init=False)
 
-    def after_epoch(self, learner: "Learner") -> None:
+    def after_epoch(self, learner: Learner) -> None:
         """Report the epoch; end the fit if the trial is pruned."""
         done, value = learner.progress.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
         if math.isnan(value) or done >= learner.progress.epochs:

@@ -233,7 +233,7 @@ def test_a_resumed_graphed_fit_equals_one_that_was_not_interrupted(
     assert isinstance(on_the_cpu.optimizer.param_groups[0]["lr"], float)
     on_the_cpu.train_loader.fetched.clear()  # type: ignore[attr-defined]
     on_the_cpu.fit()  # steps there
-    assert on_the_cpu.position == (2, 0)
+    assert on_the_cpu.progress.position == (2, 0)
 
 
 @needs_gpu
