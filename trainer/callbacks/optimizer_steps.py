@@ -24,6 +24,7 @@ from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
+    from trainer.loop.progress import Position
 
 # In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
 _FEW = 50
@@ -63,23 +64,24 @@ class ParamScheduler(Callback):
         """Restore it; runs up to 0.18 lack it."""
         self._steps = state.get("steps", 0)
 
-    def describe_moved(self, learner: Learner, done: int) -> str:
-        """Return what happens to the learning rate of a resumed fit of another length; empty if nothing does.
+    def describe_moved(self, learner: Learner, start: Position) -> str:
+        """Describe how a new length of the fit changes the learning rate; empty if it does not.
 
         Args:
             learner: the learner, restored and before its fit.
-            done: number of training batches so far.
+            start: where its fit starts.
         """
-        rate, total = self.schedules["lr"], learner.progress.total_batches
+        progress = learner.progress
+        rate, total, done = self.schedules["lr"], progress.total_batches, progress.batches_before(start)
         if self._steps in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
             return ""
         was, now = rate(position(done - 1, self._steps)), rate(position(done, total))
+        length = f"fit.steps={progress.steps}" if progress.steps else f"fit.epochs={progress.epochs}"
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
-            f"fit.epochs={learner.progress.epochs} changes the length of the schedule: the learning rate goes from "
-            f"{was:.2g} to {now:.2g}, and is {highest:.2g} at most from here on. To choose it yourself, add "
-            "fit.schedule=constant and fit.lr. For another cycle, start a new run with model.weights=RUN_FOLDER "
-            "instead of fit.resume."
+            f"{length} changes the length of the schedule: the learning rate goes from {was:.2g} to {now:.2g}, and is "
+            f"{highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant and fit.lr. For "
+            "another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
         )
 
     def before_epoch(self, learner: Learner) -> None:

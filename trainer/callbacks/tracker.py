@@ -29,6 +29,7 @@ from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.figures.images import worst_images
 from trainer.loop.callback import Callback, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
+from trainer.loop.progress import Position
 from trainer.tasks.registry import best_row
 
 if TYPE_CHECKING:
@@ -170,8 +171,10 @@ class Tracker(Callback):
         )
         self._worker, self._started, self._warned, self._names = CallQueue(self._give_up), False, False, {}
         recorder = learner.find(Recorder)
-        batches = [sum(map(learner.progress.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
-        rows = [(_epoch_values(learner, n), count) for n, count in enumerate(batches, start=1)]
+        rows = []
+        for count, row in enumerate(recorder.rows, start=1):
+            end = Position(int(row["epoch"]) + 1)
+            rows.append((_epoch_values(learner, count), learner.progress.batches_before(end)))
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
         self._batch_sent = False

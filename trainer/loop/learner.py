@@ -87,7 +87,7 @@ class Learner:
         self.optimizers = {name: make_optimizer(make, self.model) for name, make in by_name(optimizer).items()}
         self.training_steps = by_name(objective.training_step)
         check_names(self.training_steps, self.optimizers)
-        self.train_loader = as_loader(train_loader, "train_loader", self.device)
+        self.train_loader = as_loader(train_loader, "train_loader", self.device, self.settings.accumulate)
         self.val_loader = as_loader(val_loader, "val_loader", self.device)
         self.progress = FitProgress(self.settings, self.train_loader)
         self.run = run or RunDescription()
@@ -105,9 +105,14 @@ class Learner:
 
     # --- the loop ---
 
-    def fit(self, start: Position = _START) -> None:
-        """Train from `start`, by default from the beginning, to the last epoch."""
-        self.progress.advance(start)
+    def fit(self, start: Position = _START, *, steps: int | None = None) -> None:
+        """Train to the end of the fit.
+
+        Args:
+            start: where to start, as `restore` returns it.
+            steps: length of the fit in optimizer steps; None: as in the settings.
+        """
+        self.progress.start(start, steps)
         self._run_all(None, self._fit, *(partial(callback.after_fit, self) for callback in self.callbacks))
 
     def _fit(self) -> None:
@@ -123,7 +128,7 @@ class Learner:
         self.progress.epoch = epoch
         self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
         passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
-        self._level("epoch", *passes, finish=lambda: self.progress.advance(Position(epoch + 1)))
+        self._level("epoch", *passes, finish=lambda: self.progress.end_epoch(Position(epoch + 1)))
 
     def _train(self) -> None:
         self._mode(training=True)
@@ -137,7 +142,7 @@ class Learner:
                 runner.drop()  # gradients of the previous epoch's unfinished step
         epoch, done = progress.epoch, progress.position.batch
         for index, batch in self._fetch(self.train_loader, progress.batches_in(epoch), done):
-            progress.advance(Position(epoch, index + 1))
+            progress.position = Position(epoch, index + 1)
             self._batch(batch, *(partial(self._train_batch, name) for name in self.runners))
             while self._waiting:
                 self._waiting.pop(0)(self)

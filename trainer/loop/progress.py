@@ -24,28 +24,36 @@ class Group(NamedTuple):
 
 
 class FitProgress:
-    """Counts the epochs, training batches and steps of a fit. All ranks have the same counts.
+    """Counts the epochs, training batches and optimizer steps of a fit. All ranks have the same counts.
 
     Attributes:
         position: advances with each training batch, and at the end of an epoch to the next one.
         epoch: the current epoch, from 0. It stays the same until the next epoch starts.
+        steps: length of the fit in optimizer steps; None: `LoopSettings.epochs` sets the length.
     """
 
     def __init__(self, settings: LoopSettings, train_loader: Any) -> None:
         self._settings, self.train_loader = settings, train_loader
         self.position = Position()
         self.epoch = 0
+        self.steps = settings.steps
 
-    def advance(self, position: Position) -> None:
-        """Move to a position."""
+    def start(self, position: Position, steps: int | None = None) -> None:
+        """Move to the position where a fit starts, and set its length in steps; None: as in the settings."""
+        self.steps = self._settings.steps if steps is None else steps
+        self.end_epoch(position)
+
+    def end_epoch(self, position: Position) -> None:
+        """Move to the position after an epoch, and count again: a pass over an iterable may have shown its length."""
         self.position = position
-        if not position.batch:
-            self.__dict__.pop("_batches_before", None)  # a pass over an iterable may have shown its length
+        self.__dict__.pop("_batches_before", None)
 
     @property
     def epochs(self) -> int:
-        """Number of epochs in the fit."""
-        return self._settings.epochs
+        """Number of epochs in the fit. The last one is partial if the steps end within it."""
+        if self.steps is None:
+            return self._settings.epochs
+        return -(-self.steps // self._steps_in(0))
 
     @property
     def is_complete(self) -> bool:
@@ -53,8 +61,16 @@ class FitProgress:
         return self.position.epoch >= self.epochs
 
     def batches_in(self, epoch: int) -> int:
-        """Return the number of training batches in an epoch, subject to the limit."""
-        return self._settings.limited(self.train_loader.batches_in(epoch))
+        """Return the number of training batches in an epoch, up to the limit and the last step of the fit."""
+        batches = self._whole(epoch)
+        if self.steps is None:
+            return batches
+        steps_left = max(0, self.steps - epoch * self._steps_in(epoch))
+        return min(batches, steps_left * self._settings.accumulate)
+
+    def batches_before(self, position: Position) -> int:
+        """Return the number of training batches between the start of the fit and a position."""
+        return self._batches_before[position.epoch] + position.batch
 
     def validates(self, epoch: int) -> bool:
         """Return whether an epoch ends with a validation."""
@@ -63,7 +79,7 @@ class FitProgress:
     @property
     def batches_done(self) -> int:
         """Number of training batches since the start of the fit, including the current one."""
-        return self._batches_before[self.position.epoch] + self.position.batch
+        return self.batches_before(self.position)
 
     @property
     def total_batches(self) -> int:
@@ -72,17 +88,9 @@ class FitProgress:
         Raises:
             UserError: the loader has no length.
         """
-        if (total := self._batches_before[self.epochs]) >= sys.maxsize:
-            raise UserError("train_loader: its length is unknown. Set limit_batches, the batches in an epoch.")
+        if (total := self._batches_before[-1]) >= sys.maxsize:
+            raise UserError("train_loader: its length is unknown. Set steps or limit_batches.")
         return total
-
-    def __str__(self) -> str:
-        return f"batch {self.batches_done} (epoch {self.epoch + 1})"
-
-    @cached_property
-    def _batches_before(self) -> tuple[int, ...]:
-        """Number of training batches before each epoch, and finally of the whole fit."""
-        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
 
     @property
     def group(self) -> Group:
@@ -104,3 +112,19 @@ class FitProgress:
         epoch, batch = self.position
         images: int = self.train_loader.images_in(epoch, batch - 1, 1)
         return images / self.train_loader.images_in(epoch, *self.group)
+
+    def __str__(self) -> str:
+        return f"batch {self.batches_done} (epoch {self.epoch + 1})"
+
+    @cached_property
+    def _batches_before(self) -> tuple[int, ...]:
+        """Number of training batches before each epoch, and finally of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _whole(self, epoch: int) -> int:
+        """Return the number of batches in a whole epoch."""
+        return self._settings.limited(self.train_loader.batches_in(epoch))
+
+    def _steps_in(self, epoch: int) -> int:
+        """Return the number of steps in a whole epoch, the same for all epochs of a fit whose length is in steps."""
+        return -(-self._whole(epoch) // self._settings.accumulate)

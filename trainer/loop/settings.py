@@ -38,6 +38,14 @@ class LoopSettings:
             doc="passes over the training data",
         )
     )
+    steps: int | None = setting(
+        Count(
+            aliases=("max_steps", "num_steps", "n_steps", "max_iters"),
+            optional=True,
+            within=(1, 10**9),
+            doc="optimizer steps of the whole fit, in place of fit.epochs. Default: as many as fit.epochs has",
+        )
+    )
     accumulate: int = setting(
         Count(
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),

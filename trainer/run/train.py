@@ -92,8 +92,7 @@ def train(
                 console.print(plans, highlight=False)
             _announce(config, learner, loaders, folder, console)
             start = Position() if config.fit.resume is None else resume(learner, loaders, config)
-            done = sum(map(learner.progress.batches_in, range(start.epoch))) + start.batch
-            moved = learner.find(ParamScheduler).describe_moved(learner, done)
+            moved = learner.find(ParamScheduler).describe_moved(learner, start)
             for note in filter(None, (describe_changed_validation(learner), moved)):
                 log.warning(note)
                 console.print(note, highlight=False, soft_wrap=True)

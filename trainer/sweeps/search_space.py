@@ -268,7 +268,8 @@ class SearchPlan(Search):
         if (losses := of_loss(metric, task)) and (key := next((d.key for d in space if d.key.startswith(losses)), "")):
             allowed = f"{_METRICS}=[val_{task.score}] or the like"
             raise UserError(f"{key}: not searched by {metric}, which is another loss for each. Allowed: {allowed}.")
-        plan = cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, bases, trust)
+        epochs = 0 if base.fit.steps else base.fit.epochs
+        plan = cls(settings, folder, metric, epochs, tuple(space), tuple(fixed), base, bases, trust)
         for one in space if check else ():
             check_configs([plan.config({one.key: value}) for value in one.samples])
         return plan

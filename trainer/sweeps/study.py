@@ -48,7 +48,7 @@ class Search:
     settings: SearchSettings
     folder: Path
     metric: str  # the score to improve
-    epochs: int  # of a trial that is not pruned
+    epochs: int  # of a trial that is not pruned; 0: its length is in steps
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
@@ -120,7 +120,7 @@ class Prune(Callback):
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
         storage.set_trial_intermediate_value(number, done, value)
-        settings, least = self.search.settings, max(1, self.search.epochs // 9)
+        settings, least = self.search.settings, max(1, (self.search.epochs or learner.progress.epochs) // 9)
         pruner = pruners.SuccessiveHalvingPruner(settings.min_epochs or least, settings.reduction)
         if pruner.prune(study, storage.get_trial(number)):
             self.reason = f"{PRUNED}, behind other trials"

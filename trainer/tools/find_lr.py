@@ -148,8 +148,8 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
     from trainer.run.build import make_learner, make_loaders, session
 
-    # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
-    config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
+    # Stages are ignored, because the best rate depends on the image size.
+    config = replace(config, fit=replace(config.fit, steps=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     clips = [callback for make in config.callbacks if isinstance(callback := make(), GradClip)]
     with session(config), explained(config), progress as bar:

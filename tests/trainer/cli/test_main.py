@@ -63,7 +63,8 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fit.epochs=2"], "has finished its 2 epochs. Allowed: a larger fit.epochs"),
+        (["fit.epochs=2"], "has finished its 2 epochs. Set a larger fit.epochs"),
+        (["fit.steps=1"], "has finished its 2 epochs. Set a larger fit.steps"),
         (["model=xresnet", "model.depth=18"], "its model had other weights (0.0.weight). Allowed: the model and the"),
         (["fit.optimizer=adamw"], "error: fit.optimizer: adamw, but the run to resume had sgd."),
         (["data.fraction=0.5"], "error: data.fraction: 0.5, but the run to resume had 1. Allowed: the same."),
