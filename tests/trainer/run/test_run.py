@@ -60,7 +60,7 @@ def test_what_is_configured_is_what_runs(photo_root: Path, tmp_path: Path) -> No
     assert learner.find(EMA).decay == 0.5
     other = prepared(photo_root, tmp_path, "fit.precision=fp16", "fit.schedule=constant", "fit.batch_size=5")
     assert other.runner.scaler is not None
-    assert (set(other.find(ParamScheduler).schedules), other.batches_in(0)) == ({"lr"}, 2)
+    assert (set(other.find(ParamScheduler).schedules), other.progress.batches_in(0)) == ({"lr"}, 2)
 
 
 @pytest.mark.parametrize(
