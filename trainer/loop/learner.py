@@ -1,4 +1,4 @@
-"""The training loop, as nested small methods; everything else that happens during training is a callback."""
+"""The training loop, as small nested methods. Callbacks do everything else."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,37 +32,40 @@ _START, _OBJECTIVE = Position(), Objective()
 
 
 def default_optimizer(model: nn.Module) -> Optimizer:
-    """Return AdamW with PyTorch's defaults."""
     return AdamW(model.parameters())
 
 
 class Learner:
-    """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
+    """Trains a model.
 
-    If work is recorded (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and gradients; clone
-    what you keep. `batch` is always the loader's own.
+    Each attribute is assigned in one method only, so that its origin is easy to find.
+
+    With CUDA graphs (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and the gradients. Clone
+    what you keep. `batch` always comes from the loader.
 
     Args:
-        model: maps (N, 3, height, width) images to (N, classes) outputs; moved to the device, in channels_last memory.
+        model: maps (N, 3, height, width) images to (N, classes) outputs. It is moved to the device, in channels_last
+            memory.
         train_loader: training batches: a loader, or any iterable of `(images, targets)`.
-        val_loader: validation batches; None: there is no validation.
-        settings: settings of the loop; None: the defaults.
-        optimizer: makes the optimizer from the model, after the model was moved; or a mapping of several by name.
-        objective: the task, its losses and training steps; see `trainer.loop.objective`.
+        val_loader: validation batches, in the same form. None: no validation.
+        settings: settings of the loop. None: the defaults.
+        optimizer: a function that makes the optimizer from the moved model, or a mapping of several by name.
+        objective: the task, its losses and training steps, see `trainer.loop.objective`.
         callbacks: see `trainer.loop.callback`.
-        run: the run that the fit is part of, for callbacks.
+        run: describes the run to callbacks.
 
     Attributes:
-        ranks: the processes that train the model together; see `trainer.loop.ranks`.
-        optimizers, runners, training_steps: by name; a single optimizer has an empty name.
-        optimizer, runner, training_step: the current ones. Runners do the work of batches; see
+        progress: epochs, batches and steps so far and in total, see `trainer.loop.progress`.
+        ranks: the processes that train the model together, see `trainer.loop.ranks`.
+        optimizers, runners, training_steps: by name. A single optimizer has an empty name.
+        optimizer, runner, training_step: the current ones. A runner computes passes and steps, see
             `trainer.loop.batch_runner`.
 
     Raises:
-        UserError: a loader, callback or optimizer is of another type, or a callback has an unknown event.
+        UserError: a loader, callback or optimizer has a wrong type, or a callback has an unknown event.
     """
 
-    # Makes what does the work of batches for the current optimizer.
+    # Makes the runner of the current optimizer.
     make_runner: Callable[["Learner"], Runner] = staticmethod(make_runner)
 
     def __init__(
@@ -120,13 +123,13 @@ class Learner:
             self._notify("before_fit")
             while not self.progress.is_complete:
                 self._epoch(self.progress.position.epoch)
-            self.ranks.gather(None)  # so that one that cancels late finds the others
+            self.ranks.gather(None)  # the other ranks wait here for one that cancels late
         except CancelFit as cancel:
             self.ranks.cancel(cancel, self.progress.position)
 
     def _epoch(self, epoch: int) -> None:
         self.progress.epoch = epoch
-        self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
+        self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits for ten minutes only
         passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
         self._level("epoch", *passes, finish=lambda: self.progress.end_epoch(Position(epoch + 1)))
 
@@ -139,7 +142,7 @@ class Learner:
         for runner in self.runners.values():
             runner.enter("train")
             if self.settings.accumulate > 1 and not progress.position.batch:
-                runner.drop()  # gradients of the previous epoch's unfinished step
+                runner.drop()  # a step of the previous epoch may be unfinished
         epoch, done = progress.epoch, progress.position.batch
         for index, batch in self._fetch(self.train_loader, progress.batches_in(epoch), done):
             progress.position = Position(epoch, index + 1)
@@ -148,7 +151,7 @@ class Learner:
                 self._waiting.pop(0)(self)
 
     def validate(self) -> None:
-        """Make one pass over the validation data, if there is a loader of them; this works outside a fit, too."""
+        """Make one pass over the validation data, if there is any. This also works outside a fit."""
         if self.val_loader is None:
             return
         self._mode(training=False)
@@ -164,7 +167,7 @@ class Learner:
 
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
-        self._waiting: list[Callable[[Learner], None]] = []  # actions for its end
+        self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._level("batch", *bodies)
 
     def _train_batch(self, name: str) -> None:
@@ -206,7 +209,7 @@ class Learner:
             getattr(callback, event)(self)
 
     def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
-        """Call all functions, even if one fails: those after it see the first error, and the errors are chained."""
+        """Call all functions, even if one fails. Later ones see the first error in `error`. The errors are chained."""
         self.error = error
         if calls:
             try:
@@ -218,9 +221,9 @@ class Learner:
                 self._run_all(error, *calls[1:])
 
     def _fetch(self, loader: Iterable[Batch], count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
-        """Yield a pass's batches with their numbers; `waited` is how long the last one took to come, in seconds."""
+        """Yield the batches of a pass with their indices. `waited` is the time for the last one, in seconds."""
         batches = iter(loader)
-        # The limit is checked first: no batch is fetched beyond it, and an epoch with nothing left fetches none.
+        # The count is checked first, so that no batch beyond the limit is fetched.
         for index in range(done, count):
             asked = monotonic()
             batch = next(batches, None)
@@ -236,26 +239,30 @@ class Learner:
     # --- for callbacks ---
 
     def recapture(self) -> None:
-        """Discard recorded work after the model was changed within a pass: layers, trained parameters, modes.
+        """Discard CUDA graphs after layers, trained parameters or modes of the model have changed within a pass.
 
-        Between passes, the learner detects changes by itself. Values that change in place never need this.
+        The learner itself detects changes between passes. Values that change in place need no new graphs.
         """
         for runner in self.runners.values():
             runner.forget()
 
     def after_this_batch(self, action: Callable[["Learner"], None]) -> None:
-        """Call a function once the current training batch is over for all callbacks, if the pass continues."""
+        """Call a function once all callbacks have handled the current training batch, if the pass continues."""
         self._waiting.append(action)
 
     def find(self, kind: type[C]) -> C:
-        """Return the first callback of a kind."""
+        """Return the first callback of a class.
+
+        Raises:
+            LookupError: there is none.
+        """
         for callback in self.callbacks:
             if isinstance(callback, kind):
                 return callback
         raise LookupError(f"the learner has no {kind.__name__}")
 
     def evaluated_state(self) -> dict[str, Tensor]:
-        """Return the state of the model that validation scores: that of the first callback that has one, or its own."""
+        """Return the state of the model that is validated: of the first callback that has one, or of the model."""
         states = (callback.evaluated_state(self) for callback in self.callbacks)
         return next((state for state in states if state is not None), self.model.state_dict())
 
@@ -268,10 +275,11 @@ class Learner:
     def state(self) -> FitState:
         """Return everything that a resumed fit needs to continue as if it had never stopped.
 
-        Of several ranks, all have to call it; what it returns is complete on rank 0.
+        All ranks have to call it. The result is complete on rank 0.
         """
         if not self.progress.position.batch:
-            self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
+            # A limit may have ended the pass early. After its end, any number of ranks can resume.
+            self.train_loader.end_pass()
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
             "loader": self.train_loader.state_dict(),
@@ -290,14 +298,14 @@ class Learner:
         )
 
     def _others(self, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what the other ranks have of their own; until a step, that includes batch norms' statistics."""
+        """Return the states of the other ranks. Before a step, batch-norm statistics also differ between ranks."""
         if self.ranks.size == 1:
             return []
         buffers = dict(self.model.named_buffers()) if any(runner.pending for runner in self.runners.values()) else {}
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
-        """Restore what `state` returned; return the position to give to `fit`.
+        """Restore what `state` returned. Return the position to pass to `fit`.
 
         Raises:
             UserError: the state is from the middle of an epoch, and from another number of ranks.
@@ -311,7 +319,7 @@ class Learner:
             runner.pending = not runner.parameters.keys().isdisjoint(state.gradients)
         self.train_loader.load_state_dict(state.loader)
         for name, callback in named(self.callbacks):
-            if name in state.callbacks:  # callbacks that the saved run did not have start without a state
+            if name in state.callbacks:  # a new callback starts without a state
                 callback.load_state_dict(state.callbacks[name])
         if was_there:
             set_random_state(state.random, self.device)
