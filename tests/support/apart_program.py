@@ -35,7 +35,7 @@ def cancels(
     """Let each rank leave a level, if it has one, at an event of an epoch and a training batch."""
 
     def cancel(learner: Learner) -> None:
-        if levels[rank] and learner.epoch == epoch and learner.position.batch == at[rank]:
+        if levels[rank] and learner.progress.epoch == epoch and learner.progress.position.batch == at[rank]:
             raise CANCELS[levels[rank]]
 
     return weights(tiny_model(), on(event, cancel), **options)
@@ -75,7 +75,7 @@ def skips(rank: int, level: str, ranks: int = 2) -> str:
     """Leave out every other step."""
 
     def cancel(learner: Learner) -> None:
-        if learner.step % 2 == 0:
+        if learner.progress.batches_done % 2:
             raise CANCELS[level]
 
     return weights(tiny_model(), on("before_step", cancel), train=Shared(ranks))

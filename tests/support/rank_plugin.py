@@ -56,4 +56,6 @@ class Trouble(Callback):
         kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
         ranks, again = learner.ranks, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         here = who in ("*", str(ranks.rank))
-        return kind if here and step == str(learner.step) and learner.training and not again else ""
+        return (
+            kind if here and step == str(learner.progress.batches_done - 1) and learner.training and not again else ""
+        )

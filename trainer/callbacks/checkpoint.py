@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from augment.params import Count, Number, setting
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save, to_host
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import best_row, monitor_param, monitored
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
-    from trainer.loop.counts import Position
+    from trainer.loop.learner import Learner
+    from trainer.loop.progress import Position
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
@@ -90,16 +91,16 @@ class Checkpoint(Callback):
         minutes, batches = self.every_minutes, self.every_batches
         due = minutes is not None and monotonic() - self._saved_at >= 60 * minutes
         due = minutes is not None and learner.ranks.agree("save", due and learner.ranks.is_main)
-        if due or (batches is not None and learner.position.batch % batches == 0):
+        if due or (batches is not None and learner.progress.position.batch % batches == 0):
             learner.after_this_batch(self._save)
 
     def after_epoch(self, learner: Learner) -> None:
         """Save the best model if the metric has improved, and last.pt if it is due."""
         if not _saves(learner):
             return
-        recorder, best = learner.find(Recorder), None
+        recorder, epoch, best = learner.find(Recorder), learner.progress.epoch, None
         row, (monitor, found) = recorder.rows[-1], best_of(learner)
-        if monitor in row and found.get("epoch", learner.epoch) == learner.epoch:  # also while all scores are NaN
+        if monitor in row and found.get("epoch", epoch) == epoch:  # also while all scores are NaN
             best = BestModel(
                 model=learner.evaluated_state(),
                 row=dict(row),
@@ -109,7 +110,7 @@ class Checkpoint(Callback):
             )
             self.kept = replace(best, model={})
         # Otherwise, a run that is killed and resumed could keep the best.pt of an epoch that ends otherwise this time.
-        self._save(learner, best, last=best is not None or (learner.epoch + 1) % self.every == 0)
+        self._save(learner, best, last=best is not None or (epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
         """Save an interrupted epoch; a failed fit is resumed from the checkpoint before the failure."""
@@ -117,7 +118,7 @@ class Checkpoint(Callback):
             if self._writing is not None:
                 self._writing.drop()
             return
-        if _saves(learner) and learner.position != self._saved:
+        if _saves(learner) and learner.progress.position != self._saved:
             self._save(learner)
         self._finish_writing()
 
@@ -133,7 +134,7 @@ class Checkpoint(Callback):
             }
             self._writing = Background(partial(_write, copies, self.keep))
         if last:
-            self._saved, self._saved_at = learner.position, monotonic()
+            self._saved, self._saved_at = learner.progress.position, monotonic()
 
     def _finish_writing(self) -> None:
         """Wait until the last write in the background has ended, and raise its error."""

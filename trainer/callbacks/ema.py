@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy_torch import Tensor, nn, torch
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.optim.settings import position
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -40,7 +44,7 @@ class EMA(Callback):
         """Move the average towards the current values, once a batch: after the last optimizer's step."""
         if learner.name_of_step != [*learner.optimizers][-1]:
             return
-        if position(learner.step + 1, learner.total_steps) < self.start:
+        if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:
             return
         self._steps += 1
         if self._steps % self.every:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy_torch import nn
-from trainer.loop.callback import Callback, Learner, configurable
+from trainer.loop.callback import Callback, configurable
 from trainer.optim.layers import layer_of, matches
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -46,7 +50,7 @@ class Freeze(Callback):
 
     def before_epoch(self, learner: Learner) -> None:
         """Freeze and unfreeze parameters for this epoch."""
-        self._freeze(learner, self.frozen(learner.model, learner.epoch))
+        self._freeze(learner, self.frozen(learner.model, learner.progress.epoch))
 
     def before_train(self, learner: Learner) -> None:
         """Put norms whose parameters are all frozen into evaluation mode; those without any follow the layer before."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.params import Count, Number, setting
 from augment.support.formatting import amount
@@ -17,10 +17,14 @@ from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.signals import StopSignals
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.loop.callback import Callback, CancelFit, Learner, Phase, configurable
+from trainer.loop.callback import Callback, CancelFit, Phase, configurable
 from trainer.optim.settings import Schedule, drops, position
 from trainer.tasks.registry import monitor_param, smaller_is_better
 from trainer.tasks.task import AUTO
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+    from trainer.loop.progress import Position
 
 # In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
 _FEW = 50
@@ -60,27 +64,29 @@ class ParamScheduler(Callback):
         """Restore it; runs up to 0.18 lack it."""
         self._steps = state.get("steps", 0)
 
-    def describe_moved(self, learner: Learner, done: int) -> str:
-        """Return what happens to the learning rate of a resumed fit of another length; empty if nothing does.
+    def describe_moved(self, learner: Learner, start: Position) -> str:
+        """Describe how a new length of the fit changes the learning rate; empty if it does not.
 
         Args:
             learner: the learner, restored and before its fit.
-            done: number of training batches so far.
+            start: where its fit starts.
         """
-        rate, total = self.schedules["lr"], learner.total_steps
+        progress = learner.progress
+        rate, total, done = self.schedules["lr"], progress.total_batches, progress.batches_before(start)
         if self._steps in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
             return ""
         was, now = rate(position(done - 1, self._steps)), rate(position(done, total))
+        length = f"fit.steps={progress.steps}" if progress.steps else f"fit.epochs={progress.epochs}"
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
-            f"fit.epochs={learner.epochs} changes the length of the schedule: the learning rate goes from {was:.2g} to "
-            f"{now:.2g}, and is {highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant "
-            "and fit.lr. For another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
+            f"{length} changes the length of the schedule: the learning rate goes from {was:.2g} to {now:.2g}, and is "
+            f"{highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant and fit.lr. For "
+            "another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
         )
 
     def before_epoch(self, learner: Learner) -> None:
         """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
-        self._steps = learner.total_steps
+        self._steps = learner.progress.total_batches
         if self.plateau is None:
             return
         recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
@@ -102,8 +108,9 @@ class ParamScheduler(Callback):
     def values(self, learner: Learner) -> dict[str, float]:
         """Return the values of the current training batch, by the schedules' keys; no device is asked."""
         # Use the position of the first batch of a step, so that it depends on the step alone.
-        ahead = learner.position.batch - 1 - learner.group.first
-        now = position(learner.step - ahead, learner.total_steps)
+        progress = learner.progress
+        within_step = progress.position.batch - progress.group.first
+        now = position(progress.batches_done - within_step, progress.total_batches)
         values = {name: schedule(now) for name, schedule in self.schedules.items()}
         return values if self.plateau is None else values | {"lr": values["lr"] * self._factor}
 
@@ -131,9 +138,8 @@ class LossScale(Callback):
         scalers = (runner.scaler for runner in learner.runners.values())
         if any(scaler is not None and scaler.get_scale() < _LOWEST for scaler in scalers):
             raise NonFiniteLossError(
-                "fit.precision=fp16: the gradients are not finite at any scale of the loss, by step "
-                f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). A smaller fit.lr or "
-                "fit.precision=bf16, which has the range of fp32, may help."
+                f"fit.precision=fp16: the gradients are not finite at any loss scale, in {learner.progress}. "
+                "Try a smaller fit.lr, or fit.precision=bf16, which has the range of fp32."
             )
 
 
@@ -144,7 +150,7 @@ class Prepare(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Start building after an epoch's first batch: nothing should compete with the pipeline that makes it."""
-        if learner.training and learner.position.batch == 1 and learner.val_loader is not None:
+        if learner.training and learner.progress.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
 
@@ -168,16 +174,17 @@ class FreshStatistics(Callback):
 
     def before_batch(self, learner: Learner) -> None:
         """Copy the statistics before the first batch of a step."""
-        if not learner.training or learner.position.batch - 1 != learner.group.first:
+        if not learner.training or learner.progress.position.batch - 1 != learner.progress.group.first:
             return
-        on = self._always or learner.batches_in(learner.epoch) < _FEW
+        on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW
         norms = _norms(learner.model) if on else ()
         self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
 
     def before_step(self, learner: Learner) -> None:
         """Let the batches of the step count by their images; ranks have averaged their statistics by now."""
-        (first, batches), images_in = learner.group, learner.train_loader.images_in
-        share = images_in(learner.epoch, first, batches) / images_in(learner.epoch, 0, first + batches)
+        (first, batches), epoch = learner.progress.group, learner.progress.epoch
+        images_in = learner.train_loader.images_in
+        share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
             if f"{name}.{_BUFFERS[0]}" not in self._before:
                 continue
@@ -230,7 +237,7 @@ class EarlyStopping(Callback):
             # The first value counts, even the worst possible one; NaN never does.
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
-        if len(rows) - 1 - last >= self.patience and learner.epoch + 1 < learner.epochs:
+        if len(rows) - 1 - last >= self.patience and learner.progress.epoch + 1 < learner.progress.epochs:
             self.reason = f"no better {monitor} in {amount(self.patience, 'epoch')}"
             raise CancelFit
 
@@ -275,7 +282,7 @@ class Interrupt(Callback):
 def ending_of(learner: Learner) -> str:
     """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
     if isinstance(learner.error, KeyboardInterrupt):
-        return "interrupted" if learner.position.epoch < learner.epochs else "finished"
+        return "finished" if learner.progress.is_complete else "interrupted"
     if learner.error is not None:
         return "failed"
     pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)

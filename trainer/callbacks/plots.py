@@ -1,8 +1,11 @@
 """Figures of a run: the first batch, and the figure of its task; curves are in its report."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +13,10 @@ from numpy.typing import NDArray
 from augment.params import Count, setting
 from augment.support.background import Background
 from trainer.callbacks.checkpoint import best_model
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 BATCH = "batch.png"
 REPORT = "report.html"  # of `trainer.report`
@@ -42,7 +48,8 @@ class Plots(Callback):
             targets = learner.batch.targets[: self.images]
             each = targets if isinstance(targets, list) else targets.tolist()
             labels = [learner.task.caption(target, learner.classes) for target in each]
-            self._first = Background(partial(_draw_first, learner.folder, learner.step + 1, images, labels))
+            number = learner.progress.batches_done
+            self._first = Background(partial(_draw_first, learner.folder, number, images, labels))
 
     def after_fit(self, learner: Learner) -> None:
         """Draw the figure of the task for the best epoch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -15,8 +15,11 @@ from augment.support.console import progress_bar
 from augment.support.formatting import duration, html_table
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 _REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 
@@ -27,10 +30,11 @@ def seconds_left(learner: Learner) -> float | None:
     Validations are part of that time. The first batch, which waits for its pipeline, is left out.
     """
     first = learner.find(Recorder).first
-    if first is None or learner.step == first[1]:
+    done = learner.progress.batches_done
+    if first is None or done == first[1]:
         return None
-    begun, step = first
-    return (monotonic() - begun) / (learner.step - step) * (learner.total_steps - 1 - learner.step)
+    begun, done_then = first
+    return (monotonic() - begun) / (done - done_then) * (learner.progress.total_batches - done)
 
 
 class LiveTable:
@@ -93,11 +97,12 @@ class ProgressBar(Callback):
 
     def before_train(self, learner: Learner) -> None:
         """Start the bar of the pass."""
-        self._start(learner, "train", learner.batches_in(learner.epoch), learner.position.batch)
+        epoch, done = learner.progress.position
+        self._start(learner, "train", learner.progress.batches_in(epoch), done)
 
     def before_validate(self, learner: Learner) -> None:
         """Start the bar of the pass."""
-        self._start(learner, "val", learner.batches(learner.val_loader), 0)
+        self._start(learner, "val", learner.settings.limited(len(learner.val_loader)), 0)
 
     def after_batch(self, learner: Learner) -> None:
         """Advance the bar; in training, with the values that the recorder read last, without another transfer."""
@@ -108,8 +113,11 @@ class ProgressBar(Callback):
         if self._bar is not None:
             self._bar.update(self._pass, advance=1, values=values, left=left)
         if self._table is not None:
-            batch = f" {learner.position.batch}/{learner.batches_in(learner.epoch)}" if learner.training else ""
-            self._table.draw("  ".join(filter(None, [f"{self._text}{batch}", values, left])), now=False)
+            text = self._text
+            if learner.training:
+                epoch, done = learner.progress.position
+                text += f" {done}/{learner.progress.batches_in(epoch)}"
+            self._table.draw("  ".join(filter(None, [text, values, left])), now=False)
 
     def after_epoch(self, learner: Learner) -> None:
         """Print the epoch's line."""
@@ -132,7 +140,7 @@ class ProgressBar(Callback):
 
     def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
         if self._bar or self._table:
-            self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
+            self._text = f"epoch {learner.progress.epoch + 1}/{learner.progress.epochs} {name}"
         if self._bar is not None:
             self._bar.reset(
                 self._pass, total=total, completed=completed, description=self._text, values="", left=_left(learner)
@@ -141,7 +149,7 @@ class ProgressBar(Callback):
     def _print(self, row: MetricsRow, learner: Learner) -> None:
         columns = [(column, row.get(column.key)) for column in self._columns(learner)]
         cells = ["-" if value is None else column.line.format(value) for column, value in columns]
-        epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
+        epoch = f"{int(row['epoch']) + 1}/{learner.progress.epochs}"
         if self._table is not None:
             self._table.rows.append([epoch, *cells])
             self._table.draw("")

@@ -1,22 +1,27 @@
 """The recorder: measures every pass and writes a row of metrics for each epoch."""
 
+from __future__ import annotations
+
 import errno
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
 from augment.support.untrusted_files import append
-from trainer.loop.callback import Callback, Learner, Phase
+from trainer.loop.callback import Callback, Phase
 from trainer.tasks.loss import weight_of
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import MetricsRow, Samples, TaskMetric
 from trainer.tasks.task import AUTO
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
@@ -91,14 +96,14 @@ class Recorder(Callback):
 
     def before_epoch(self, learner: Learner) -> None:
         """Clear the row of the last epoch, so that an epoch that is cut short holds only its own values."""
-        self._row, self.val, self.samples = {"epoch": learner.epoch}, {}, None
+        self._row, self.val, self.samples = {"epoch": learner.progress.epoch}, {}, None
 
     def before_train(self, learner: Learner) -> None:
         """Start the clock; reset the sums, unless an interrupted epoch continues."""
         metrics = self.metrics if learner.training_step is None else ()  # such a step returns the loss alone
         self._train = Meter(learner.task, metrics, learner.device)
         self._seconds, self._running = 0.0, True
-        if self._loaded is not None and learner.position.batch:
+        if self._loaded is not None and learner.progress.position.batch:
             self._train.load_state_dict(self._loaded["meter"])
             self._seconds = self._loaded["seconds"]
         self._loaded = None
@@ -223,7 +228,7 @@ class Recorder(Callback):
         values = meter.compute()
         now = monotonic()
         if self.first is None:
-            self.first = now, learner.step
+            self.first = now, learner.progress.batches_done
         seen = learner.ranks.size * (meter.samples - self._seen)
         rate = seen / (now - self._read_at) if now > self._read_at else 0.0
         if meter.samples > self._seen:
@@ -233,7 +238,7 @@ class Recorder(Callback):
             # From `ParamScheduler`, whose module imports this one.
             scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
             rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
-            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, rates))
+            self.steps.append(StepRow(now - self._begun, learner.progress.batches_done, loss, rate, rates))
             if len(self.steps) > MAX_STEPS:
                 del self.steps[1::2]
             self._total, self._weight = total, meter.weight
@@ -247,8 +252,7 @@ def _check_finite(learner: Learner, meter: Meter, loss: float) -> None:
         return
     kind = "training" if learner.training else "validation"
     raise NonFiniteLossError(
-        f"the {kind} loss is {loss} at step {learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). "
-        "A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help."
+        f"the {kind} loss is {loss} at {learner.progress}. Try a smaller fit.lr, or callbacks.grad_clip.max_norm=1."
         f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
     )
 

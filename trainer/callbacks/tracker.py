@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from uuid import uuid4
 
 from PIL import Image
@@ -27,9 +27,13 @@ from trainer.callbacks.optimizer_steps import ending_of
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.figures.images import worst_images
-from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
+from trainer.loop.callback import Callback, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
+from trainer.loop.progress import Position
 from trainer.tasks.registry import best_row
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 # Names of what all trackers get besides metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
@@ -167,8 +171,10 @@ class Tracker(Callback):
         )
         self._worker, self._started, self._warned, self._names = CallQueue(self._give_up), False, False, {}
         recorder = learner.find(Recorder)
-        batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
-        rows = [(_epoch_values(learner, n), count) for n, count in enumerate(batches, start=1)]
+        rows = []
+        for count, row in enumerate(recorder.rows, start=1):
+            end = Position(int(row["epoch"]) + 1)
+            rows.append((_epoch_values(learner, count), learner.progress.batches_before(end)))
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
         self._batch_sent = False
@@ -182,7 +188,7 @@ class Tracker(Callback):
         """Send the last running values, the epoch's row, and what the best epoch reached so far."""
         self._send_running(learner)
         values = _epoch_values(learner, len(learner.find(Recorder).rows))
-        self._send(partial(self._log_epoch, values, learner.step + 1))
+        self._send(partial(self._log_epoch, values, learner.progress.batches_done))
         self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
@@ -212,7 +218,7 @@ class Tracker(Callback):
         """Send the first batch once it has been drawn."""
         if not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
             self._batch_sent = True
-            image = partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1)
+            image = partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.progress.batches_done)
             self._send(partial(self._attempt, BATCH_IMAGE, image))
 
     def _send_running(self, learner: Learner) -> None:
@@ -273,7 +279,7 @@ class Tracker(Callback):
             self._warn(f"failed to send {what!r}, which its record lacks: {type(error).__name__}: {first_line(error)}")
 
     def _send_outcome(self, learner: Learner) -> None:
-        step = learner.step + 1
+        step = learner.progress.batches_done
         epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
         found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
         scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}

@@ -1,12 +1,12 @@
-"""The work of a batch: forward, backward and the optimizer's step, here one after the other, as PyTorch does it.
+"""The work of a batch: forward pass, backward pass and optimizer step, run eagerly.
 
-`trainer.loop.cuda_graph_runner` records it as CUDA graphs, and adds what several processes exchange.
+`trainer.loop.cuda_graph_runner` runs the same work as CUDA graphs and on several ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,40 +15,57 @@ from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
-from trainer.loop.callback import Learner
-from trainer.loop.counts import check_outputs
 from trainer.loop.cuda_graphs import Tensors
+from trainer.loop.objective import TrainingStep
+from trainer.loop.ranks import Ranks
+from trainer.loop.settings import LoopSettings
 from trainer.tasks.loss import LossFunction, weight_of
 from trainer.tasks.task import Task
 
 
 class Pass(NamedTuple):
-    """What a batch came to, on the device."""
+    """The results of a forward pass, on the device."""
 
     output: Tensor
-    loss: Tensor  # (), the mean loss
+    loss: Tensor  # () mean over the batch
+
+
+class LearnerParts(Protocol):
+    """What a runner uses of the learner. `optimizer`, `training_step` and `name_of_step` are the current ones."""
+
+    settings: LoopSettings
+    device: torch.device
+    ranks: Ranks
+    model: nn.Module
+    optimizer: Optimizer
+    name_of_step: str
+    training_step: TrainingStep | None
+    task: Task[Any]
+    loss_function: LossFunction
+    val_loss_function: LossFunction
+    train_loader: Any
 
 
 class Runner:
-    """Does the work of batches, and keeps what belongs to a step: its gradients.
+    """Computes the passes and steps of one optimizer.
 
     Attributes:
         pending: whether there are gradients that no step has used yet.
-        scaler: scales the loss in float16, and skips steps that are not finite; None: no step is skipped.
+        scaler: scales the loss in float16, and skips steps that are not finite. None: no step is skipped.
     """
 
-    def __init__(self, learner: "Learner") -> None:
+    def __init__(self, learner: LearnerParts) -> None:
         settings, device = learner.settings, learner.device
         self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
         self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
-        self._share = torch.ones((), device=device)  # what the loss of this rank's batch is multiplied by
-        self._weights = torch.zeros(2, device=device)  # of the pending gradients, see `_weigh`
-        # Key of a step's weights in `kept_gradients`, which no parameter can have.
+        self._share = torch.ones((), device=device)  # factor of the loss of this rank's batch
+        self._weights = torch.zeros(2, device=device)  # sums over the pending batches, see `_weigh`
+        # No parameter has this name, so it can be the key of `_weights` in `kept_gradients`.
         self._weights_key = self._name and f"{self._name}."
         self.pending = False
-        self._weighted = False  # whether the pending gradients have to be divided at the step
+        self._weighted = False  # whether the step divides the pending gradients
 
     # --- for the learner ---
 
@@ -56,7 +73,7 @@ class Runner:
         """Begin a pass: "train" or "validate"."""
 
     def train(self, batch: Batch, share: float) -> Pass:
-        """Run a training batch forward and backward; `share` is the share of its images in those of the step."""
+        """Run the forward and backward pass. `share` is the batch's share of the images in its step."""
         self.pending, targets = True, self._task.targets_of(batch)
         if self._shares:
             self._weigh(batch, targets, share)
@@ -70,7 +87,7 @@ class Runner:
         return Pass(loss, loss)
 
     def validate(self, batch: Batch) -> Pass:
-        """Run a batch forward."""
+        """Run the forward pass of a validation batch."""
 
         def forward(images: Tensor, targets: Tensor) -> Tensors:
             return self._forward(images, targets, self._learner.val_loss_function, self._learner.settings.tta)
@@ -79,13 +96,13 @@ class Runner:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The model's parameters that the optimizer trains, by name."""
+        """The parameters that the optimizer trains, by name."""
         own = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         return {name: p for name, p in self._model.named_parameters() if id(p) in own}
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Complete the gradients of a step, which is made inside, or else cancelled: then more are added to them."""
+        """Finish the gradients of a step, which is made or cancelled inside. A cancelled step keeps them."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -100,7 +117,7 @@ class Runner:
                 self.scaler.keep(self._gradients())
 
     def step(self) -> None:
-        """Make a step with the current gradients, and clear them."""
+        """Make a step, and clear the gradients."""
         if self.scaler is None:
             self._optimizer.step()
         else:
@@ -108,35 +125,35 @@ class Runner:
         self.drop()
 
     def drop(self) -> None:
-        """Clear the gradients, whether or not a step has used them."""
+        """Clear the gradients."""
         self._clear()
         self._zero()
 
     def forget(self) -> None:
-        """Discard what was recorded, and the gradients of parameters that are not trained any more."""
+        """Discard CUDA graphs, and the gradients of frozen parameters."""
         for parameter in self._model.parameters():
             if not parameter.requires_grad:
-                parameter.grad = None  # otherwise momentum and decay would still move it
+                parameter.grad = None  # otherwise momentum and weight decay would still change the parameter
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state as it loads on any device, and the scale of the loss, as "scaler"."""
+        """Return the optimizer's state, which loads on any device, and the state of the scaler as "scaler"."""
         state = dict(self._optimizer.state_dict())
         return state if self.scaler is None else state | {"scaler": self.scaler.state_dict()}
 
     def kept_gradients(self) -> dict[str, Tensor]:
-        """Return copies of the gradients that no step has used yet, of the loss itself, by names of parameters."""
+        """Return copies of the pending gradients by parameter name, without the scale of the loss."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
         found = self.parameters.items() if self.pending else ()
         weights = {self._weights_key: self._weights.clone()} if self.pending and self._weighted else {}
         return {name: p.grad / factor for name, p in found if p.grad is not None} | weights
 
     def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` and `kept_gradients` returned, from whatever device."""
-        if self.scaler is not None and "scaler" in state:  # the saved run may have had another precision
+        """Restore what `state_dict` and `kept_gradients` returned, also from another device."""
+        if self.scaler is not None and "scaler" in state:  # the saved run may have another precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
-        # PyTorch moves counts of steps from the host to where the optimizer expects them; an eager step would wait for
-        # one on a GPU.
+        # PyTorch moves step counts from the host to the device that the optimizer expects. An eager step would wait
+        # for a count on a GPU.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
         for values in states.values():
             if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
@@ -154,10 +171,10 @@ class Runner:
     # --- how the work is done ---
 
     def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
-        """Set the weight of the batch in its step: its share of the images times their mean weight.
+        """Set the weight of the batch in its step: its share of the images, times their mean weight.
 
-        If the loss declares its denominator, the mean weight of the step's images is known only at its end. Gradients
-        are divided by it then.
+        If the loss declares a denominator, the mean weight of all images in the step is known only at its end. The
+        gradients are then divided by it.
         """
         self._share.fill_(share).mul_(batch.share)
         if isinstance(weight := weight_of(self._learner.loss_function, targets), Tensor):
@@ -193,7 +210,7 @@ class Runner:
         with self._learner.settings.autocast(self._learner.device):
             loss = self._step(self._learner, batch)
         if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
-            raise UserError("training_step: it must return the loss, a tensor of shape () with a gradient.")
+            raise UserError("training_step: returned no loss. Return a tensor of shape () with a gradient.")
         scaled = loss * self._share if self._shares else loss
         self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
         return (loss,)
@@ -210,14 +227,24 @@ class Runner:
         self._optimizer.zero_grad()
 
 
+def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> None:
+    """Check that a model has an output for each class if its loss is cross entropy."""
+    classes = len(getattr(loader, "classes", ()))
+    if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
+        raise UserError(
+            f"model: its outputs have shape {tuple(outputs.shape)}, but the data have {classes} classes. Give it an "
+            f"output for each class, such as nn.Linear(..., {classes})."
+        )
+
+
 def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tensor:
-    """Return a model's outputs for images, with "flip" averaged with those for their mirror images.
+    """Return a model's outputs. With "flip", they are averaged over the images and their mirror images.
 
-    Probabilities are averaged, not logits: their mean is what one reads in a table of probabilities, and no single view
-    can rule a class out. The mean is returned as a logarithm, so that softmax gives it back and cross-entropy is the
-    loss of the averaged prediction. The model sees one view after the other, so that a batch takes no more memory.
+    Probabilities are averaged, not logits, so that no single view can exclude a class. The result is the logarithm of
+    the mean. So softmax returns the mean, and cross-entropy is the loss of the averaged prediction. The model sees the
+    views one after the other, so that a batch needs no more memory.
 
-    Images are (N, 3, height, width), outputs (N, ...) float32; with "none" the model's output as it is.
+    Images are (N, 3, height, width), and outputs (N, ...) float32. With "none", the model's output is unchanged.
     """
     output: Tensor = model(images)
     if tta == "none":
@@ -227,16 +254,16 @@ def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tens
 
 
 class Scaler(GradScaler):
-    """PyTorch's scaler of a loss in float16, where small gradients would vanish (Micikevicius et al. 2018).
+    """Scales the loss in float16, where small gradients would vanish (Micikevicius et al. 2018).
 
-    Steps may be cancelled, and checkpoints may be taken within a step.
+    Unlike PyTorch's `GradScaler`, it supports cancelled steps, and checkpoints within a step.
 
-    PyTorch's fused kernels skip a step without the host; for any other optimizer, the host waits for the decision. In
-    between, `GradScaler` keeps a state in Python, so that a step cannot be recorded, only the passes before it. Of
-    several ranks, each scales the loss alike, and what is not finite on one is in the sum that all of them check.
+    PyTorch's fused kernels skip a step without the host. With other optimizers, the host waits for the decision.
+    `GradScaler` keeps some state in Python, so passes can be recorded as CUDA graphs, but not steps. All ranks use the
+    same scale. A value that is not finite on one rank is part of the sum that all ranks check.
 
     Args:
-        device: the device of the loss and of the gradients.
+        device: the device of the loss and the gradients.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -245,17 +272,17 @@ class Scaler(GradScaler):
 
     @property
     def factor(self) -> Tensor:
-        """What the loss is multiplied by, () float32."""
+        """The factor of the loss, () float32."""
         return self.scale(self._one)
 
     def keep(self, gradients: list[Tensor]) -> None:
-        """Multiply gradients by the factor again after a step that was cancelled, as more are added to them."""
+        """Scale the gradients of a cancelled step again, because scaled gradients are added to them."""
         factor = self.factor
         torch._foreach_mul_(gradients, factor)
         self.update(factor)
 
     def make_step(self, optimizer: Optimizer) -> None:
-        """Make the optimizer's step, unless the gradients are not finite; adapt the factor."""
+        """Make a step if the gradients are finite, and adapt the factor."""
         complete_momentum(optimizer)
         self.step(optimizer)
         self.update()
@@ -267,20 +294,21 @@ class Scaler(GradScaler):
         return {"scale": torch.tensor(state["scale"]), "clean": clean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, in place: recorded work reads the factor."""
+        """Restore what `state_dict` returned. The factor changes in place, because CUDA graphs read it."""
         kept = {"scale": float(state["scale"]), "_growth_tracker": int(state["clean"])}
         super().load_state_dict(super().state_dict() | kept)
 
 
 def complete_momentum(optimizer: Optimizer) -> None:
-    """Give parameters of fused SGD that were not trained before a momentum of 0.
+    """Give newly trained parameters of fused SGD a momentum of 0.
 
-    Its kernel needs all buffers or none, and where it skips the first step, it leaves them as they came from memory.
+    Its kernel needs the momentum buffers of all parameters or of none. If it skips the first step, it leaves new
+    buffers uninitialized.
     """
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]
         new = [p for p in trained if optimizer.state[p].get("momentum_buffer") is None]
-        # Without buffers, the first gradients are not dampened.
+        # The first gradients are not dampened if there are no buffers.
         if group["fused"] and group["momentum"] and not (group["dampening"] and len(new) == len(trained)):
             for p in new:
                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)

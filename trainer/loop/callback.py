@@ -1,4 +1,4 @@
-"""Callbacks: events around each level of the training loop, and exceptions that end a level early."""
+"""Callbacks: events at each level of the training loop, and exceptions that end a level early."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from inspect import getattr_static
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NewType, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import parse_params, settings
 from augment.support.errors import UserError, suggest
@@ -19,16 +19,13 @@ from augment.support.lazy_torch import Tensor, nn
 
 if TYPE_CHECKING:
     from augment.data.dataset import ImageRef
-    from trainer.loop.learner import Learner as Learner
-else:
-    Learner = NewType("Learner", object)  # in annotations alone, here and elsewhere
 
 
 class Cancel(Exception):  # noqa: N818  (not an error)
-    """Base of the exceptions by which a callback leaves a level of the loop cleanly; its after event still runs.
+    """Base of the exceptions with which a callback leaves a level of the loop cleanly. Its after event still runs.
 
-    If it is raised in that event, or anywhere else outside the level, it is an error like any other. Of several ranks,
-    all have to raise it at the same time; see `trainer.loop.ranks.Ranks.agree`.
+    Outside its level, also in the after event, it is an error like any other. All ranks have to raise it at the same
+    time, see `trainer.loop.ranks.Ranks.agree`.
     """
 
 
@@ -41,7 +38,7 @@ class CancelEpoch(Cancel):
 
 
 class CancelTrain(Cancel):
-    """End the pass over the training data; validation follows."""
+    """End the pass over the training data. Validation follows."""
 
 
 class CancelValidate(Cancel):
@@ -49,11 +46,11 @@ class CancelValidate(Cancel):
 
 
 class CancelBatch(Cancel):
-    """Continue with the next batch; a step that was due with this one is skipped, as by `CancelStep`."""
+    """Continue with the next batch. If a step was due, it is skipped as with `CancelStep`."""
 
 
 class CancelStep(Cancel):
-    """Skip the optimizer's step; the gradients are kept and add up."""
+    """Skip the optimizer's step. Its gradients are added to the next ones."""
 
 
 CANCELS: Mapping[str, type[Cancel]] = {
@@ -64,7 +61,7 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Levels by words in the names of other libraries' hooks; the first one counts.
+# Levels by words in the hook names of other libraries. The first match counts.
 _LEVELS = {
     "batch": "batch",
     "step": "step",
@@ -77,35 +74,35 @@ EVENTS = tuple(f"{when}_{level}" for level in CANCELS for when in ("before", "af
 
 
 class Phase(IntEnum):
-    """When a callback runs at each event: callbacks of a phase run in the order in which they are given.
+    """The phases in which callbacks run at each event. Within a phase, they run in the order in which they are given.
 
-    An integer in between is a phase of its own: `order = 70` runs after what draws, and before what shows.
+    Integers in between also work. `order = 70` runs after `DRAW` and before `SHOW`.
     """
 
-    FIRST = -20  # changes what others see, such as the model's statistics
-    MEASURE = -10  # measures, and sets what a batch is trained with
+    FIRST = -20  # changes what other callbacks see, such as the model's statistics
+    MEASURE = -10  # measures, and sets the hyperparameters of a batch
     DEFAULT = 0
-    SAVE = 50  # writes what a resumed run needs
+    SAVE = 50  # writes checkpoints
     DRAW = 60  # draws, and sends to trackers
     SHOW = 80  # prints, and reports
-    LAST = 100  # may end the fit: callbacks after one that does miss the event
+    LAST = 100  # may end the fit, so that later callbacks miss the event
 
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What callbacks, such as experiment trackers, may want to know about the run that a fit is part of.
+    """Describes the run that a fit belongs to, for callbacks such as experiment trackers.
 
     Attributes:
         config: the whole configuration as plain values.
-        group: name of the sweep that the run is part of.
-        name: what people call the run; empty: it has only the name of its folder.
-        tags: its tags.
-        val_files: the validation images, in the order of their indices; empty: unknown.
-        validation: what scores of the validation depend on, as plain values by the names of settings.
-        notes: sentences about the model that people should read.
-        began: when the run began, on the clock of `time.monotonic`.
-        folder: where callbacks write; None: nowhere.
-        classes: names of classes, labels or numbers; empty: the names that the training data have.
+        group: name of the run's sweep. None: the run belongs to no sweep.
+        name: name of the run. Empty: the name of its folder.
+        tags: tags of the run.
+        val_files: the validation images, in the order of their indices. Empty: unknown.
+        validation: settings that validation scores depend on, as plain values by name.
+        notes: sentences about the model for the user.
+        began: when the run began, by `time.monotonic`.
+        folder: where callbacks write. None: they write nothing.
+        classes: names of classes, labels or numbers. Empty: the names in the training data.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -121,20 +118,23 @@ class RunDescription:
 
 
 class Callback:
-    """Base of all callbacks. Override the events you need; each receives the learner and may read all of it.
+    """Base of all callbacks. Override the events you need.
 
-    A callback that keeps a state between batches or epochs names it in `saves`, so that a resumed run equals one that
-    was never stopped. `learner.run` describes the run that the fit is part of.
+    Each event receives the `trainer.Learner`. Its type is not declared here, because the learner's module imports this
+    one. Annotate it as `trainer.Learner` in your own callbacks.
+
+    If a callback has a state between batches or epochs, list its attributes in `saves`. Otherwise, a resumed run
+    differs from an uninterrupted one.
 
     Attributes:
-        order: callbacks run in ascending order, equal ones in the order they were given; see `Phase`.
+        order: callbacks run in ascending order, see `Phase`.
         saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
-        main_only: whether it only writes, prints or tracks, so that only rank 0 has it. Any other
-            callback runs on all ranks, and must make the same decisions on all; see `trainer.loop.ranks`.
+        main_only: whether only rank 0 has the callback, because it only writes, prints or sends. Other callbacks run on
+            all ranks, and must make the same decisions there, see `trainer.loop.ranks`.
         per_rank: whether its state differs between ranks.
-        tracks: whether it only sends what happens to an experiment tracker, so that two configurations that differ in
-            it alone count as the same.
-        reason: why it ended the fit before its last epoch; empty if it did not.
+        tracks: whether it only sends data to an experiment tracker. Configurations that differ only in such callbacks
+            count as the same.
+        reason: why the callback ended the fit early. Empty: it did not.
     """
 
     order: ClassVar[int] = Phase.DEFAULT
@@ -144,58 +144,58 @@ class Callback:
     tracks: ClassVar[bool] = False
     reason: str = ""
 
-    def before_fit(self, learner: "Learner") -> None:
-        """Before anything else, once."""
+    def before_fit(self, learner: Any) -> None:
+        """Runs once, before anything else."""
 
-    def before_epoch(self, learner: "Learner") -> None:
-        """Before each epoch; `learner.epoch` is its number, from 0."""
+    def before_epoch(self, learner: Any) -> None:
+        """Runs before each epoch. `learner.progress.epoch` counts from 0."""
 
-    def before_train(self, learner: "Learner") -> None:
-        """Before the pass over the training data, also if a resumed epoch has little or nothing left of it."""
+    def before_train(self, learner: Any) -> None:
+        """Runs before the pass over the training data, even if a resumed epoch has no batches left."""
 
-    def before_validate(self, learner: "Learner") -> None:
-        """Before the pass over the validation data; `learner.training` is false until after_validate."""
+    def before_validate(self, learner: Any) -> None:
+        """Runs before the pass over the validation data. `learner.training` is false until after_validate."""
 
-    def before_batch(self, learner: "Learner") -> None:
-        """Before the forward pass, in training and validation; `learner.batch` is set."""
+    def before_batch(self, learner: Any) -> None:
+        """Runs before the forward pass, in training and validation. `learner.batch` is set."""
 
-    def before_step(self, learner: "Learner") -> None:
-        """Between the backward pass and the optimizer's step; gradients may be changed in place."""
+    def before_step(self, learner: Any) -> None:
+        """Runs between the backward pass and the optimizer's step. Gradients may be changed in place."""
 
-    def after_step(self, learner: "Learner") -> None:
-        """After the optimizer's step."""
+    def after_step(self, learner: Any) -> None:
+        """Runs after the optimizer's step."""
 
-    def after_batch(self, learner: "Learner") -> None:
-        """After a batch, in training and validation; `learner.output` and `learner.loss` are set, on the device.
+    def after_batch(self, learner: Any) -> None:
+        """Runs after each batch, in training and validation. `learner.output` and `learner.loss` are on the device.
 
-        The next batch may overwrite them: clone what you keep.
+        The next batch may overwrite them. Clone what you keep.
         """
 
-    def after_train(self, learner: "Learner") -> None:
-        """After the pass over the training data."""
+    def after_train(self, learner: Any) -> None:
+        """Runs after the pass over the training data."""
 
-    def after_validate(self, learner: "Learner") -> None:
-        """After the pass over the validation data."""
+    def after_validate(self, learner: Any) -> None:
+        """Runs after the pass over the validation data."""
 
-    def after_epoch(self, learner: "Learner") -> None:
-        """After each epoch, training and validation."""
+    def after_epoch(self, learner: Any) -> None:
+        """Runs after training and validation of each epoch."""
 
-    def after_fit(self, learner: "Learner") -> None:
-        """After everything, once, even if the fit failed; `learner.error` is then set."""
+    def after_fit(self, learner: Any) -> None:
+        """Runs once, after everything else, even if the fit failed. `learner.error` is then set."""
 
     def check(self, model: "nn.Module") -> None:
-        """Check, before anything is written, that the callback works with a model on the device "meta".
+        """Check the settings of the callback before the run writes anything. The model is on the device "meta".
 
         Raises:
-            UserError: names the key path, what was given and what is allowed.
+            UserError: a setting does not work. The message starts with its key.
         """
 
-    def evaluated_state(self, learner: "Learner") -> "dict[str, Tensor] | None":
-        """Return the state of the model that validation scores, if it differs from the one that is trained."""
+    def evaluated_state(self, learner: Any) -> "dict[str, Tensor] | None":
+        """Return the state of the model that is validated, if it differs from the trained one."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, as plain values and tensors."""
+        """Return the state for a resumed run, as plain values and tensors."""
         return {name.lstrip("_"): getattr(self, name) for name in self.saves}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -205,7 +205,6 @@ class Callback:
 
 
 def handles(callback: Callback, event: str) -> bool:
-    """Return whether the callback overrides the event."""
     return getattr_static(type(callback), event) is not getattr_static(Callback, event)
 
 
@@ -219,9 +218,9 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     for given in checked:
         kind = given if isinstance(given, type) else type(given)
         if not isinstance(given, Callback):
-            what = f"the class {kind.__name__}" if kind is given else f"{given!r:.80}"
-            near = f" Did you mean {kind.__name__}()?" if kind is given else ""
-            raise UserError(f"callbacks: {what} is not allowed.{near} Allowed: objects of subclasses of Callback.")
+            if kind is given:
+                raise UserError(f"callbacks: {kind.__name__} is a class. Pass an object, such as {kind.__name__}().")
+            raise UserError(f"callbacks: {given!r:.80} is not a callback. Pass objects of subclasses of Callback.")
         for name in dir(given):
             hook = name.startswith("on_") and callable(getattr(kind, name, None))
             if (hook or name.startswith(("before_", "after_"))) and name not in EVENTS:
@@ -231,13 +230,13 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
 
 
 def _nearest(hook: str) -> str:
-    """Return the event that is nearest to a hook of another library, such as on_train_epoch_end."""
+    """Return the event that corresponds to a hook of another library, such as on_train_epoch_end."""
     level = next((level for word, level in _LEVELS.items() if word in hook), "fit")
     return f"{'after' if hook.endswith('_end') or 'after' in hook else 'before'}_{level}"
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
-    """Yield callbacks with the names of their states: the class's name, or Name_2 for the second one of a class."""
+    """Yield callbacks with the keys of their states: the class name, or Name_2 for the second one of a class."""
     seen: Counter[str] = Counter()
     for callback in callbacks:
         name = type(callback).__name__
@@ -245,7 +244,7 @@ def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
         yield name if seen[name] == 1 else f"{name}_{seen[name]}", callback
 
 
-# What happens at each level, in order; a word in braces is a level of its own.
+# What happens at each level, in order. A word in braces is a nested level.
 _LOOP: Mapping[str, tuple[str, ...]] = {
     "fit": ("for each epoch:", "{epoch}"),
     "epoch": ("{train}", "{validate}"),
@@ -257,7 +256,7 @@ _LOOP: Mapping[str, tuple[str, ...]] = {
 
 
 def loop_text(callbacks: Iterable[Callback]) -> str:
-    """Return a description of the training loop: a line for each event with its callbacks, indented by level."""
+    """Describe the training loop: one line for each event with its callbacks, indented by level."""
     return "\n".join(_level_lines("fit", 0, tuple(callbacks)))
 
 
@@ -283,9 +282,9 @@ _CALLBACKS: dict[str, type[Callback]] = {}
 
 @cache
 def known_callbacks() -> Mapping[str, type[Callback]]:
-    """Return a read-only view of the registry: name in the configuration -> callback.
+    """Return all configurable callbacks by their key in the configuration.
 
-    Built-in callbacks are those in trainer/callbacks/*.py, and in `callback.py` of the other packages.
+    Built-in callbacks are in `trainer/callbacks/*.py`, and in `callback.py` of other packages.
     """
     package = Path(__file__).parents[1]
     for file in sorted([*package.glob("callbacks/*.py"), *package.glob("*/callback.py")]):
@@ -295,36 +294,34 @@ def known_callbacks() -> Mapping[str, type[Callback]]:
 
 
 def configurable(cls: C) -> C:
-    """Register a callback, a dataclass of settings, for use in the `callbacks` section; GradClip becomes grad_clip."""
+    """Register a callback, a dataclass of settings, for the section `callbacks`. `GradClip` becomes `grad_clip`."""
     _CALLBACKS[name_in_config(cls)] = cls
     return cls
 
 
 def name_in_config(cls: type[Callback]) -> str:
-    """Return the name that a registered callback has in the configuration."""
+    """Return the key of a registered callback in the configuration."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def parse_callbacks(given: object) -> dict[str, dict[str, Any]]:
-    """Check the `callbacks` section, `{name: {setting: value}}`, and return it with all defaults.
+    """Check the section `callbacks`, `{name: {setting: value}}`, and return it with all defaults.
 
-    A callback that is null is omitted, so that `callbacks.plots=null` switches off one of the defaults.
+    A callback that is null is omitted, so `callbacks.plots=null` turns off a default callback.
 
     Raises:
-        UserError: an unknown callback or setting, or a value that is not allowed.
+        UserError: a callback or setting is unknown, or a value is not allowed.
     """
     if not isinstance(given, Mapping):
-        raise UserError(
-            f"callbacks: {given!r} is not allowed. Allowed: a mapping of callbacks, such as grad_clip: {{}}."
-        )
+        raise UserError(f"callbacks: {given!r} is not a mapping. Write callbacks by name, such as grad_clip: {{}}.")
     complete = {}
     known = known_callbacks()
     for name, values in given.items():
         if name not in known:
             raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)}")
         if isinstance(values, bool):
-            allowed = "{}, which adds it, or a mapping of its settings; null, which leaves it out"
-            raise UserError(f"callbacks.{name}: {values} is not allowed. Allowed: {allowed}.")
+            value = "{}" if values else "null"
+            raise UserError(f"callbacks.{name}: {str(values).lower()} is not allowed. Write callbacks.{name}={value}.")
         if values is not None:
             complete[str(name)] = parse_params(settings(known[name]), values, f"callbacks.{name}")
     return complete

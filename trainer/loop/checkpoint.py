@@ -1,4 +1,4 @@
-"""Checkpoint files: their contents, written completely or not at all and read without running code."""
+"""Checkpoint files. They are written completely or not at all, and read without running code."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, contents, dam
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
 
-# Above what PyTorch writes for any model: bytes of the values that are no tensors, which are slow to read.
-_MAX_PICKLE = 2**23
-_MAX_GROUPS = 10_000  # of parameters in an optimizer
+# Limits above the needs of any model. Values that are not in tensors are slow to read.
+_MAX_PICKLE = 2**23  # bytes of values that are not in tensors
+_MAX_GROUPS = 10_000  # parameter groups in an optimizer
 
-# Begins a file of PyTorch before version 1.6.
+# The first bytes of files by PyTorch before version 1.6.
 _OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
-# What makes values of any size out of nothing, or tensors of another kind than a model has.
+# Functions in a pickle that make values of any size from a few bytes, or tensors that no model contains.
 _MAKERS = re.compile(rb"c[\w.]+\n(bytearray|\w*Tensor|_rebuild_(?!tensor|parameter|from_type)\w+)\n")
 
 
 class DamagedError(UserError):
-    """A checkpoint is missing, cut short, or differs from what was written."""
+    """A checkpoint is missing, cut short or damaged."""
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether every part of a file matches its checksum, which PyTorch does not verify."""
+    """Return whether all parts of a file match their checksums, which PyTorch does not verify."""
     try:
         with zipfile.ZipFile(path) as archive:
             return not _oddity(archive, path) and archive.testzip() is None
@@ -48,16 +48,16 @@ def is_whole(path: Path) -> bool:
 
 
 def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
-    """Read what `torch.save` wrote, with its tensors on the device (default: the CPU).
+    """Read a file of `torch.save`, which may contain only plain values and tensors.
 
     Args:
         path: the file.
-        device: where to put the tensors.
-        old: whether a file of PyTorch before version 1.6, which has no checksums, is read as well.
+        device: where to put the tensors. None: the CPU.
+        old: whether to accept files by PyTorch before version 1.6, which have no checksums.
 
     Raises:
-        DamagedError: the file is cut short, or something else.
-        UserError: it is compressed, too large, or holds objects of other types.
+        DamagedError: the file is cut short, or is not a checkpoint.
+        UserError: it is compressed or too large, or contains other objects.
     """
     try:
         with open(path, "rb") as stream:
@@ -77,7 +77,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message would advise loading it anyway
+    except pickle.UnpicklingError as error:  # its message recommends to load the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise _other_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
@@ -85,14 +85,14 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
 
 
 def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
-    """Return why an archive is none of PyTorch's, by its directory alone; empty if it may be one."""
+    """Return why PyTorch did not write an archive, by its directory only. Empty: PyTorch may have written it."""
     entries = archive.infolist()
     if _directory(path) != archive.start_dir:
-        return "it holds more than one archive"
+        return "it contains more than one archive"
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
-        return "it is compressed, and those of PyTorch never are"
+        return "it is compressed, but PyTorch never compresses checkpoints"
     if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
-        return f"it holds more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
+        return f"it contains more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
     return ""
 
 
@@ -101,9 +101,9 @@ def _is_pickle(name: str) -> bool:
 
 
 def _directory(path: Path) -> int:
-    """Return where PyTorch finds the directory of an archive, -1 for one with a second end.
+    """Return the offset at which PyTorch finds the directory of an archive, or -1 if the archive has two ends.
 
-    Python also accepts others, such as archives behind other data.
+    Python also accepts other files, such as an archive after other data.
     """
     with open(path, "rb") as stream:
         start = stream.seek(-98, os.SEEK_END)
@@ -119,41 +119,45 @@ def _check_makers(content: bytes, path: Path) -> None:
 
 
 def _other_types(path: Path, what: str) -> UserError:
-    return UserError(f"{path}: not a checkpoint: it holds more than plain values and tensors{what}.")
+    return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}.")
 
 
 def check_tensors(tensors: Iterable[object], path: Path) -> None:
-    """Check that values are tensors that are no larger than what their file holds of them.
+    """Check that values are tensors, and that their file contains all their numbers.
 
     Raises:
-        UserError: one is something else, or repeats its numbers.
+        UserError: a value is not a dense tensor, or repeats its numbers.
     """
     for value in tensors:
         if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
-            raise UserError(f"{path}: holds other types than a checkpoint does.")
+            raise _wrong_types(path)
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
-            raise UserError(f"{path}: holds a tensor that is larger than its file.")
+            raise UserError(f"{path}: contains a tensor that is larger than its file.")
+
+
+def _wrong_types(path: Path) -> UserError:
+    return UserError(f"{path}: contains values of types that no checkpoint contains.")
 
 
 LAST, BEST = "last.pt", "best.pt"
 
-# Version of the file format. Increase it with every change to the classes below, or to the states inside them.
+# Version of the file format. Increase it when the classes below or the states inside them change.
 FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitState:
-    """The content of last.pt: all that a resumed fit needs to equal one that never stopped."""
+    """The content of last.pt: everything that a resumed fit needs to equal an uninterrupted one."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
-    model: dict[str, Tensor]  # state of the model as it is trained
+    model: dict[str, Tensor]  # state of the trained model
     optimizer: dict[str, Any]
-    gradients: dict[str, Tensor]  # gradients that no step has used yet, by the names of their parameters
+    gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
-    callbacks: dict[str, dict[str, Any]]  # states of the callbacks, by the names from `trainer.loop.callback.named`
+    callbacks: dict[str, dict[str, Any]]  # states by the names from `trainer.loop.callback.named`
     random: dict[str, Any]  # states of the random generators, see `random_state`
-    # What ranks 1, 2, ... have of their own: the keys gradients, loader, random, the model's buffers within a step, and
-    # the callbacks that say so (`trainer.loop.callback.Callback.per_rank`)
+    # States of ranks 1, 2, ... that differ from rank 0: gradients, loader, random, the model's buffers within a step,
+    # and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
     others: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -162,7 +166,7 @@ class FitState:
         return 1 + len(self.others)
 
     def on(self, rank: int) -> FitState:
-        """Return the state as a rank has it; as rank 0, if there was no such rank."""
+        """Return the state for a rank. A rank that did not exist gets the state of rank 0."""
         if not 0 < rank < self.ranks:
             return self
         own = dict(self.others[rank - 1])
@@ -172,11 +176,11 @@ class FitState:
 
 @dataclass(frozen=True, kw_only=True)
 class BestModel:
-    """The content of best.pt: the model of the best epoch as it was validated, and what it achieved."""
+    """The content of best.pt: the validated model of the best epoch, and its scores."""
 
     model: dict[str, Tensor]
     row: dict[str, float]
-    # What the task's meter keeps of each validation image, by field; None if there was no validation
+    # Values that the task's meter keeps for each validation image, by field. None: the epoch had no validation.
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
@@ -189,13 +193,19 @@ log = logging.getLogger(__name__)
 
 
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
-    """Write a state; until it is complete, readers see the old file; keep some, as last.1.pt (the newest) and so on."""
+    """Write a state. Readers see the old file until the new one is complete.
+
+    Args:
+        state: the state.
+        path: the file.
+        keep: number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
+    """
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
                 torch.save({"format": FORMAT, **vars(state)}, file)
             except RuntimeError as error:
-                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # hidden by an error of PyTorch
+                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # an error of PyTorch hides the cause
                     raise error.__context__ from None
                 raise
         for number in range(keep, 1, -1):
@@ -210,12 +220,12 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
 
 
 def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
-    """Read a state, with its tensors on the device (default: the CPU).
+    """Read a state, with its tensors on the device. None: the CPU.
 
-    If the file of a fit is damaged, the newest undamaged file before it is read instead, with a warning.
+    If last.pt is damaged, the newest undamaged older file is read instead, with a warning.
 
     Raises:
-        UserError: no such file, or not a checkpoint of this kind and format.
+        UserError: the file is missing, or is not a checkpoint of this kind and format.
     """
     try:
         return _load(path, kind, device)
@@ -224,7 +234,7 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
         if kind is not FitState or (older := next(filter(is_whole, existing), None)) is None:
             raise
         state = _load(older, kind, device)
-        log.warning("%s The one before it is used: %s.", error, older.name)
+        log.warning("%s An older checkpoint is used instead: %s.", error, older.name)
         return state
 
 
@@ -242,18 +252,18 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
-            f"{path}: a checkpoint of format {found}, but this version needs format {FORMAT}. "
-            "Allowed: the version that wrote it, or a new run."
+            f"{path}: has format {found}, but this version reads format {FORMAT}. Use the version that wrote it, or "
+            "start a new run."
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not what a {LAST if kind is FitState else BEST} holds.")
+        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST}.")
     _check_types(state, path)
     return kind(**state)
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of everything that the writer of a file could choose, so that no tool fails on them."""
+    """Check the types of all values, so that no tool fails on a file by a stranger."""
     with contents(path):
         check_tensors(_tensors_in(state), path)
     names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -272,12 +282,12 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
         and all(isinstance(value, int | float) for value in state.get("row", {}).values())
     )
     if not plain:
-        raise UserError(f"{path}: holds other types than a checkpoint does.")
+        raise _wrong_types(path)
     check_tensors((value for kept in tensors for value in kept.values()), path)
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in plain values; values that are shared count as often as they are reached."""
+    """Yield all tensors in plain values. A shared value counts each time that it is reached."""
     waiting, found = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()
@@ -291,31 +301,34 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of a tensor that a state and a network do not both have, in the same shape; empty: they fit."""
+    """Return the name of a tensor whose shapes in a state and a network differ, or that one of them lacks.
+
+    The name is empty if the state fits the network.
+    """
     theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
     return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of PyTorch's generators: that of the CPU, and that of the device if it is a GPU."""
+    """Return the states of PyTorch's random generators on the CPU, and on the device if it is a GPU."""
     cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore what `random_state` returned, also for a GPU with another number."""
-    # Generators take their states from the host, wherever the checkpoint's tensors were put.
+    """Restore what `random_state` returned, also on another GPU."""
+    # Generators read their states from host memory.
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"][0].cpu(), device)
 
 
 def to_host(value: Any) -> Any:
-    """Return a copy of plain values with their tensors in the host's memory."""
+    """Return a copy of plain values, with their tensors in host memory."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        copied = copy(value)  # with the attributes of a module's state
+        copied = copy(value)  # keeps the attributes of a module's state
         copied.update((key, to_host(one)) for key, one in value.items())
         return copied
     if isinstance(value, list | tuple):

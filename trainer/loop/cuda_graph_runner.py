@@ -1,4 +1,4 @@
-"""The work of a batch, recorded as CUDA graphs: passes, and the optimizer's step with the learning rate in a tensor."""
+"""Runners that record passes and steps as CUDA graphs, and runners for several ranks."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -9,35 +9,34 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from augment.pipeline.batch import Batch
-from trainer.loop.batch_runner import Pass, Runner, complete_momentum
-from trainer.loop.callback import Learner
+from trainer.loop.batch_runner import LearnerParts, Pass, Runner, complete_momentum
 from trainer.loop.cuda_graphs import CudaBackend, Graphs, Tensors, capturable
 from trainer.optim.optimizers import IMPLEMENTATION
 
 
 class Recorded(Runner):
-    """Records each kind of work, which changes no result. Gradients keep their memory, and results have no history.
+    """Records passes and steps as CUDA graphs. Gradients keep their memory, and results have no autograd history.
 
-    If the optimizer allows it, the learning rate of each group becomes a scalar tensor that is filled, not replaced
-    (`trainer.optim.optimizers.set_value`); a number that replaces it is copied into it. The step is recorded once the
-    other settings have stayed the same for some steps; a scheduled setting keeps it eager. So does a scaler.
+    If the optimizer allows it, the learning rate of each parameter group becomes a scalar tensor. A new rate is copied
+    into this tensor (`trainer.optim.optimizers.set_value`). The step is recorded once the other settings have been
+    constant for some steps. It runs eagerly if another setting has a schedule, or with a scaler.
     """
 
-    def __init__(self, learner: "Learner", graphs: Graphs) -> None:
+    def __init__(self, learner: LearnerParts, graphs: Graphs) -> None:
         super().__init__(learner)
         self._graphs = graphs
         self._records_step = capturable(self._optimizer) and self.scaler is None
-        # The original options, so that saved states load anywhere.
+        # Saved states contain the original options, so that they load on any device.
         defaults = self._optimizer.defaults
         self._how = {name: defaults[name] for name in IMPLEMENTATION if name in defaults}
         self._rates: list[Tensor] = []
         self._settings: Hashable = None
-        self._first: Tensor | None = None  # the gradient that recorded work adds to
+        self._first: Tensor | None = None  # the first gradient that recorded passes add to
         self._arrange()
         self._optimizer.register_load_state_dict_post_hook(lambda _: self._arrange())
 
     def enter(self, kind: str) -> None:
-        """Begin a pass: what was recorded of another model is discarded."""
+        """Begin a pass, and discard the graphs of a model that has changed."""
         self._graphs.enter(kind, self._model)
 
     def step(self) -> None:
@@ -59,7 +58,7 @@ class Recorded(Runner):
         super().forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state with plain rates and the original options."""
+        """Return the state with learning rates as numbers, and with the original options."""
         state = super().state_dict()
         if self._records_step:
             groups = state["param_groups"]
@@ -67,7 +66,7 @@ class Recorded(Runner):
         return state
 
     def _run(self, kind: str, work: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
-        if kind == "train":  # a callback may have replaced the gradients that recorded work adds to
+        if kind == "train":  # a callback may have replaced the gradients that recorded passes add to
             parameters = (p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad)
             gradient = next((p.grad for p in parameters), None)
             if self._first is not None and gradient is not self._first:
@@ -76,7 +75,7 @@ class Recorded(Runner):
         return self._graphs.run(kind, work, *inputs)
 
     def _backward(self, loss: Tensor) -> None:
-        """Add all gradients in a few launches: autograd needs one for each, a tenth of the step for a small batch."""
+        """Add all gradients in a few launches. Autograd needs one for each: 10% of the step for a small batch."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
         pairs = [(p, gradient) for p, gradient in zip(parameters, found, strict=True) if gradient is not None]
@@ -97,7 +96,7 @@ class Recorded(Runner):
         return ()
 
     def _arrange(self) -> None:
-        """Make the optimizer recordable; this is repeated after a state was loaded, which replaces its tensors."""
+        """Make the optimizer recordable. Loading a state replaces its tensors, so this is then repeated."""
         self._graphs.forget()
         self._settings = self._first = None
         if not self._records_step:
@@ -138,27 +137,26 @@ def _settings(optimizer: Optimizer) -> Hashable:
 
 
 class Ranked(Runner):
-    """Adds to a runner that gradients are those of all ranks, and the running statistics of norms their mean.
+    """Adds up the gradients of all ranks, and averages the running statistics of norms over them.
 
-    A parameter that this rank has not used counts as if its gradient were 0: all ranks add up the same ones.
+    An unused parameter has the gradient 0, so that all ranks exchange the same tensors.
     """
 
     def enter(self, kind: str) -> None:
-        """Begin a pass."""
+        """Begin a pass, and find the statistics that norms update in training."""
         super().enter(kind)
-        # What norms gather in training, which differs between ranks until it is averaged.
         names, modules = ("running_mean", "running_var"), [m for m in self._model.modules() if m.training]
         found = (getattr(module, name, None) for module in modules for name in names)
         self._statistics = [value for value in found if isinstance(value, Tensor)]
 
     def train(self, batch: Batch, share: float) -> Pass:
-        """Run this rank's part of a batch."""
+        """Run the forward and backward pass of this rank's part of a batch."""
         self._batch_share = batch.share
         return super().train(batch, share)
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Add up the gradients of a step; if it is cancelled, rank 0 alone keeps the sum."""
+        """Add up the gradients of a step. If it is cancelled, only rank 0 keeps the sum."""
         for p in self.parameters.values():
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -176,11 +174,11 @@ class Ranked(Runner):
 
 
 class RankedRecorded(Ranked, Recorded):
-    """Records what each rank does; the exchanges in between are not recorded."""
+    """Records the work of each rank, but not the exchanges between ranks."""
 
 
-def make_runner(learner: "Learner") -> Runner:
-    """Return what does the work of a learner's batches: recorded on a GPU, unless the settings say otherwise."""
+def make_runner(learner: LearnerParts) -> Runner:
+    """Return the runner for a learner. On a GPU, it records CUDA graphs, unless the settings turn this off."""
     ranked = learner.ranks.size > 1
     fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")
     if learner.settings.graph and learner.device.type == "cuda" and fixed:

@@ -1,7 +1,7 @@
-"""CUDA graphs: the GPU's work for a batch is recorded once and then started by a single call.
+"""CUDA graphs: the GPU work of a batch is recorded once, and then started with a single call.
 
-A network of a few hundred small kernels keeps Python busier than the GPU. Recording does not change the results:
-batches before it are ordinary steps, recording itself executes nothing, and every batch after it is a replay.
+Without them, launching hundreds of small kernels takes Python longer than the GPU needs to run them. Recording does not
+change the results. The first batches run eagerly, recording executes nothing, and later batches are replays.
 """
 
 import logging
@@ -20,31 +20,30 @@ from torch.optim import SGD, Optimizer
 from augment.support.errors import first_line
 from augment.support.torch_versions import end_allocating
 
-# Results of a piece of work.
 Tensors = tuple[Tensor, ...]
 Work = Callable[..., Tensors]
 
-# Number of batches of a shape that run eagerly before it is recorded. Meanwhile, cuDNN chooses algorithms, cuBLAS
-# allocates workspaces, torch.compile compiles, and the optimizer creates its state.
+# Number of eager batches of each shape before it is recorded. During these, cuDNN chooses algorithms, cuBLAS allocates
+# workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
-# Number of attempts to record work, as another thread that waits for the whole GPU ends any recording, in any mode.
-# DALI does so in a thread that frees a batch once its last tensor is gone. More than two: an attempt that cuDNN took
-# part in can leave an error behind, which the next one reports as its own.
+# Number of attempts to record. If another thread waits for the whole GPU, any recording fails, in any mode. DALI does
+# so in a thread that frees a batch after its last tensor. Two attempts are too few: a failed attempt with cuDNN can
+# leave an error behind, which the next attempt reports.
 ATTEMPTS = 4
 
 log = logging.getLogger(__name__)
 
 
 class UncapturableError(Exception):
-    """Work could not be recorded; the message says why."""
+    """Work could not be recorded. The message states the cause."""
 
 
 class CudaBackend:
-    """Records with `torch.cuda.graph`, on a stream of its own, into memory pools.
+    """Records with `torch.cuda.graph`, on a separate stream, into memory pools.
 
-    In a pool, the results of a graph are safe from graphs that are recorded later, but not from earlier ones: their
-    replays write to memory that was free when they were recorded.
+    A replay writes to memory that was free when its graph was recorded. So it may overwrite the results of graphs that
+    were recorded later in the same pool, but not of earlier ones.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -52,24 +51,25 @@ class CudaBackend:
         self._renew()
 
     def aside(self, work: Callable[[], Tensors]) -> Tensors:
-        """Run work on the stream that records."""
+        """Run work on the recording stream."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
                 return work()
-        finally:  # also if it fails, or cancels: what it has begun uses memory of the current stream
+        finally:  # also after an error, because kernels that have started use memory of the current stream
             current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:
-        """Record work without executing it; return a function that replays it, and the results that it writes to.
+        """Record work without executing it. Return a function that replays it, and the tensors with its results.
 
         Args:
             work: the work to record.
-            memory: name of a pool; a replay may overwrite the results of others in the same pool, and of no others.
+            memory: name of a pool. A replay may overwrite results in the same pool only.
 
         Raises:
-            UncapturableError: the work, or another thread, does what a graph cannot do, such as waiting for the GPU.
+            UncapturableError: the work or another thread does something that graphs do not allow, such as waiting for
+                the GPU.
         """
         graph = torch.cuda.CUDAGraph()
         if memory not in self._pools:
@@ -79,8 +79,8 @@ class CudaBackend:
         random = generator.clone_state()
         handled = sys.exception()
         try:
-            # The outer context restores the stream even if ending a failed recording fails. The mode lets DALI's
-            # threads allocate memory meanwhile.
+            # The outer context restores the stream even if ending a failed recording fails. The mode allows DALI's
+            # threads to allocate memory during the recording.
             with (
                 torch.cuda.stream(self._stream),
                 torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
@@ -93,7 +93,6 @@ class CudaBackend:
         return graph.replay, results
 
     def wait(self) -> None:
-        """Wait for the GPU."""
         torch.cuda.synchronize(self._device)
 
     @property
@@ -101,13 +100,13 @@ class CudaBackend:
         return torch.cuda.current_device() if self._device.index is None else self._device.index
 
     def _renew(self) -> None:
-        # Higher priority than the pipelines, whose batches are prefetched.
+        # The priority is higher than the priority of the pipelines, whose batches are prefetched.
         self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
         self._pools: dict[str, Any] = {}
 
     def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
-        """Clean up after a failed recording: a memory pool, a generator and a stream that are still recording."""
-        with suppress(RuntimeError):  # unless it has ended
+        """Stop the memory pool, the generator and the stream of a failed recording, which would still record."""
+        with suppress(RuntimeError):  # the recording has already ended
             end_allocating(self._index, pool)
         generator.graphsafe_set_state(random)
         self._renew()
@@ -116,7 +115,7 @@ class CudaBackend:
 
 @dataclass(eq=False)
 class _Shape:
-    """The recording of one kind of work with inputs of one shape, if there is one yet."""
+    """One kind of work with inputs of one shape, and its recording if there is one yet."""
 
     seen: int = 0
     replay: Callable[[], None] | None = None
@@ -125,10 +124,10 @@ class _Shape:
 
 
 class Graphs:
-    """Records each kind of work once for each shape of its inputs, and replays it from then on.
+    """Records each kind of work once per shape of its inputs, and replays it from then on.
 
-    A recording that fails is tried again with the next batch. A kind that cannot be recorded runs eagerly, and one line
-    in the log says why.
+    After a failed recording, the next batch tries again. If a kind of work cannot be recorded, it runs eagerly, and one
+    line in the log states the cause.
     """
 
     def __init__(self, backend: CudaBackend, warm_up: int = WARM_UP) -> None:
@@ -139,7 +138,7 @@ class Graphs:
         self._failures: Counter[str] = Counter()
 
     def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
-        """Run a piece of work: eagerly, recorded, or replayed."""
+        """Run work: eagerly, or recorded and replayed."""
         shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
         key = kind, (shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         shape = self._shapes.setdefault(key, _Shape())
@@ -153,7 +152,7 @@ class Graphs:
         return _detached(shape.results)
 
     def enter(self, kind: str, model: nn.Module) -> None:
-        """Begin a pass: discard what was recorded with other or otherwise frozen weights, or layers in another mode."""
+        """Begin a pass, and discard recordings with other weights, other frozen parameters or other layer modes."""
         model_now = _identity(model)
         if self._models.get(kind) != model_now:
             if kind in self._models:
@@ -163,7 +162,7 @@ class Graphs:
             self._models[kind] = model_now
 
     def forget(self, kind: str | None = None) -> None:
-        """Discard the recordings of a kind, or all recordings; the next batches warm up again."""
+        """Discard the recordings of a kind, or all recordings. The next batches warm up again."""
         keys = [key for key in self._shapes if kind in (None, key[0])]
         if any(self._shapes[key].replay for key in keys):
             self._backend.wait()
@@ -175,14 +174,15 @@ class Graphs:
         kind = key[0]
         if shape.seen < self._warm_up or self._failures[kind] == ATTEMPTS:
             return False
-        # Keep the given strides, so that images stay in channels_last memory.
+        # Copies keep the strides, so that images stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
-        # Passes share a pool, as no two of them belong to the same batch. The step runs between a pass and its readers.
+        # Passes share a pool, because a batch has only one pass. A step has its own pool, because callbacks read the
+        # results of the pass after it.
         memory = "step" if kind == "step" else "pass"
         try:
             shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
         except UncapturableError as error:
-            # Earlier recordings draw random numbers from a generator that is no longer in use.
+            # Earlier recordings use a random generator that was replaced.
             self._shapes = {key: _Shape(shape.seen) for key, shape in self._shapes.items()}
             self._failures[kind] += 1
             if self._failures[kind] == ATTEMPTS:
@@ -193,24 +193,24 @@ class Graphs:
 
 
 def _identity(model: nn.Module) -> Hashable:
-    """Return what a recorded pass depends on in a model: the addresses of its tensors, and the mode of each layer."""
+    """Return the parts of a model that recorded passes depend on: the addresses of its tensors, and all layer modes."""
     tensors = tuple((p.data_ptr(), p.requires_grad) for p in model.parameters())
     buffers = tuple(buffer.data_ptr() for buffer in model.buffers())
     return tensors, buffers, tuple((id(module), module.training) for module in model.modules())
 
 
 def _detached(results: Tensors) -> Tensors:
-    # New objects, by which callbacks distinguish batches; without the history, whose nodes belong to a stream.
+    # Callbacks distinguish batches by these new objects. They have no autograd history, whose nodes belong to a stream.
     return tuple(value.detach() for value in results)
 
 
 def _failure(error: BaseException, handled: BaseException | None = None) -> UncapturableError:
-    """Return what to raise for an error while recording: by the first one, as ending a failed recording fails, too.
+    """Return the error to raise for a failed recording: the first one, because ending the recording fails as well.
 
-    Only the errors since `handled` count, which the caller of the recording was handling.
+    Errors up to `handled`, which the caller was already handling, do not count.
 
-    What the failed work has left in its frames is dropped: where a part of its autograd graph is left, the gradients of
-    the next recording would be added on the stream of this one.
+    The frames of the failed work are cleared. If a part of its autograd graph survived, the next recording would add
+    its gradients on the stream of this one.
     """
     clear_frames(error.__traceback__)
     while error.__context__ not in (None, handled):
@@ -222,10 +222,9 @@ def _failure(error: BaseException, handled: BaseException | None = None) -> Unca
 def capturable(optimizer: Optimizer) -> bool:
     """Return whether an optimizer's step may be recorded.
 
-    It may if the step does the same to the same tensors each time, with the learning rate in a tensor. Of PyTorch's
-    optimizers, these are the ones with the option `capturable`, and SGD, whose fused kernel accepts such a rate. Others
-    declare it with the class attribute `capturable = True`; an option of that name is not enough: timm's optimizers
-    have it and still read values in Python.
+    Each step must do the same work on the same tensors, with the learning rate in a tensor. PyTorch's optimizers with
+    the option `capturable` do so, and SGD, whose fused kernel accepts such a rate. Other optimizers need the class
+    attribute `capturable = True`. The option is not enough: timm's optimizers have it, but read values in Python.
     """
     if type(optimizer).__module__.startswith("torch.optim."):
         return type(optimizer) is SGD or "capturable" in optimizer.defaults

@@ -1,4 +1,4 @@
-"""The training loop, as nested small methods; everything else that happens during training is a callback."""
+"""The training loop, as small nested methods. Callbacks do everything else."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,10 +14,10 @@ from augment.pipeline.batch import Batch
 from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
-from trainer.loop.counts import Counts, Position, make_optimizer
 from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.iterable import as_loader
-from trainer.loop.objective import Objective, by_name, check_names, losses_of
+from trainer.loop.objective import Objective, by_name, check_names, losses_of, make_optimizer
+from trainer.loop.progress import FitProgress, Position
 from trainer.loop.ranks import current
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.registry import task_named
@@ -32,37 +32,40 @@ _START, _OBJECTIVE = Position(), Objective()
 
 
 def default_optimizer(model: nn.Module) -> Optimizer:
-    """Return AdamW with PyTorch's defaults."""
     return AdamW(model.parameters())
 
 
-class Learner(Counts):
-    """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
+class Learner:
+    """Trains a model.
 
-    If work is recorded (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and gradients; clone
-    what you keep. `batch` is always the loader's own.
+    Each attribute is assigned in one method only, so that its origin is easy to find.
+
+    With CUDA graphs (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and the gradients. Clone
+    what you keep. `batch` always comes from the loader.
 
     Args:
-        model: maps (N, 3, height, width) images to (N, classes) outputs; moved to the device, in channels_last memory.
+        model: maps (N, 3, height, width) images to (N, classes) outputs. It is moved to the device, in channels_last
+            memory.
         train_loader: training batches: a loader, or any iterable of `(images, targets)`.
-        val_loader: validation batches; None: there is no validation.
-        settings: settings of the loop; None: the defaults.
-        optimizer: makes the optimizer from the model, after the model was moved; or a mapping of several by name.
-        objective: the task, its losses and training steps; see `trainer.loop.objective`.
+        val_loader: validation batches, in the same form. None: no validation.
+        settings: settings of the loop. None: the defaults.
+        optimizer: a function that makes the optimizer from the moved model, or a mapping of several by name.
+        objective: the task, its losses and training steps, see `trainer.loop.objective`.
         callbacks: see `trainer.loop.callback`.
-        run: the run that the fit is part of, for callbacks.
+        run: describes the run to callbacks.
 
     Attributes:
-        ranks: the processes that train the model together; see `trainer.loop.ranks`.
-        optimizers, runners, training_steps: by name; a single optimizer has an empty name.
-        optimizer, runner, training_step: the current ones. Runners do the work of batches; see
+        progress: epochs, batches and steps so far and in total, see `trainer.loop.progress`.
+        ranks: the processes that train the model together, see `trainer.loop.ranks`.
+        optimizers, runners, training_steps: by name. A single optimizer has an empty name.
+        optimizer, runner, training_step: the current ones. A runner computes passes and steps, see
             `trainer.loop.batch_runner`.
 
     Raises:
-        UserError: a loader, callback or optimizer is of another type, or a callback has an unknown event.
+        UserError: a loader, callback or optimizer has a wrong type, or a callback has an unknown event.
     """
 
-    # Makes what does the work of batches for the current optimizer.
+    # Makes the runner of the current optimizer.
     make_runner: Callable[["Learner"], Runner] = staticmethod(make_runner)
 
     def __init__(
@@ -87,8 +90,9 @@ class Learner(Counts):
         self.optimizers = {name: make_optimizer(make, self.model) for name, make in by_name(optimizer).items()}
         self.training_steps = by_name(objective.training_step)
         check_names(self.training_steps, self.optimizers)
-        self.train_loader = as_loader(train_loader, "train_loader", self.device)
+        self.train_loader = as_loader(train_loader, "train_loader", self.device, self.settings.accumulate)
         self.val_loader = as_loader(val_loader, "val_loader", self.device)
+        self.progress = FitProgress(self.settings, self.train_loader)
         self.run = run or RunDescription()
         self.folder = self.run.folder
         self.classes = self.run.classes or tuple(getattr(self.train_loader, "classes", ()))
@@ -104,44 +108,50 @@ class Learner(Counts):
 
     # --- the loop ---
 
-    def fit(self, start: Position = _START) -> None:
-        """Train from `start`, by default from the beginning, to the last epoch."""
-        self._advance(start)
+    def fit(self, start: Position = _START, *, steps: int | None = None) -> None:
+        """Train to the end of the fit.
+
+        Args:
+            start: where to start, as `restore` returns it.
+            steps: length of the fit in optimizer steps; None: as in the settings.
+        """
+        self.progress.start(start, steps)
         self._run_all(None, self._fit, *(partial(callback.after_fit, self) for callback in self.callbacks))
 
     def _fit(self) -> None:
         try:
             self._notify("before_fit")
-            for epoch in range(self.position.epoch, self.epochs):
-                self._epoch(epoch)
-            self.ranks.gather(None)  # so that one that cancels late finds the others
+            while not self.progress.is_complete:
+                self._epoch(self.progress.position.epoch)
+            self.ranks.gather(None)  # the other ranks wait here for one that cancels late
         except CancelFit as cancel:
-            self.ranks.cancel(cancel, self.position)
+            self.ranks.cancel(cancel, self.progress.position)
 
     def _epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.recount()
-        self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
-        passes = (self._train, self.validate) if self.validates(epoch) else (self._train,)
-        self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
+        self.progress.epoch = epoch
+        self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits for ten minutes only
+        passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
+        self._level("epoch", *passes, finish=lambda: self.progress.end_epoch(Position(epoch + 1)))
 
     def _train(self) -> None:
         self._mode(training=True)
         self._level("train", self._train_batches)
 
     def _train_batches(self) -> None:
+        progress = self.progress
         for runner in self.runners.values():
             runner.enter("train")
-            if self.accumulate > 1 and not self.position.batch:
-                runner.drop()  # gradients of the previous epoch's unfinished step
-        for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
-            self._advance(Position(self.epoch, index + 1))
+            if self.settings.accumulate > 1 and not progress.position.batch:
+                runner.drop()  # a step of the previous epoch may be unfinished
+        epoch, done = progress.epoch, progress.position.batch
+        for index, batch in self._fetch(self.train_loader, progress.batches_in(epoch), done):
+            progress.position = Position(epoch, index + 1)
             self._batch(batch, *(partial(self._train_batch, name) for name in self.runners))
             while self._waiting:
                 self._waiting.pop(0)(self)
 
     def validate(self) -> None:
-        """Make one pass over the validation data, if there is a loader of them; this works outside a fit, too."""
+        """Make one pass over the validation data, if there is any. This also works outside a fit."""
         if self.val_loader is None:
             return
         self._mode(training=False)
@@ -150,19 +160,20 @@ class Learner(Counts):
     @torch.inference_mode()
     def _validate_batches(self) -> None:
         self.runner.enter("validate")
-        for _, batch in self._fetch(self.val_loader or (), self.batches(self.val_loader)):
+        assert self.val_loader is not None
+        for _, batch in self._fetch(self.val_loader, self.settings.limited(len(self.val_loader))):
             if batch.share:
                 self._batch(batch, self._pass)
 
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
-        self._waiting: list[Callable[[Learner], None]] = []  # actions for its end
+        self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._level("batch", *bodies)
 
     def _train_batch(self, name: str) -> None:
         self._select(name)
         self._pass()
-        if self.position.batch == sum(self.group):
+        if self.progress.ends_step:
             self._step()
 
     def _select(self, name: str) -> None:
@@ -174,7 +185,7 @@ class Learner(Counts):
 
     def _pass(self) -> None:
         runner, batch = self.runner, self.batch
-        self.output, self.loss = runner.train(batch, self.share) if self.training else runner.validate(batch)
+        self.output, self.loss = runner.train(batch, self.progress.share) if self.training else runner.validate(batch)
 
     def _step(self) -> None:
         with self.runner.gradients():
@@ -188,7 +199,7 @@ class Learner(Counts):
             for body in bodies:
                 body()
         except CANCELS[level] as cancel:
-            self.ranks.cancel(cancel, self.position)
+            self.ranks.cancel(cancel, self.progress.position)
         if finish:
             finish()
         self._notify(f"after_{level}")
@@ -198,7 +209,7 @@ class Learner(Counts):
             getattr(callback, event)(self)
 
     def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
-        """Call all functions, even if one fails: those after it see the first error, and the errors are chained."""
+        """Call all functions, even if one fails. Later ones see the first error in `error`. The errors are chained."""
         self.error = error
         if calls:
             try:
@@ -210,9 +221,9 @@ class Learner(Counts):
                 self._run_all(error, *calls[1:])
 
     def _fetch(self, loader: Iterable[Batch], count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
-        """Yield a pass's batches with their numbers; `waited` is how long the last one took to come, in seconds."""
+        """Yield the batches of a pass with their indices. `waited` is the time for the last one, in seconds."""
         batches = iter(loader)
-        # The limit is checked first: no batch is fetched beyond it, and an epoch with nothing left fetches none.
+        # The count is checked first, so that no batch beyond the limit is fetched.
         for index in range(done, count):
             asked = monotonic()
             batch = next(batches, None)
@@ -225,33 +236,33 @@ class Learner(Counts):
         self.training = training
         self.model.train(training)
 
-    def _advance(self, position: Position) -> None:
-        # Advances when a batch is fetched, so that it always agrees with the loader's own state.
-        self.position = position
-
     # --- for callbacks ---
 
     def recapture(self) -> None:
-        """Discard recorded work after the model was changed within a pass: layers, trained parameters, modes.
+        """Discard CUDA graphs after layers, trained parameters or modes of the model have changed within a pass.
 
-        Between passes, the learner detects changes by itself. Values that change in place never need this.
+        The learner itself detects changes between passes. Values that change in place need no new graphs.
         """
         for runner in self.runners.values():
             runner.forget()
 
     def after_this_batch(self, action: Callable[["Learner"], None]) -> None:
-        """Call a function once the current training batch is over for all callbacks, if the pass continues."""
+        """Call a function once all callbacks have handled the current training batch, if the pass continues."""
         self._waiting.append(action)
 
     def find(self, kind: type[C]) -> C:
-        """Return the first callback of a kind."""
+        """Return the first callback of a class.
+
+        Raises:
+            LookupError: there is none.
+        """
         for callback in self.callbacks:
             if isinstance(callback, kind):
                 return callback
         raise LookupError(f"the learner has no {kind.__name__}")
 
     def evaluated_state(self) -> dict[str, Tensor]:
-        """Return the state of the model that validation scores: that of the first callback that has one, or its own."""
+        """Return the state of the model that is validated: of the first callback that has one, or of the model."""
         states = (callback.evaluated_state(self) for callback in self.callbacks)
         return next((state for state in states if state is not None), self.model.state_dict())
 
@@ -264,10 +275,11 @@ class Learner(Counts):
     def state(self) -> FitState:
         """Return everything that a resumed fit needs to continue as if it had never stopped.
 
-        Of several ranks, all have to call it; what it returns is complete on rank 0.
+        All ranks have to call it. The result is complete on rank 0.
         """
-        if not self.position.batch:
-            self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
+        if not self.progress.position.batch:
+            # A limit may have ended the pass early. After its end, any number of ranks can resume.
+            self.train_loader.end_pass()
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
             "loader": self.train_loader.state_dict(),
@@ -277,7 +289,7 @@ class Learner(Counts):
         states = {name: runner.state_dict() for name, runner in self.runners.items()}
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
-            position=(self.position.epoch, self.position.batch),
+            position=(self.progress.position.epoch, self.progress.position.batch),
             model=self.model.state_dict(),
             optimizer=states.get("", states),
             callbacks={name: state for name, (_, state) in callbacks.items()},
@@ -286,14 +298,14 @@ class Learner(Counts):
         )
 
     def _others(self, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what the other ranks have of their own; until a step, that includes batch norms' statistics."""
+        """Return the states of the other ranks. Before a step, batch-norm statistics also differ between ranks."""
         if self.ranks.size == 1:
             return []
         buffers = dict(self.model.named_buffers()) if any(runner.pending for runner in self.runners.values()) else {}
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
-        """Restore what `state` returned; return the position to give to `fit`.
+        """Restore what `state` returned. Return the position to pass to `fit`.
 
         Raises:
             UserError: the state is from the middle of an epoch, and from another number of ranks.
@@ -307,11 +319,11 @@ class Learner(Counts):
             runner.pending = not runner.parameters.keys().isdisjoint(state.gradients)
         self.train_loader.load_state_dict(state.loader)
         for name, callback in named(self.callbacks):
-            if name in state.callbacks:  # callbacks that the saved run did not have start without a state
+            if name in state.callbacks:  # a new callback starts without a state
                 callback.load_state_dict(state.callbacks[name])
         if was_there:
             set_random_state(state.random, self.device)
         position = Position(*state.position)
-        if not 0 < position.batch < self.batches_in(position.epoch):
+        if not 0 < position.batch < self.progress.batches_in(position.epoch):
             self.train_loader.end_pass()
         return position

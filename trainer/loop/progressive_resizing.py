@@ -1,7 +1,7 @@
 """The loader of progressive resizing: a fit in stages, each with its own image size and batch size.
 
-Small images first (Howard 2018, in fast.ai's DAWNBench entry; Touvron et al. 2019, arXiv:1906.06423; Tan and Le 2021,
-arXiv:2104.00298) make most epochs cheap. Validation stays at one size, so that all epochs can be compared.
+Small images in the first stages make most epochs cheap (Howard 2018 in fast.ai's DAWNBench entry, Touvron et al. 2019,
+arXiv:1906.06423, Tan and Le 2021, arXiv:2104.00298). Validation has one size, so that all epochs are comparable.
 """
 
 from bisect import bisect_right
@@ -17,42 +17,41 @@ from trainer.loop.resize_schedule import FitStage
 
 
 class StagedLoader:
-    """A loader whose epochs come from the loaders of their stages, all over the same split.
+    """A loader that takes each epoch from the loader of its stage. All loaders have the same split.
 
-    Only one pipeline exists at a time, except in a stage's last epoch: there, the next stage's is built in the
-    background, so that the change takes no time.
+    Only one pipeline exists at a time. During the last epoch of a stage, the next pipeline is built in the background,
+    so that the next stage starts at once.
     """
 
     def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:
         self.stages = tuple(stages)
         self._loaders = tuple(loaders)
-        self._now = 0  # number of the stage whose loader is in use
+        self._now = 0  # index of the current stage
 
     @property
     def plan(self) -> Plan:
-        """What is done to the images in the current stage."""
+        """The plan of the current stage."""
         return self._loader.plan
 
     @property
     def placement(self) -> Placement:
-        """Where images are decoded, in all stages."""
+        """The device placement of decoding, the same in all stages."""
         return self._loader.placement
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch belongs to, if the pass continues."""
+        """The epoch of the next batch, if the pass continues."""
         return self._loader.epoch
 
     def __len__(self) -> int:
-        """Batches of the epoch that the next batch belongs to."""
+        """Return the number of batches in the epoch of the next batch."""
         return self.batches_in(self.epoch)
 
     def batches_in(self, epoch: int) -> int:
-        """Batches in an epoch."""
         return len(self._loaders[self._number(epoch)])
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Images in consecutive batches of an epoch, those of all ranks."""
+        """Return the number of images in consecutive batches of an epoch, over all ranks."""
         return self._loaders[self._number(epoch)].images_in(epoch, first, batches)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -61,27 +60,27 @@ class StagedLoader:
         self._enter(epoch)
         following = self._number(epoch + 1)
         for number, batch in enumerate(self._loader):
-            if number == 0 and following != self._now:  # nothing should compete with the pipeline of the first batch
+            if number == 0 and following != self._now:  # the first batch is ready, so its pipeline has been built
                 self._loaders[following].start_at(self.stages[following].start)
                 self._loaders[following].prepare()
             yield batch
 
     def prepare(self) -> None:
-        """Build the pipeline of the next pass in the background, see `Loader.prepare`."""
+        """Start to build the pipeline of the next pass, see `Loader.prepare`."""
         self._loader.prepare()
 
     def end_pass(self) -> None:
-        """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
+        """Start the next pass at the first batch of the next epoch, also right after `load_state_dict`."""
         self._loader.end_pass()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the data, to the batch, and the stages so far."""
-        if self._loader.next_epoch == self.epoch:  # between two passes: the next one counts
+        """Return the position to the batch, and the stages so far."""
+        if self._loader.next_epoch == self.epoch:  # between two passes, save the position of the next one
             self._enter(self.epoch)
         return {"epoch": self.epoch, "stages": self._history(self.epoch), "loader": self._loader.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the position that `state_dict` returned: the next pass yields the same rest of that epoch.
+        """Restore a position from `state_dict`. The next pass yields the same remaining batches of that epoch.
 
         Raises:
             UserError: the state comes from a loader with other batches or stages.
@@ -91,24 +90,23 @@ class StagedLoader:
         self._now = self._number(state["epoch"])
         self._loader.load_state_dict(state["loader"])
         for loader in self._loaders:
-            loader.placement = self.placement  # restored to the saved run's choice
+            loader.placement = self.placement  # the saved run's choice
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that a saved state comes from a loader of the same batches up to its epoch; later stages may differ.
+        """Check that a state comes from a loader with the same batches up to the saved epoch. Later stages may differ.
 
         Raises:
-            UserError: it does not; the message names the key that differs.
+            UserError: the batches differ. The message names the key.
         """
         saved = state.get("stages")
         if saved is None or saved != self._history(state["epoch"]):
             raise UserError(
-                "fit.stages: sizes or batch sizes are not those of the saved run up to where it stopped. "
-                "Allowed: the same; only the stages after it may change."
+                "fit.stages: sizes or batch sizes differ from the saved run in an epoch that it has started. Change "
+                "only later stages."
             )
         self._loaders[self._number(state["epoch"])].check_state(state["loader"])
 
     def close(self) -> None:
-        """Release the threads and memory of all pipelines."""
         for loader in self._loaders:
             loader.close()
 
@@ -117,11 +115,11 @@ class StagedLoader:
         return self._loaders[self._now]
 
     def _number(self, epoch: int) -> int:
-        """Return the number of an epoch's stage; epochs after the fit belong to the last stage."""
+        """Return the index of an epoch's stage. Epochs after the fit belong to the last stage."""
         return bisect_right([stage.start for stage in self.stages], epoch) - 1
 
     def _enter(self, epoch: int) -> None:
-        """Switch to the stage of an epoch if it is not the current one."""
+        """Switch to the stage of an epoch."""
         number = self._number(epoch)
         if number != self._now:
             self._loader.close()
@@ -129,7 +127,7 @@ class StagedLoader:
             self._loader.start_at(epoch)
 
     def _history(self, epoch: int) -> list[list[Any]]:
-        """Return the size, the batch size and the number of epochs of each stage, up to and including an epoch."""
+        """Return image size, batch size and number of epochs of each stage, up to and including an epoch."""
         begun = self.stages[: self._number(epoch) + 1]
         lengths = [stage.epochs for stage in begun[:-1]] + [epoch + 1 - begun[-1].start]
         return [[s.size.plain, s.batch_size, length] for s, length in zip(begun, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""The stages of progressive resizing: settings, and their share of the epochs."""
+"""The stages of progressive resizing: their settings, and the epochs of each stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,49 +13,49 @@ from augment.support.formatting import amount
 
 @dataclass(frozen=True, kw_only=True)
 class StageSettings:
-    """Some epochs of a fit, with images of one size in batches of one size."""
+    """Epochs with the same image size and batch size."""
 
     epochs: int | None = setting(
-        Count(optional=True, within=(1, 10**6), doc="its epochs; null, in at most one stage: all that are left")
+        Count(optional=True, within=(1, 10**6), doc="epochs of the stage. Default: the remaining ones, for one stage")
     )
     size: Size | None = setting(  # noqa: RUF009
         replace(
             settings(Aug)["size"],
             default=None,
             optional=True,
-            doc="size of the images; one number where aug.size is not square: their shorter side; null: aug.size",
+            doc="image size. Default: aug.size. If aug.size is not square, one number is the shorter side",
         )
     )
     batch_size: int | None = setting(
-        Count(optional=True, within=(1, 10**6), doc="images in a batch; null: fit.batch_size")
+        Count(optional=True, within=(1, 10**6), doc="images in a batch. Default: fit.batch_size")
     )
     name: str = ""
 
 
 def parse_stages(given: object) -> tuple[StageSettings, ...]:
-    """Check an ordered mapping of stages, `{name: {setting: value}}`; null counts as none.
+    """Check an ordered mapping of stages, `{name: {setting: value}}`. None: no stages.
 
     Raises:
-        UserError: an unknown key, a value that is not allowed, or several stages that take what is left.
+        UserError: a key is unknown, a value is not allowed, or several stages have no epochs.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(
-            f"fit.stages: {given!r} is not allowed. Allowed: a mapping of stages, such as small: {{epochs: 5}}."
-        )
+        raise UserError(f"fit.stages: {given!r} is not a mapping. Write stages by name, such as small: {{epochs: 5}}.")
     stages = tuple(
         replace(parse_settings(StageSettings, values, f"fit.stages.{name}"), name=str(name))
         for name, values in given.items()
     )
-    takers = [stage.name for stage in stages if stage.epochs is None]
-    if len(takers) > 1:
-        allowed = "at most one stage without epochs, which takes the rest"
-        raise UserError(f"fit.stages.{takers[1]}.epochs: null, as in fit.stages.{takers[0]}. Allowed: {allowed}.")
+    open_stages = [stage.name for stage in stages if stage.epochs is None]
+    if len(open_stages) > 1:
+        raise UserError(
+            f"fit.stages.{open_stages[1]}.epochs: missing, as in fit.stages.{open_stages[0]}. Set one of them, because "
+            "only one stage can have the remaining epochs."
+        )
     return stages
 
 
 def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
-    """Return stages as plain values, with all settings, that `parse_stages` turns back into the same stages."""
+    """Return stages with all settings as plain values, the inverse of `parse_stages`."""
     return {
         stage.name: {name: plain_value(getattr(stage, name)) for name in settings(StageSettings)} for stage in stages
     }
@@ -63,7 +63,7 @@ def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class FitStage:
-    """A stage with all settings filled in; `start` is its first epoch."""
+    """A stage with all settings filled in. `start` is its first epoch."""
 
     name: str
     start: int
@@ -78,14 +78,19 @@ class FitStage:
 def complete_stages(
     stages: Sequence[StageSettings], *, epochs: int, size: Size, batch_size: int
 ) -> tuple[FitStage, ...]:
-    """Fill in the settings that stages leave open with those of the whole fit."""
+    """Fill in missing settings with the settings of the whole fit.
+
+    Raises:
+        UserError: the epochs of the stages do not add up to the epochs of the fit.
+    """
     fixed = sum(stage.epochs or 0 for stage in stages)
     rest = epochs - fixed
     is_open = any(stage.epochs is None for stage in stages)
-    if rest < 1 if is_open else rest:
-        allowed = "the same number, or fewer and one stage without epochs, which takes the rest"
+    fits = rest >= 1 if is_open else rest == 0
+    if not fits:
         raise UserError(
-            f"fit.stages: the stages have {amount(fixed, 'epoch')}, fit.epochs is {epochs}. Allowed: {allowed}."
+            f"fit.stages: the stages have {amount(fixed, 'epoch')}, but fit.epochs is {epochs}. Make both equal, or "
+            "leave out the epochs of one stage, which then gets the remaining ones."
         )
     lengths = [stage.epochs or rest for stage in stages]
     starts = accumulate(lengths, initial=0)
@@ -102,7 +107,7 @@ def complete_stages(
 
 
 def _size_of(stage: StageSettings, size: Size) -> Size:
-    """Return the size of a stage's images; one number stands for the shorter side of images of the same proportions."""
+    """Return the image size of a stage. One number is the shorter side, with the proportions of the fit's size."""
     if stage.size is None:
         return size
     return size.with_shorter(min(stage.size)) if stage.size.is_square else stage.size

@@ -10,13 +10,13 @@ from augment.support.formatting import amount
 from augment.support.lazy_torch import torch
 from augment.support.process import launched, local_rank
 
-TTA = ("none", "flip")  # test-time augmentation: nothing, or the outputs for an image and its mirror image, averaged
-_GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # how they are also called
+TTA = ("none", "flip")  # test-time augmentation: none, or the average over an image and its mirror image
+_GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # other spellings
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceName(Choice):
-    """A device, or a GPU by its number, as cuda:1."""
+    """A device, or one GPU such as cuda:1."""
 
     def _convert(self, value: object) -> str | None:
         is_gpu = isinstance(value, str) and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", value)
@@ -38,27 +38,38 @@ class LoopSettings:
             doc="passes over the training data",
         )
     )
+    steps: int | None = setting(
+        Count(
+            aliases=("max_steps", "num_steps", "n_steps", "max_iters"),
+            optional=True,
+            within=(1, 10**9),
+            doc="length of the run in optimizer steps, which takes precedence over fit.epochs. Default: fit.epochs",
+        )
+    )
     accumulate: int = setting(
         Count(
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per optimizer step, which equals the step of one large batch",
+            doc="batches per optimizer step, which equals a step with one large batch",
         )
     )
     limit_batches: int | None = setting(
         Count(
             optional=True,
             within=(1, 10**9),
-            doc="maximum number of batches per pass, for quick trials; val is then a random sample, by data.split_seed",
+            doc="maximum number of batches per pass, for quick trials. Validation then uses a random sample, "
+            "determined by data.split_seed",
         )
     )
     validate_every: int = setting(
-        Count(default=1, within=(1, 10**6), doc="epochs between two validations; the last epoch always has one")
+        Count(default=1, within=(1, 10**6), doc="epochs between two validations. The last epoch always has one")
     )
-    tta: str = setting(Choice(default="none", options=TTA, doc="flip: validation averages each image and its mirror"))
+    tta: str = setting(
+        Choice(default="none", options=TTA, doc="test-time augmentation. flip: average over image and mirror image")
+    )
     metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="metrics to measure besides the usual ones, such as f1; they change nothing else")
+        Texts(default=(), doc="metrics to measure in addition to the task's usual ones, such as f1")
     )
     device: str = setting(
         DeviceName(
@@ -66,7 +77,7 @@ class LoopSettings:
             default="auto",
             options=("auto", "cpu", "cuda"),
             others={"gpu": "cuda", **_GPUS},
-            doc="where to train; cuda:1: on the second GPU",
+            doc="device to train on. cuda:1: the second GPU",
         )
     )
     precision: str = setting(
@@ -74,9 +85,9 @@ class LoopSettings:
             aliases=("amp", "mixed_precision", "dtype"),
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16", "auto"),
-            doc="precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
-            "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16; auto: bf16 if "
-            "the device computes in it natively, otherwise fp32",
+            doc="precision of the forward pass. fp32: PyTorch's default, with TF32 convolutions on a GPU. tf32: TF32 "
+            "matrix products as well. bf16: autocast. fp16: autocast with loss scaling, for GPUs without bf16. auto: "
+            "bf16 if the device supports it natively, otherwise fp32",
         )
     )
     gpus: int | None = setting(
@@ -84,22 +95,24 @@ class LoopSettings:
             aliases=("devices", "num_gpus", "n_gpus", "world_size"),
             optional=True,
             within=(1, 4096),
-            doc="processes that train together, one per GPU, or with device=cpu on the CPU; null: those that torchrun "
-            "started, or one",
+            doc="processes that train together, one per GPU, or on the CPU with fit.device=cpu. Default: the number "
+            "that torchrun started, otherwise 1",
         )
     )
-    sync_batchnorm: bool = setting(
-        Flag(default=False, doc="on several GPUs: compute the statistics of batch norms over all of them")
-    )
-    graph: bool = setting(Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs"))
+    sync_batchnorm: bool = setting(Flag(default=False, doc="compute batch-norm statistics over all GPUs together"))
+    graph: bool = setting(Flag(default=True, doc="on a GPU, record the work of a batch as CUDA graphs"))
     compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
 
     deterministic: bool = setting(
         Flag(
             default=False,
-            doc="on a GPU: use algorithms that give identical bits in every run on the same machine; may be slower",
+            doc="on a GPU, use algorithms with bit-identical results in every run on the same machine. May be slower",
         )
     )
+
+    def limited(self, batches: int) -> int:
+        """Return the smaller of a number of batches and `limit_batches`."""
+        return batches if self.limit_batches is None else min(self.limit_batches, batches)
 
     @property
     def used_precision(self) -> str:
@@ -110,7 +123,7 @@ class LoopSettings:
 
     @property
     def half(self) -> bool:
-        """Whether the forward pass runs in autocast, with numbers of 16 bits."""
+        """Whether the forward pass runs in autocast, with 16-bit numbers."""
         return self.used_precision in ("bf16", "fp16")
 
     @property
@@ -119,22 +132,22 @@ class LoopSettings:
         return self.precision == "fp16"
 
     def autocast(self, device: "torch.device") -> "torch.autocast":
-        """Return the context of the forward pass."""
+        """Return the context manager of the forward pass."""
         kind = torch.float16 if self.scaled else torch.bfloat16
-        # The recording of one pass must not use the converted weights of another.
+        # Without a cache, the recording of one pass never uses the converted weights of another.
         return torch.autocast(device.type, kind, enabled=self.half, cache_enabled=False)
 
     def set_precision(self, device: "torch.device") -> None:
-        """Set how exact PyTorch's matrix products in float32 are on a GPU."""
+        """Set PyTorch's precision of float32 matrix products on a GPU."""
         if device.type == "cuda":
-            # PyTorch's own default is exact matrix products, but TF32 in convolutions.
+            # By default, PyTorch uses TF32 only in convolutions.
             torch.set_float32_matmul_precision("highest" if self.used_precision == "fp32" else "high")
 
     def torch_device(self) -> "torch.device":
-        """Return the device.
+        """Return the device of this process.
 
         Raises:
-            UserError: device is a GPU that PyTorch does not see, or there are fewer GPUs than processes.
+            UserError: PyTorch does not see the GPU, or there are fewer GPUs than processes.
         """
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         device = torch.device(("cuda" if count else "cpu") if self.device == "auto" else self.device)
@@ -145,19 +158,19 @@ class LoopSettings:
             raise UserError(f"fit.device: {self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
         if launched() > 1 and self.device != "cpu":
             if index is not None:
-                raise UserError(f"fit.device: {self.device}, but every rank has a GPU of its own. Allowed: auto, cpu.")
+                raise UserError(f"fit.device: {self.device}, but each rank needs another GPU. Allowed: auto, cpu.")
             index, ranks = local_rank()
             if (needed := max(index + 1, ranks)) > count:
                 raise UserError(
                     f"fit.gpus: {needed} processes on this machine, but each sees {amount(count, 'GPU')} "
-                    f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Allowed: at most one "
-                    "process per GPU, all visible to each; or fit.device=cpu."
+                    f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Start at most one process "
+                    "per GPU, and make all GPUs visible to each process. Or set fit.device=cpu."
                 )
         return device if index is None else torch.device("cuda", index)
 
 
 def has_bf16(device: "torch.device") -> bool:
-    """Return whether a device computes in bfloat16 natively: others convert, and are several times slower."""
+    """Return whether a device supports bfloat16 natively. Emulation is several times slower."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

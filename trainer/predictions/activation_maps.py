@@ -23,8 +23,9 @@ from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError, first_line
 from augment.support.files import write_atomically
-from trainer.loop.callback import Callback, Learner
+from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.loop.learner import Learner
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 

@@ -1,8 +1,11 @@
 """Predicted masks as files, at the size of their images."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +17,10 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.lazy_torch import F, Tensor, torch
-from trainer.loop.callback import Callback, Learner
+from trainer.loop.callback import Callback
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 _MOST = 2**25  # values that are sampled at once
 _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction

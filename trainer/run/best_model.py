@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.cli.overrides import normalize
 from augment.cli.trust import Saved
@@ -17,13 +17,16 @@ from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.nested import section_of
 from augment.support.untrusted_files import contents
-from trainer.loop.callback import Callback, Learner
+from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, differing, load
 from trainer.loop.settings import LoopSettings
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explained
 from trainer.tasks.registry import check_views, task_named
 from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 class KeptOutputs(Callback):

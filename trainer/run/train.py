@@ -25,8 +25,8 @@ from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossSc
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.optim.settings import Schedule
 from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
@@ -158,7 +158,7 @@ class _Run:
 
     def _record_stop(self, signal: KeyboardInterrupt) -> KeyboardInterrupt:
         learner = self.learner
-        complete = learner is not None and learner.position.epoch >= learner.epochs  # nothing is left to resume
+        complete = learner is not None and learner.progress.is_complete  # nothing is left to resume
         self._write_summary("finished" if complete else "interrupted")
         text = "stopped after the last epoch. Figures or the report may be missing"
         signal.args = (text if complete else _cut_short(learner, self.config.fit.resume, self.folder),)
@@ -180,8 +180,7 @@ class _Run:
 
 def _describe_changes(learner: Learner, start: Position) -> list[str]:
     """Return one sentence for each way in which a resumed fit differs from its run before."""
-    done = sum(map(learner.batches_in, range(start.epoch))) + start.batch
-    notes = describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, done)
+    notes = describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, start)
     return [note for note in notes if note]
 
 

@@ -264,7 +264,8 @@ class SearchPlan(Search):
         base = parse_config(Saved(bases[BASE], folder / SWEEP_FILE, trust).with_overrides())
         check_configs([base])
         metric = _metric(settings, base, space)
-        plan = cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, bases, trust)
+        epochs = 0 if base.fit.steps else base.fit.epochs
+        plan = cls(settings, folder, metric, epochs, tuple(space), tuple(fixed), base, bases, trust)
         for one in space if check else ():
             check_configs([plan.config({one.key: value}) for value in one.samples])
         return plan

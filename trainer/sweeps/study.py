@@ -3,6 +3,8 @@
 Several processes can share a study.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import warnings
@@ -10,6 +12,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna import pruners, samplers, storages
@@ -22,12 +25,15 @@ from augment.support.nested import grouped
 from augment.support.seeds import derive_seed
 from augment.support.untrusted_files import locked
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelFit, Learner, Phase
+from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.run.config.sweep_settings import JOURNAL_FILE, SearchSettings
 from trainer.run.folder.ownership import PRUNED
 from trainer.sweeps.journal import JOB, Journal
 from trainer.sweeps.ledger import Job
 from trainer.tasks.registry import smaller_is_better
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 STUDY = "search"
 
@@ -44,7 +50,7 @@ class Search:
     settings: SearchSettings
     folder: Path
     metric: str  # the score to optimize
-    epochs: int  # of a trial that is not pruned
+    epochs: int  # of a trial that is not pruned, or 0 if its length is in steps
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
@@ -112,15 +118,15 @@ class Prune(Callback):
     order = Phase.LAST
     reason: str = field(default="", init=False)
 
-    def after_epoch(self, learner: "Learner") -> None:
+    def after_epoch(self, learner: Learner) -> None:
         """Report the epoch. End the fit if the trial is pruned."""
-        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
-        if math.isnan(value) or done >= learner.epochs:
+        done, value = learner.progress.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
+        if math.isnan(value) or done >= learner.progress.epochs:
             return
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
         storage.set_trial_intermediate_value(number, done, value)
-        settings, least = self.search.settings, max(1, self.search.epochs // 9)
+        settings, least = self.search.settings, max(1, (self.search.epochs or learner.progress.epochs) // 9)
         pruner = pruners.SuccessiveHalvingPruner(settings.min_epochs or least, settings.reduction)
         if pruner.prune(study, storage.get_trial(number)):
             self.reason = f"{PRUNED}, behind other trials"

@@ -6,11 +6,14 @@ of a schedule, held only briefly, and may be close to where the loss turns (Smit
 tenth of the losses, in which the average has not settled, does not count.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, png_file, positive_number, readable_errors, whole_number, writing
@@ -22,12 +25,15 @@ from augment.support.lazy_torch import torch
 from augment.support.secrets import as_written
 from trainer.callbacks.optimizer_steps import GradClip
 from trainer.callbacks.progress import PassBar
-from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
+from trainer.loop.callback import Callback, CancelFit, CancelValidate, Phase
 from trainer.optim.settings import exp
 from trainer.run.config.schema import Config, new_folder, parse_config
 from trainer.run.failures import explained
 from trainer.run.jobs import require_ranks
 from trainer.tasks.loss import weight_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 _START, _END, _STEPS = 1e-6, 10.0, 100
 
@@ -108,10 +114,10 @@ class LRFinder(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Keep the loss, the mean over a step; check every few steps whether to stop."""
         targets = learner.task.targets_of(learner.batch)
-        weight = learner.share * (weight_of(learner.loss_function, targets) / len(targets))
+        weight = learner.progress.share * (weight_of(learner.loss_function, targets) / len(targets))
         self._losses[self._done] += learner.loss.detach() * weight
         self._weights[self._done] += weight
-        if learner.position.batch < sum(learner.group):
+        if learner.progress.position.batch < sum(learner.progress.group):
             return
         self._done += 1
         if self._done == self._steps or (self._done % _EVERY == 0 and len(self._read().losses) < self._done):
@@ -142,8 +148,8 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
     from trainer.run.build import make_learner, make_loaders, session
 
-    # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
-    config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
+    # Stages are ignored, because the best rate depends on the image size.
+    config = replace(config, fit=replace(config.fit, steps=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     clips = [callback for make in config.callbacks if isinstance(callback := make(), GradClip)]
     with session(config), explained(config), progress as bar:

@@ -79,7 +79,7 @@ def test_a_callback_takes_fits_cut_short_and_without_a_folder_and_a_validation_o
     short.fit()
     learner = learner_of(make(cls))
     learner.fit()
-    assert learner.position == short.position == (2, 0)
+    assert learner.progress.position == short.progress.position == (2, 0)
     evaluated = learner_of(make(cls))
     evaluated.validate()
     assert evaluated.find(Recorder).val

@@ -147,7 +147,9 @@ def test_last_is_saved_some_minutes_after_the_last_time(tmp_path: Path, monkeypa
     make_learner(Recorder(), Checkpoint(every_minutes=2), slow, folder=tmp_path).fit()
     assert saved == [(0, 2), (1, 0), (1, 2), (2, 0)]
     saved.clear()
-    worse = on("after_epoch", lambda learner: learner.find(Recorder).rows[-1].update(val_accuracy=-learner.epoch), 1)
+    worse = on(
+        "after_epoch", lambda learner: learner.find(Recorder).rows[-1].update(val_accuracy=-learner.progress.epoch), 1
+    )
     make_learner(Recorder(), Checkpoint(every_minutes=7, every=9), slow, worse, folder=tmp_path).fit()
     assert saved == [(1, 0), (2, 0)]  # with best.pt, and at the end
     saved.clear()
@@ -167,9 +169,9 @@ def test_what_is_saved_is_as_it_was_then(
         save(state, path, **options)
 
     def remember(learner: Learner) -> None:
-        if learner.position == at:
+        if learner.progress.position == at:
             weights.update(deepcopy(learner.model.state_dict()))
-        elif learner.position > at and learner.training:
+        elif learner.progress.position > at and learner.training:
             trained.set()
             raise RuntimeError("boom")
 
@@ -193,7 +195,7 @@ def test_what_is_saved_within_an_epoch_on_a_gpu_is_as_it_was_then(graph: bool, t
 
     def remember(learner: Learner) -> None:
         if learner.training:
-            weights[learner.position] = deepcopy(learner.model.state_dict())
+            weights[learner.progress.position] = deepcopy(learner.model.state_dict())
 
     train, val = noise_loader(41, device=device), noise_loader(3, shuffle=False, device=device)
     callbacks = (Recorder(), Checkpoint(every_batches=1, keep=30), on("after_batch", remember, order=99))
@@ -212,7 +214,7 @@ def test_a_write_in_the_background_that_fails_ends_the_fit(tmp_path: Path, monke
     learner = make_learner(Recorder(), Checkpoint(every_batches=1), folder=tmp_path)
     with pytest.raises(OSError, match="no space left"):
         learner.fit()
-    assert learner.position.epoch == 0
+    assert learner.progress.position.epoch == 0
     learner = make_learner(Recorder(), Checkpoint(), folder=tmp_path, epochs=1)
     with pytest.raises(OSError, match="no space left") as caught:
         learner.fit()

@@ -14,6 +14,7 @@ from trainer.callbacks.progress import ProgressBar, seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelFit, Phase
 from trainer.loop.learner import Learner
+from trainer.loop.settings import LoopSettings
 
 
 def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,8 +41,7 @@ def test_the_bar_fits_80_columns_and_has_running_values_in_training_only(monkeyp
 
     bar, recorder = ProgressBar(), Recorder()
     monkeypatch.setattr(progress, "seconds_left", lambda learner: 723)
-    monkeypatch.setattr(Learner, "batches", lambda *_: 147)
-    monkeypatch.setattr(Learner, "batches_in", lambda *_: 147)
+    monkeypatch.setattr(LoopSettings, "limited", lambda *_: 147)
     make_learner(recorder, bar, on("after_batch", draw, order=90), epochs=10).fit()
     assert shown[True] == "epoch 10/10 train 6/147 loss 0.1235 acc 0.5000 1,234 img/s 12 min 3 s left"
     assert shown[False] == "epoch 10/10 val 4/147 12 min 3 s left"

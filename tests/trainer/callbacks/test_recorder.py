@@ -124,15 +124,14 @@ def test_a_loss_that_is_not_finite_ends_the_fit_when_next_read(
     learner = known(Recorder(interval=interval), folder=tmp_path, epochs=3)
 
     def spoil(model: object, images: object, output: torch.Tensor) -> torch.Tensor:
-        here = learner.training == training and learner.step + 1 == step
+        here = learner.training == training and learner.progress.batches_done == step
         return output * (math.nan if here else 1.0)
 
     learner.model.register_forward_hook(spoil)
-    named, end = (
-        "training" if training else "validation",
-        r"A smaller fit\.lr or callbacks\.grad_clip\.max_norm=1 may help\.",
+    named = "training" if training else "validation"
+    message = (
+        rf"^the {named} loss is nan at batch {step} \(epoch {epoch}\)\..* fit\.lr.* callbacks\.grad_clip\.max_norm=1"
     )
-    message = rf"^the {named} loss is nan at step {step} of 6 \(epoch {epoch}\)\. {end}"
     with pytest.raises(NonFiniteLossError, match=message) as caught:
         learner.fit()
     assert isinstance(caught.value, UserError)
@@ -202,7 +201,7 @@ def test_values_are_read_at_the_first_batch_and_then_at_the_interval(
 
     def note(learner: Learner) -> None:
         if learner.training and (latest := learner.find(Recorder).latest)["loss"] not in seen.values():
-            seen[learner.step] = latest["loss"]
+            seen[learner.progress.batches_done - 1] = latest["loss"]
 
     callbacks = Recorder(interval=3.0), on("before_batch", clock.tick), on("after_batch", note)
     known(*callbacks, train=single_images(), folder=tmp_path, epochs=1).fit()

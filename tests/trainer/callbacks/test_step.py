@@ -11,8 +11,8 @@ from torch import nn
 from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.optim.settings import constant, one_cycle
 
 # --- ParamScheduler ---
@@ -52,7 +52,7 @@ def test_a_resumed_fit_of_another_length_names_its_learning_rate(epochs: int, sc
     finished, longer = made(30), made(epochs)
     finished.fit()
     position = longer.restore(finished.state())
-    note = longer.find(ParamScheduler).describe_moved(longer, position.epoch)
+    note = longer.find(ParamScheduler).describe_moved(longer, position)
     if epochs == 30 or schedule:
         assert not note
         return
@@ -66,7 +66,7 @@ def on_a_plateau(*callbacks: Callback) -> Learner:
     scores = [0.5, 0.6, 0.6, 0.5, 0.7, 0.1, 0.1, 0.1]
 
     def put(learner: Learner) -> None:
-        learner.find(Recorder).rows[-1]["val_accuracy"] = scores[learner.epoch]
+        learner.find(Recorder).rows[-1]["val_accuracy"] = scores[learner.progress.epoch]
 
     scheduler = ParamScheduler({"lr": constant(1.0)}, plateau=(2, 0.5))
     return make_learner(Recorder(), scheduler, on("after_epoch", put, 1), *callbacks, epochs=len(scores))
@@ -79,7 +79,7 @@ def test_on_a_plateau_the_rate_falls_also_after_a_resume() -> None:
     assert seen == [rate for rate in falls for _ in range(len(seen) // 8)]
 
     def stop(learner: Learner) -> None:
-        if learner.training and learner.epoch == 5 and learner.position.batch == 1:
+        if learner.training and learner.progress.epoch == 5 and learner.progress.position.batch == 1:
             raise CancelFit
 
     stopped = on_a_plateau(on("after_batch", stop))

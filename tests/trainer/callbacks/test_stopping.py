@@ -28,7 +28,7 @@ def scripted(values: list[float], name: str) -> Callback:
     """A callback that writes a given value into the row of each epoch."""
 
     def put(learner: Learner) -> None:
-        learner.find(Recorder).rows[-1][name] = values[learner.epoch]
+        learner.find(Recorder).rows[-1][name] = values[learner.progress.epoch]
 
     return on("after_epoch", put, 1)
 
@@ -56,12 +56,17 @@ def test_the_epoch_in_which_it_ends(
     assert bool(callback.reason) == (epochs < len(values))
 
 
+def drop_score(learner: Learner) -> None:
+    if (learner.progress.epoch + 1) % 3:
+        learner.find(Recorder).rows[-1].pop("val_accuracy")
+
+
 def test_with_rare_validation_the_epochs_in_between_count() -> None:
     # Validated in epochs 3, 6, 9 and so on: 6 is the best, 9 comes three epochs later.
     for patience, epochs in ((3, 9), (4, 12)):
         callback = EarlyStopping(patience=patience)
         scores = scripted([0, 0, 0.5, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6], "val_accuracy")
-        drop = on("after_epoch", lambda of: (of.epoch + 1) % 3 and of.find(Recorder).rows[-1].pop("val_accuracy"), 2)
+        drop = on("after_epoch", drop_score, 2)
         learner = make_learner(Recorder(), scores, drop, callback, epochs=15)
         learner.fit()
         assert len(learner.find(Recorder).rows) == epochs
@@ -112,7 +117,7 @@ def test_ctrl_c_in_validation() -> None:
     learner = make_learner(interrupt, once("before_validate", press))
     learner.fit()
     assert interrupt.pressed
-    assert learner.position == (0, 3)
+    assert learner.progress.position == (0, 3)
     assert learner.val_loader.fetched == [(0, 0)]  # type: ignore[attr-defined]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

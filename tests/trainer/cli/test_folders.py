@@ -58,7 +58,7 @@ def fail_in(monkeypatch: pytest.MonkeyPatch, epoch: int | None) -> None:
     """Let runs fail at the beginning of an epoch."""
 
     def before_train(callback: Prepare, learner: Learner) -> None:
-        if learner.epoch == epoch:
+        if learner.progress.epoch == epoch:
             raise RuntimeError("the power is gone")
 
     monkeypatch.setattr(Prepare, "before_train", before_train)

@@ -84,7 +84,9 @@ def test_show_loop_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_no_callback_or_no_loader_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^callbacks: 'mine' is not allowed\. Allowed: objects of subclasses of Callb"):
+    with pytest.raises(
+        UserError, match=r"^callbacks: 'mine' is not a callback\. Pass objects of subclasses of Callback"
+    ):
         in_order(["mine"])  # type: ignore[list-item]
     number: Any = 3
     with pytest.raises(UserError, match=r"^val_loader: int is not allowed\. Allowed: a loader of augment.make_"):

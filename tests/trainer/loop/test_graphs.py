@@ -177,11 +177,11 @@ def test_a_rate_is_filled_into_the_tensor_that_a_recorded_step_reads() -> None:
     seen: list[Tensor] = []
 
     def put(learner: Learner) -> None:
-        learner.optimizer.param_groups[0]["lr"] = 0.01 * (learner.step + 1)
+        learner.optimizer.param_groups[0]["lr"] = 0.01 * (learner.progress.batches_done)
 
     def look(learner: Learner) -> None:
         seen.append(learner.optimizer.param_groups[0]["lr"])
-        assert float(seen[-1]) == pytest.approx(0.01 * (learner.step + 1))
+        assert float(seen[-1]) == pytest.approx(0.01 * (learner.progress.batches_done))
 
     compare(recording(FakeBackend()), callbacks=lambda: [on("before_step", put), on("after_step", look)])
     tensors = seen[20:]  # after those of the eager fit
@@ -194,7 +194,7 @@ def test_gradients_that_were_dropped_are_noticed() -> None:
     """A callback may forget gradients; recorded work would keep adding to the old ones."""
 
     def drop(learner: Learner) -> None:
-        if learner.training and learner.step == 12:
+        if learner.training and learner.progress.batches_done == 13:
             learner.optimizer.zero_grad(set_to_none=True)
 
     backend = FakeBackend()
@@ -208,7 +208,7 @@ def test_a_frozen_layer_stays_as_it_is_and_may_be_trained_again() -> None:
 
     def change(learner: Learner) -> None:
         weights.append(learner.model[0].weight.detach().clone())  # type: ignore[index, union-attr, operator]
-        learner.model[0].requires_grad_(learner.epoch not in (0, 2))  # type: ignore[index, operator]
+        learner.model[0].requires_grad_(learner.progress.epoch not in (0, 2))  # type: ignore[index, operator]
         learner.recapture()
 
     compare(recording(FakeBackend()), callbacks=lambda: [on("before_epoch", change)])

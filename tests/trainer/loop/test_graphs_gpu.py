@@ -104,9 +104,9 @@ def test_a_replayed_batch_does_not_wait(optimizer: Make) -> None:
     stack = ExitStack()
 
     def watch(learner: Learner) -> None:
-        if learner.epoch >= 1 and learner.position.batch > 1:
+        if learner.progress.epoch >= 1 and learner.progress.position.batch > 1:
             stack.enter_context(refuse_waiting())
-            watched.append(learner.step)
+            watched.append(learner.progress.batches_done - 1)
 
     def rest(learner: Learner) -> None:
         stack.close()
@@ -233,7 +233,7 @@ def test_a_resumed_graphed_fit_equals_one_that_was_not_interrupted(
     assert isinstance(on_the_cpu.optimizer.param_groups[0]["lr"], float)
     on_the_cpu.train_loader.fetched.clear()  # type: ignore[attr-defined]
     on_the_cpu.fit()  # steps there
-    assert on_the_cpu.position == (2, 0)
+    assert on_the_cpu.progress.position == (2, 0)
 
 
 @needs_gpu

@@ -26,8 +26,8 @@ from trainer.callbacks.optimizer_steps import EarlyStopping, Prepare
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CANCELS, EVENTS, Callback, CancelStep, CancelTrain
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.loop.settings import LoopSettings
 
 # --- counting ---
@@ -37,12 +37,14 @@ from trainer.loop.settings import LoopSettings
 def test_steps_are_counted_exactly_and_no_batch_is_fetched_beyond_the_limit(samples: int, limit: int | None) -> None:
     train, val = noise_loader(samples), noise_loader(5)
     steps: list[int] = []
-    count = on("before_batch", lambda learner: steps.append(learner.step) if learner.training else None)
+    count = on(
+        "before_batch", lambda learner: steps.append(learner.progress.batches_done - 1) if learner.training else None
+    )
     learner = make_learner(count, train=train, val=val, epochs=3, limit_batches=limit)
     learner.fit()
     batches = min(limit or 99, math.ceil(samples / 2))
-    assert learner.batches(train) == batches
-    assert learner.total_steps == 3 * batches
+    assert learner.settings.limited(len(train)) == batches
+    assert learner.progress.total_batches == 3 * batches
     assert steps == list(range(3 * batches))
     for loader, of_pass in ((train, batches), (val, min(limit or 99, 3))):
         assert loader.fetched == [(epoch, number) for epoch in range(3) for number in range(of_pass)]
@@ -298,7 +300,7 @@ def test_what_waits_for_the_end_of_a_batch_waits_for_no_other_one() -> None:
     done: list[Position] = []
 
     def ask(learner: Learner) -> None:
-        learner.after_this_batch(lambda learner: done.append(learner.position))
+        learner.after_this_batch(lambda learner: done.append(learner.progress.position))
 
     make_learner(on("before_step", ask), on("after_batch", raises(CancelTrain, 1), 99)).fit()
     assert done == [(0, 1), (1, 1), (1, 2), (1, 3)]

@@ -15,8 +15,8 @@ from trainer.callbacks.optimizer_steps import EarlyStopping, ParamScheduler
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load
-from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.optim.settings import one_cycle
 
 EPOCHS = 3
@@ -82,7 +82,7 @@ def test_a_fit_interrupted_in_any_batch_equals_one_that_was_not(
     batch: int, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
     learner = interrupt(tmp_path / "first", "after_batch", batch)
-    assert learner.position == (batch // 5, min(batch % 5 + 1, 3))
+    assert learner.progress.position == (batch // 5, min(batch % 5 + 1, 3))
     assert_same(outcome(resume(tmp_path / "first", tmp_path / "second")), uninterrupted)
 
 
@@ -114,7 +114,7 @@ class KilledAt(Callback):
         self.batch = batch
 
     def before_batch(self, learner: Learner) -> None:
-        if learner.training and learner.step == self.batch:
+        if learner.training and learner.progress.batches_done - 1 == self.batch:
             raise RuntimeError("killed")
 
 
@@ -152,7 +152,7 @@ def test_a_limited_fit_interrupted_at_its_limit_continues_with_the_next_epoch(tm
     (tmp_path / "first").mkdir()
     first = resumable(tmp_path / "first", on("after_batch", raises(CancelFit, 1)), limit_batches=2)
     first.fit()
-    assert first.position == (0, 2)
+    assert first.progress.position == (0, 2)
     learner = resume(tmp_path / "first", tmp_path / "second", limit_batches=2)
     assert learner.train_loader.fetched == [(1, 0), (1, 1), (2, 0), (2, 1)]  # type: ignore[attr-defined]
     assert [row["epoch"] for row in read_metrics(tmp_path / "second")] == [0, 1, 2]
@@ -162,7 +162,7 @@ class EveryOther(Callback):
     """Leaves out every other step, whose gradients go into the next one."""
 
     def before_step(self, learner: Learner) -> None:
-        if learner.step % 2 == 0:
+        if learner.progress.batches_done % 2:
             raise CancelStep
 
 
@@ -174,7 +174,7 @@ def test_the_gradients_of_a_step_that_was_left_out_are_saved(event: str, at: int
     whole.fit()
     first = make_learner(EveryOther(), on(event, raises(CancelFit, at)))
     first.fit()
-    assert bool(first.state().gradients) == (first.step % 2 == 0)
+    assert bool(first.state().gradients) == (first.progress.batches_done % 2 == 1)
     second = make_learner(EveryOther())
     second.fit(second.restore(deepcopy(first.state())))
     assert_same(second.model.state_dict(), whole.model.state_dict())

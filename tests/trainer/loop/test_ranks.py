@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
 
     learner = make_learner(Recorder())
     learner.ranks = Broken([])
-    with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at step 3 of 6 \(epoch 1\)\."):
+    with pytest.raises(NonFiniteLossError, match=r"^the training loss is nan at batch 3 \(epoch 1\)\."):
         learner.fit()
 
 
@@ -91,7 +91,9 @@ def test_each_rank_of_a_machine_needs_a_gpu(count: int, seen: str, monkeypatch: 
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    with pytest.raises(UserError, match=rf"^fit\.gpus: 2 .* each sees {seen} \(CUDA_VISIBLE_DEVICES=3\)\. Allowed: "):
+    with pytest.raises(
+        UserError, match=rf"^fit\.gpus: 2 .* each sees {seen} \(CUDA_VISIBLE_DEVICES=3\)\. Start at most one"
+    ):
         LoopSettings().torch_device()
     assert LoopSettings(device="cpu").torch_device() == torch.device("cpu")
 
@@ -132,7 +134,10 @@ def test_a_rank_that_cancels_alone_ends_all(fit: str, ended: dict[str, list[str]
     for text in said:
         rank = ended[fit].index(text)
         assert text.startswith(f"UserError: Cancel{str(levels[rank]).capitalize()} ({SUPPORT}/apart_program.py, line ")
-        assert f") was raised on rank {rank}, but not on rank {1 - rank} at the same time. Allowed: " in text
+        assert (
+            f") was raised on rank {rank}, but not on rank {1 - rank} at the same time. Make the same decision on all ranks: "
+            in text
+        )
 
 
 @pytest.mark.parametrize("fit", ["alike", "branch"])

@@ -41,7 +41,7 @@ def learner_of(*more: Any, overflows: tuple[int, ...] = OVERFLOWS, **options: An
     count = [-1]
 
     def count_batch(learner: Learner) -> None:
-        count[0] = learner.step if learner.training else -1
+        count[0] = learner.progress.batches_done - 1 if learner.training else -1
 
     def overflow(gradient: torch.Tensor) -> torch.Tensor:
         return gradient * math.inf if count[0] in overflows else gradient
@@ -113,7 +113,7 @@ def test_a_resumed_fit_has_the_same_scale_also_in_the_middle_of_a_step(stop: int
 
 def cancel_at(stop: int) -> Callable[[Learner], None]:
     def cancel(learner: Learner) -> None:
-        if learner.training and learner.step == stop:
+        if learner.training and learner.progress.batches_done - 1 == stop:
             raise CancelFit
 
     return cancel
@@ -123,7 +123,7 @@ def test_a_fit_that_finds_no_scale_ends() -> None:
     learner_of(LossScale()).fit()
     broken = learner_of(LossScale(), overflows=tuple(range(EPOCHS * BATCHES)))
     scaler_of(broken).load_state_dict({"scale": 2.0, "clean": 0})
-    with pytest.raises(NonFiniteLossError, match=r"not finite at any scale of the loss, by step 16 of 16"):
+    with pytest.raises(NonFiniteLossError, match=r"not finite at any loss scale, in batch 16 "):
         broken.fit()
 
 

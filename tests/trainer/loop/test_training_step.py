@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes import make_learner, noise_loader, on, sgd, tiny_model
+from fakes import assert_same, make_learner, noise_loader, on, raises, sgd, tiny_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -52,7 +53,7 @@ class Stop(Callback):
     """Ends the first fit in its second epoch."""
 
     def after_batch(self, learner: Learner) -> None:
-        if learner.training and learner.step == 3:
+        if learner.training and learner.progress.batches_done == 4:
             raise CancelFit
 
 
@@ -134,7 +135,7 @@ def test_a_data_loader_trains(data: Any, accumulate: int) -> None:
 
     class Look(Callback):
         def after_step(self, learner: Learner) -> None:
-            seen.append(learner.step)
+            seen.append(learner.progress.batches_done - 1)
 
     learner = Learner(
         tiny_model(),
@@ -146,8 +147,59 @@ def test_a_data_loader_trains(data: Any, accumulate: int) -> None:
     learner.fit()
     assert [row["epoch"] for row in recorder.rows] == [0, 1]
     assert {"train_accuracy", "val_accuracy"} <= recorder.rows[-1].keys()
-    assert learner.position == (2, 0)
+    assert learner.progress.position == (2, 0)
     assert seen == ([*range(8)] if accumulate == 1 else [1, 3, 5, 7])
+
+
+def weights_after(data: Any, accumulate: int, *, epochs: int = 2, at: int | None = None) -> Any:
+    """Train; if `at` is given, interrupt the fit after so many batches, and resume it."""
+
+    def fit(*callbacks: Callback, state: Any = None) -> Learner:
+        learner = Learner(
+            tiny_model(),
+            data() if callable(data) else data,
+            settings=LoopSettings(epochs=epochs, device="cpu", accumulate=accumulate),
+            optimizer=sgd,
+            callbacks=callbacks,
+        )
+        learner.fit() if state is None else learner.fit(learner.restore(state))
+        return learner
+
+    if at is None:
+        return fit().model.state_dict()
+    return fit(state=fit(on("after_batch", raises(CancelFit, at - 1), 100)).state()).model.state_dict()
+
+
+def test_the_last_step_of_data_without_a_length_is_made() -> None:
+    for accumulate in (3, 9):
+        sized, unsized = (weights_after(DataLoader(data, 2), accumulate) for data in (SAMPLES, Stream()))
+        assert_same(unsized, sized)
+
+
+def test_batches_of_different_sizes_count_by_their_images() -> None:
+    images, targets = torch.randn(8, 3, 4, 4), torch.arange(8) % 3
+    # A batch norm sees each batch alone, so the model has none.
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+
+    def trained(sizes: list[int]) -> Any:
+        batches = list(zip(images.split(sizes), targets.split(sizes), strict=True))
+        settings = LoopSettings(epochs=1, device="cpu", accumulate=len(sizes))
+        learner = Learner(deepcopy(model), batches, settings=settings, optimizer=sgd)
+        learner.fit()
+        return learner.model.state_dict()
+
+    whole, uneven = trained([8]), trained([5, 1, 2])
+    for name, value in whole.items():
+        torch.testing.assert_close(uneven[name], value)
+
+
+@pytest.mark.parametrize("at", [1, 2, 4, 5])
+def test_a_list_of_batches_resumes_within_a_step(at: int) -> None:
+    """The list starts again, so the rest of the epoch has its first batches."""
+    batches = [(image[None], torch.tensor([target])) for image, target in SAMPLES]
+    order = [*range(at), *range(7 - at)]
+    expected = weights_after([batches[n] for n in order], 3, epochs=1)
+    assert_same(weights_after(lambda: batches, 3, epochs=1, at=at), expected)
 
 
 @pytest.mark.parametrize("given", [[torch.zeros(2, 3, 8, 8)], [{"images": 1}], [(1, 2)], (batch for batch in ())])

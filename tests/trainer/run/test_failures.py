@@ -38,7 +38,7 @@ def failing(config: Config, event: str, epoch: int, act: Callable[[], None]) -> 
     """Train in the folder `run`, let something happen at an event of an epoch, and return the error of the run."""
 
     def happens(learner: Learner) -> None:
-        if learner.epoch == epoch:
+        if learner.progress.epoch == epoch:
             learner.find(Checkpoint)._finish_writing()
             while not Path("run", BATCH).is_file():  # whatever is being written then comes afterwards
                 time.sleep(0.01)

@@ -63,7 +63,7 @@ def epoch_of(root: Path, folder: Path, number: int, *overrides: str) -> list[Pat
     def see(learner: Learner) -> None:
         loader = learner.train_loader
         assert isinstance(loader, Loader)
-        if learner.training and learner.epoch == number:
+        if learner.training and learner.progress.epoch == number:
             seen.extend(Path(str(loader.split.files[index])) for index in learner.batch.indices.tolist())
 
     start(root, folder, see, *overrides)
@@ -86,7 +86,7 @@ def test_rows_are_those_of_a_run_that_was_not_interrupted(tmp_path: Path) -> Non
         bad = [root / last.relative_to(tmp_path / "known"), root / "val/bee/05.png"]
 
         def hook(learner: Learner) -> None:
-            at = learner.epoch, learner.position.batch
+            at = learner.progress.epoch, learner.progress.position.batch
             if learner.training and at == (1, 1):
                 spoil(*bad)
             if learner.training and at == stop:

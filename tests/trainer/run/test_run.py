@@ -51,8 +51,8 @@ def test_what_is_configured_is_what_runs(photo_root: Path, tmp_path: Path) -> No
     given = ["fit.accumulate=3", "fit.validate_every=2", "fit.tta=flip", "fit.limit_batches=1", "fit.epochs=7"]
     given += ["fit.precision=bf16", "fit.label_smoothing=0.2", "fit={momentum: 0.9, momentum_low: 0.8}"]
     learner = prepared(photo_root, tmp_path, *given, "fit.optimizer=adamw", "callbacks.ema.decay=0.5")
-    assert (learner.accumulate, learner.settings.validate_every, learner.settings.tta) == (3, 2, "flip")
-    assert (learner.batches(learner.val_loader), learner.epochs) == (1, 7)
+    assert (learner.settings.accumulate, learner.settings.validate_every, learner.settings.tta) == (3, 2, "flip")
+    assert (learner.settings.limited(len(learner.val_loader)), learner.progress.epochs) == (1, 7)
     assert (learner.settings.half, learner.runner.scaler) == (True, None)
     assert (learner.loss_function, learner.val_loss_function) == (ClassLoss(0.2), ClassLoss(0.0))
     assert set(learner.find(ParamScheduler).schedules) == {"lr", "momentum"}
@@ -60,7 +60,7 @@ def test_what_is_configured_is_what_runs(photo_root: Path, tmp_path: Path) -> No
     assert learner.find(EMA).decay == 0.5
     other = prepared(photo_root, tmp_path, "fit.precision=fp16", "fit.schedule=constant", "fit.batch_size=5")
     assert other.runner.scaler is not None
-    assert (set(other.find(ParamScheduler).schedules), other.batches_in(0)) == ({"lr"}, 2)
+    assert (set(other.find(ParamScheduler).schedules), other.progress.batches_in(0)) == ({"lr"}, 2)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_balance_reaches_the_loss_or_the_loader(photo_root: Path, tmp_path: Path
 
     learner, said = prepare("weights")
     assert weights(learner) == [1.5, 0.75]
-    assert learner.batches_in(0) == 2
+    assert learner.progress.batches_in(0) == 2
     assert "balance: weights in the training loss are from 0.75 (class 1) to 1.5 (class 0)" in said
     learner, said = prepare("oversample")
     assert learner.loss_function == ClassLoss()
@@ -156,7 +156,7 @@ def test_a_fold_is_what_a_run_is_scored_on(photo_root: Path, tmp_path: Path) -> 
 
 def test_only_training_leaves_out_a_smaller_last_batch(photo_root: Path, tmp_path: Path) -> None:
     learner = prepared(photo_root, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
-    assert (learner.batches_in(0), learner.batches(learner.val_loader)) == (1, 2)
+    assert (learner.progress.batches_in(0), learner.settings.limited(len(learner.val_loader))) == (1, 2)
 
 
 def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_root: Path, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class Evil:
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     content: dict[str, Any] = {"state_dict": {}, "args": Evil(f"touch {tmp_path / 'ran'}")}
     torch.save(content, tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"holds more than plain values and tensors \(posix.system\)\.$"):
+    with pytest.raises(UserError, match=r"contains more than plain values and tensors \(posix.system\)\.$"):
         read_weights(str(tmp_path / "model.pth"))
     (tmp_path / "model.safetensors").write_bytes(pickle.dumps(content))
     with pytest.raises(UserError, match="not a safetensors file, or an incomplete one"):
@@ -215,7 +215,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     for name, message in {
         "tensor.pth": "holds a Tensor, but weights map names to tensors.",
         "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below state_dict_ema, ",
-        "grown.pth": "holds a tensor that is larger than its file.",
+        "grown.pth": "contains a tensor that is larger than its file.",
         "empty.pth": "the file is empty.",
         "cut.pth": "not a checkpoint, or cut short.",
         "old.pth": "not a checkpoint, or cut short",

@@ -97,7 +97,8 @@ def train(search: Search, score: float, first: int = 0) -> Prune:
     prune = Prune(search, trial.number)
     for epoch in range(first, EPOCHS):
         rows = [{"val_accuracy": score}]
-        learner: Any = SimpleNamespace(epoch=epoch, epochs=EPOCHS, find=lambda _, rows=rows: SimpleNamespace(rows=rows))
+        progress = SimpleNamespace(epoch=epoch, epochs=EPOCHS)
+        learner: Any = SimpleNamespace(progress=progress, find=lambda _, rows=rows: SimpleNamespace(rows=rows))
         try:
             prune.after_epoch(learner)
         except CancelFit:

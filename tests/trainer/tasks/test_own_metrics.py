@@ -118,7 +118,7 @@ def test_metrics_of_a_plugin_are_complete(given: list[str], capsys: pytest.Captu
 
 def stop_at(step: int) -> Callback:
     def stop(learner: Learner) -> None:
-        if learner.training and learner.step == step:
+        if learner.training and learner.progress.batches_done - 1 == step:
             raise CancelFit
 
     return on("after_batch", stop, order=99)

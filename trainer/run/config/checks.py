@@ -16,6 +16,7 @@ from augment.support.nested import section_of
 from augment.support.secrets import as_written
 from augment.support.untrusted_files import contents
 from trainer.loop.checkpoint import LAST, FitState, differing, load
+from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
 from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
@@ -121,28 +122,28 @@ def check_resume(config: Config) -> None:
         return
     run = Path(config.fit.resume)
     state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
-    epoch, epochs = state.position[0], config.fit.epochs
+    dataset, fit = config.dataset, config.fit
+    loader = make_train_loader(config, dataset.train)
+    epoch, epochs = state.position[0], FitProgress(fit, loader).epochs
     # A run that ended after its last epoch may still lack figures, the report and the summary.
-    unwritten = RunFolder(run).summary.status != FINISHED and epochs == section_of(saved, "fit").get("epochs")
+    same_length = all(getattr(fit, name) == section_of(saved, "fit").get(name) for name in ("epochs", "steps"))
+    unwritten = same_length and RunFolder(run).summary.status != FINISHED
     if epoch > epochs or (epoch == epochs and not unwritten):
-        raise UserError(
-            f"fit.resume={run}: that run has finished {amount(epoch, 'epoch')}. To continue, raise fit.epochs."
-        )
+        key = "fit.epochs" if fit.steps is None else "fit.steps"
+        raise UserError(f"fit.resume={run}: that run has finished {amount(epoch, 'epoch')}. To continue, raise {key}.")
     if state.position[1]:
         if state.ranks != (ranks := current().size):  # each rank has its own sums
             raise UserError(
                 f"fit.gpus={ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the resumed "
                 f"run. Finish the epoch with fit.gpus={state.ranks}. After it, any number works."
             )
-        _check_same(config.fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
-    dataset = config.dataset
+        _check_same(fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
     task = task_named(dataset.task)
     _check_same(config.data, saved, "data", settings(Source))
     if task.monitor == "val_loss":  # otherwise losses of old and new epochs cannot be compared
         _check_same(config.fit, saved, "fit", task.loss_settings)
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages: missing, but the resumed run had stages. Repeat its stages.")
-    loader = make_train_loader(config, dataset.train)
     with contents(run / LAST):
         loader.check_state(state.loader)
     with torch.device("meta"):

@@ -65,6 +65,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         """Return the stages with all settings filled in. `size` holds for stages that set no size."""
         if not self.stages:
             return ()
+        if self.steps is not None:
+            raise UserError(f"fit.steps={self.steps}: fit.stages needs fit.epochs. Set one of both to null.")
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
     def fed(self, size: Size) -> list[tuple[str, int, Size]]:

@@ -80,7 +80,7 @@ class Config:
     seed: int
     run: RunLabels
     resolved: Mapping[str, Any]  # all values including defaults, as plain values for a file
-    notes: tuple[str, ...] = ()  # sentences about the recipe, printed at the start
+    notes: tuple[str, ...] = ()  # sentences about the configuration, printed at the start
 
     @property
     def dataset(self) -> Dataset:
@@ -145,12 +145,14 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "plugins": list(top["plugins"]),
             "run": _plain(run),
         },
-        notes=tuple(_notes(given.get("aug") or {}, aug)),
+        notes=tuple(_notes(given.get("aug") or {}, aug, fit)),
     )
 
 
-def _notes(given: Mapping[str, Any], aug: Aug) -> Iterator[str]:
-    """Warn if no recipe was chosen, and if validation is random."""
+def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
+    """Warn if no recipe was chosen, if validation is random, and if the number of epochs has no effect."""
+    if fit.steps is not None and fit.epochs != settings(Fit)["epochs"].default:
+        yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
         yield (
             "aug: no recipe was chosen, so images are not augmented. Choose one, such as aug=imagenette, or aug=none "

@@ -1,5 +1,7 @@
 """A run's folder belongs to one run, and to one process at a time. How the run ended is in its summary."""
 
+from __future__ import annotations
+
 import fcntl
 import logging
 import os
@@ -9,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown, write_json
@@ -18,10 +20,12 @@ from augment.support.untrusted_files import open_regular, own_folder, read_text
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.optimizer_steps import ending_of
 from trainer.callbacks.recorder import METRICS_FILE, Recorder
-from trainer.loop.callback import Learner
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config.schema import CONFIG_FILE
 from trainer.tasks.registry import describe_metrics, task_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 SUMMARY_FILE, OVERRIDES_FILE = "summary.json", Path(".hydra") / "overrides.yaml"
 
@@ -120,7 +124,7 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         error="" if error is None else describe_error(error),
         stopped=next((callback.reason for callback in learner.callbacks if callback.reason), ""),
         monitor=monitor,
-        planned=learner.epochs,
+        planned=learner.progress.epochs,
         name=learner.run.name,
         tags=learner.run.tags,
         first_step=None if recorder.first is None else seconds - (monotonic() - recorder.first[0]),

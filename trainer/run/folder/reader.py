@@ -88,7 +88,7 @@ def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Fact
         model=config.model_name,
         parameters=count_parameters(learner.model),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        batches=tuple(map(learner.batches_in, range(learner.epochs))),
+        batches=tuple(map(learner.progress.batches_in, range(learner.progress.epochs))),
         schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
         warnings=dataset.notices,
         display=learner.task.display(dataset.classes),

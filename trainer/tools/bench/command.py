@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
         check_config(config)
         # A pass is as long as a window, of full batches of images of one size, and nothing is resumed.
-        fit = replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=(), drop_last=True)
+        fit = replace(config.fit, limit_batches=None, resume=None, epochs=1, steps=None, stages=(), drop_last=True)
         with session(config):
             measure(replace(config, fit=fit), flags, overrides)
     return 0

@@ -67,7 +67,7 @@ def make_rows(config: Config, *, placements: bool) -> list[Row]:
     fixed = next(stream)  # stays on the device
 
     def train(batches: Iterator[Batch], count: int) -> int:
-        learner.train_loader = cast(Any, _Pass(batches, count))
+        learner.train_loader = learner.progress.train_loader = cast(Any, _Pass(batches, count))
         learner.fit()
         return count * len(fixed)
 

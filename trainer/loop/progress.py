@@ -1,0 +1,130 @@
+"""The progress of a fit: its position, and its numbers of epochs, training batches and steps."""
+
+import sys
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from augment.support.errors import UserError
+from trainer.loop.settings import LoopSettings
+
+
+class Position(NamedTuple):
+    """Where a resumed fit continues: the epoch, and the number of its training batches that were fetched."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class Group(NamedTuple):
+    """The training batches of one optimizer step: the index of the first one in the epoch, and their number."""
+
+    first: int
+    batches: int
+
+
+class FitProgress:
+    """Counts the epochs, training batches and optimizer steps of a fit. All ranks have the same counts.
+
+    Attributes:
+        position: advances with each training batch, and at the end of an epoch to the next one.
+        epoch: the current epoch, from 0. It stays the same until the next epoch starts.
+        steps: length of the fit in optimizer steps; None: `LoopSettings.epochs` sets the length.
+    """
+
+    def __init__(self, settings: LoopSettings, train_loader: Any) -> None:
+        self._settings, self.train_loader = settings, train_loader
+        self.position = Position()
+        self.epoch = 0
+        self.steps = settings.steps
+
+    def start(self, position: Position, steps: int | None = None) -> None:
+        """Move to the position where a fit starts, and set its length in steps; None: as in the settings."""
+        self.steps = self._settings.steps if steps is None else steps
+        self.end_epoch(position)
+
+    def end_epoch(self, position: Position) -> None:
+        """Move to the position after an epoch, and count again: a pass over an iterable may have shown its length."""
+        self.position = position
+        self.__dict__.pop("_batches_before", None)
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs in the fit. The last one is partial if the steps end within it."""
+        if self.steps is None:
+            return self._settings.epochs
+        return -(-self.steps // self._steps_in(0))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no epoch is left."""
+        return self.position.epoch >= self.epochs
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of training batches in an epoch, up to the limit and the last step of the fit."""
+        batches = self._whole(epoch)
+        if self.steps is None:
+            return batches
+        steps_left = max(0, self.steps - epoch * self._steps_in(epoch))
+        return min(batches, steps_left * self._settings.accumulate)
+
+    def batches_before(self, position: Position) -> int:
+        """Return the number of training batches between the start of the fit and a position."""
+        return self._batches_before[position.epoch] + position.batch
+
+    def validates(self, epoch: int) -> bool:
+        """Return whether an epoch ends with a validation."""
+        return (epoch + 1) % self._settings.validate_every == 0 or epoch + 1 == self.epochs
+
+    @property
+    def batches_done(self) -> int:
+        """Number of training batches since the start of the fit, including the current one."""
+        return self.batches_before(self.position)
+
+    @property
+    def total_batches(self) -> int:
+        """Number of training batches in the fit.
+
+        Raises:
+            UserError: the loader has no length.
+        """
+        if (total := self._batches_before[-1]) >= sys.maxsize:
+            raise UserError("train_loader: its length is unknown. Set steps or limit_batches.")
+        return total
+
+    @property
+    def group(self) -> Group:
+        """The batches whose step the current training batch belongs to. An epoch's last step may have fewer."""
+        size = self._settings.accumulate
+        first = (self.position.batch - 1) // size * size
+        return Group(first, min(size, self.batches_in(self.position.epoch) - first))
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the current training batch is the last one of its step."""
+        return self.position.batch == sum(self.group)
+
+    @property
+    def share(self) -> float:
+        """The current training batch's share of the images in its step, over all ranks."""
+        if self._settings.accumulate == 1:
+            return 1.0
+        epoch, batch = self.position
+        images: int = self.train_loader.images_in(epoch, batch - 1, 1)
+        return images / self.train_loader.images_in(epoch, *self.group)
+
+    def __str__(self) -> str:
+        return f"batch {self.batches_done} (epoch {self.epoch + 1})"
+
+    @cached_property
+    def _batches_before(self) -> tuple[int, ...]:
+        """Number of training batches before each epoch, and finally of the whole fit."""
+        return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def _whole(self, epoch: int) -> int:
+        """Return the number of batches in a whole epoch."""
+        return self._settings.limited(self.train_loader.batches_in(epoch))
+
+    def _steps_in(self, epoch: int) -> int:
+        """Return the number of steps in a whole epoch, the same for all epochs of a fit whose length is in steps."""
+        return -(-self._whole(epoch) // self._settings.accumulate)
