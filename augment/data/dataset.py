@@ -207,6 +207,8 @@ class Split:
 # The val split of a data set without one, before it is cut from train.
 NO_VAL = Split((), ())
 
+_LONGEST = 1000  # characters of the name of a class
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -237,6 +239,8 @@ class Dataset:
     notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if long := next((name for name in self.classes if len(name) > _LONGEST), None):
+            raise UserError(f"data: the name {long:.40}... has {len(long):,} characters. Allowed: {_LONGEST:,}.")
         kind = known_kinds().get(self.task, self.train.kind)
         object.__setattr__(self, "task", self.task or kind.task)
         for name in ("train", "val"):
