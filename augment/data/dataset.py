@@ -80,6 +80,8 @@ class Split:
 # The val split of a dataset without one, before val is cut from train.
 NO_VAL = Split((), ())
 
+_LONGEST = 1000  # characters of the name of a class
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -109,6 +111,8 @@ class Dataset:
     notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if long := next((name for name in self.classes if len(name) > _LONGEST), None):
+            raise UserError(f"data: the name {long:.40}... has {len(long):,} characters. Allowed: {_LONGEST:,}.")
         kind = known_kinds().get(self.task, self.train.kind)
         object.__setattr__(self, "task", self.task or kind.task)
         for name in ("train", "val"):

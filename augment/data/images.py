@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TypeGuard
+from typing import BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
 from augment.support.files import open_file, read_file
@@ -57,6 +57,18 @@ def as_jpeg(image: Image.Image, quality: int) -> bytes:
     return stream.getvalue()
 
 
+def open_with_pillow(stream: BinaryIO) -> Image.Image:
+    """Open an encoded image, unless Pillow would start another program to decode it.
+
+    Raises:
+        OSError: it is EPS, or of no format that Pillow knows.
+    """
+    image = Image.open(stream)
+    if image.format == "EPS":
+        raise UnidentifiedImageError("EPS is not supported; save it as PNG")
+    return image
+
+
 @contextmanager
 def open_image(ref: ImageRef) -> Iterator[Image.Image]:
     """Open an image with Pillow.
@@ -65,12 +77,12 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
         OSError: the image cannot be read, or Pillow does not support its format.
     """
     if isinstance(ref, Path):
-        with open_file(ref) as stream, Image.open(stream) as image:
+        with open_file(ref) as stream, open_with_pillow(stream) as image:
             yield image
     elif is_decoded(ref):
         yield Image.fromarray(ref.read_pixels())
     else:
-        with Image.open(BytesIO(ref.read())) as image:
+        with open_with_pillow(BytesIO(ref.read())) as image:
             yield image
 
 

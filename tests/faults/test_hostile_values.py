@@ -288,7 +288,24 @@ def call(name: bytes, number: int) -> bytes:
     return b"\x80\x02c" + name + b"\n\x8a\x06" + number.to_bytes(6, "little") + b"\x85R."
 
 
+def shared_tuples(levels: int, grow: bytes) -> bytes:
+    """Return the pickle of a mapping with a key of nested tuples."""
+    return b"\x80\x02})" + levels * grow + b"K\x01s."
+
+
+def repeated_calls(function: bytes, text: bytes) -> bytes:
+    """Return a pickle that passes the same long text to a function again and again."""
+    argument = b"X" + len(text).to_bytes(4, "little") + text + b"q\x00"
+    return b"\x80\x02](" + argument + b"c" + function + b"\nq\x01" + 5000 * b"h\x01h\x00\x85R" + b"e."
+
+
 CHECKPOINTS: dict[str, Callable[[], bytes]] = {
+    "a key of shared tuples": lambda: archive(shared_tuples(60, b"q\x00h\x00\x86")),
+    "a key of many levels": lambda: archive(shared_tuples(1_000_000, b"\x85")),
+    "the same text, encoded often": lambda: archive(repeated_calls(b"_codecs\nencode", bytes(2**22))),
+    "the same text, counted often": lambda: archive(repeated_calls(b"collections\nCounter", bytes(2**22))),
+    "a storage out of nothing": lambda: archive(call(b"torch.storage\nUntypedStorage", 2**33)),
+    "a type in two parts": lambda: archive(call(b"torch\ncuda.FloatTensor", 0)),
     "an archive that unpacks to a gigabyte": lambda: archive(bytes(2**27), zipfile.ZIP_DEFLATED),
     "shared lists": lambda: saved(callbacks={"a": shared()}),
     "lists in themselves": lambda: saved(callbacks={"a": endless()}),

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
+from io import BytesIO
 from itertools import count, takewhile
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, contents, damage, regular
+from trainer.loop.pickle_check import ForeignTypeError, check_pickle
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
 
@@ -30,8 +31,7 @@ _MAX_GROUPS = 10_000  # parameter groups in an optimizer
 # The first bytes of files by PyTorch before version 1.6.
 _OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
-# Functions in a pickle that make values of any size from a few bytes, or tensors that no model contains.
-_MAKERS = re.compile(rb"c[\w.]+\n(bytearray|\w*Tensor|_rebuild_(?!tensor|parameter|from_type)\w+)\n")
+_OLD_PICKLES = 5  # pickles in such a file
 
 
 class DamagedError(UserError):
@@ -62,9 +62,9 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
     try:
         with open(path, "rb") as stream:
             is_old = old and stream.read(len(_OLD)) == _OLD
-            if is_old:
-                with mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-                    _check_makers(content, path)  # type: ignore[arg-type]
+            stream.seek(0)
+            for _ in range(_OLD_PICKLES if is_old else 0):
+                check_pickle(stream)
         if not is_old:
             with zipfile.ZipFile(path) as archive:
                 if odd := _oddity(archive, path):
@@ -72,7 +72,9 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
                 (name,) = filter(_is_pickle, archive.namelist())
                 if not is_whole(path):
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
-                _check_makers(archive.read(name), path)
+                check_pickle(BytesIO(archive.read(name)))
+    except ForeignTypeError as error:
+        raise _other_types(path, f" ({error})") from error
     except _BROKEN as error:
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
@@ -111,11 +113,6 @@ def _directory(path: Path) -> int:
     if locator[:4] != b"PK\6\7":
         return int.from_bytes(end[16:20], "little")
     return int.from_bytes(wide[48:], "little") if int.from_bytes(locator[8:16], "little") == start else -1
-
-
-def _check_makers(content: bytes, path: Path) -> None:
-    if found := _MAKERS.search(content):
-        raise _other_types(path, f" ({found[1].decode()})")
 
 
 def _other_types(path: Path, what: str) -> UserError:

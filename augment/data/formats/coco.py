@@ -4,6 +4,7 @@ Format: cocodataset.org/#format-data. Labels number the categories from 1, in th
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,10 @@ def read_coco(key: str, file: Path) -> CocoFile:
         UserError: the file is not in COCO's format.
     """
     try:
-        content = json.loads(read_text(key, file, "a COCO file, .json"))
+        text = read_text(key, file, "a COCO file, .json")
+        content = json.loads(text)
+        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair, which no file name can hold
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UserError(f"{key}={file} cannot be read: {error}.") from None
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.image_faults import MAX_PIXELS
 from augment.data.images import turn_back
 from augment.data.targets.spatial import Digested
 
@@ -18,6 +19,7 @@ from augment.data.targets.spatial import Digested
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
 FAR = 1e9  # px, farther than any point of an image
+_AT_ONCE = 2**23  # edges times rows that are compared at once, to limit memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,10 @@ def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
         runs = counts
     lengths = np.asarray(runs, np.int64)
     height, width = map(int, code["size"])
-    if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != height * width:
+    if min(height, width) < 0 or height * width > MAX_PIXELS:
+        raise ValueError(f"a size of {[height, width]}, but at most {MAX_PIXELS:,} pixels are allowed")
+    longest = lengths.max(initial=0)  # so that the sum cannot overflow
+    if lengths.ndim != 1 or (lengths < 0).any() or longest > MAX_PIXELS or lengths.sum() != height * width:
         raise ValueError(f"runs of {lengths.sum()} pixels, but their size is {[height, width]}")
     return lengths, (height, width)
 
@@ -123,10 +128,13 @@ def _inside(polygon: NDArray[np.float64], height: int, width: int) -> NDArray[np
 
     The line through a row's centers changes sides wherever it crosses an edge.
     """
-    (x, y), (next_x, next_y) = polygon.T, np.roll(polygon, -1, axis=0).T
-    rows = np.arange(height) + 0.5
-    edge, row = np.nonzero((y[:, None] <= rows) != (next_y[:, None] <= rows))
-    crossing = x[edge] + (rows[row] - y[edge]) / (next_y[edge] - y[edge]) * (next_x[edge] - x[edge])
-    column = np.ceil(crossing - 0.5).clip(0, width).astype(np.int64)
-    changes = np.bincount(row * (width + 1) + column, minlength=height * (width + 1)).reshape(height, width + 1)
-    return np.asarray(changes.cumsum(axis=1)[:, :-1] % 2 == 1)
+    points, rows = np.concatenate([polygon, polygon[:1]]), np.arange(height) + 0.5
+    changes = np.zeros(height * (width + 1), np.int64)
+    count = max(1, _AT_ONCE // max(1, height))
+    for start in range(0, len(polygon), count):
+        (x, y), (next_x, next_y) = points[start:-1][:count].T, points[start + 1 :][:count].T
+        edge, row = np.nonzero((y[:, None] <= rows) != (next_y[:, None] <= rows))
+        crossing = x[edge] + (rows[row] - y[edge]) / (next_y[edge] - y[edge]) * (next_x[edge] - x[edge])
+        column = np.ceil(crossing - 0.5).clip(0, width).astype(np.int64)
+        changes += np.bincount(row * (width + 1) + column, minlength=len(changes))
+    return np.asarray(changes.reshape(height, width + 1).cumsum(axis=1)[:, :-1] % 2 == 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.image_faults import DECODER_ERRORS
-from augment.data.images import turn_back
+from augment.data.images import open_with_pillow, turn_back
 from augment.data.targets.kind import Target, register
 from augment.data.targets.spatial import IGNORE, Rules, SpatialKind, StoredMask, check_array
 from augment.support.device import to_device
@@ -70,7 +70,7 @@ class MaskFile:
     def _values(self) -> NDArray[np.uint8]:
         """Return the value of each pixel, or the index of its color."""
         try:
-            with open_file(self.path) as stream, Image.open(stream) as image:
+            with open_file(self.path) as stream, open_with_pillow(stream) as image:
                 reject_lossy(image, self.name)
                 if self.colors:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)

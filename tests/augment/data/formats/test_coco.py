@@ -237,3 +237,12 @@ def test_runs_need_no_size_of_the_image() -> None:
     train = coco("train.json", SIZES, [BOX | {"segmentation": {**runs, "size": [30, 20]}}], images=names)
     with pytest.raises(UserError, match=r"0.jpg has 20 x 30 pixels, but 30 x 20"):
         load("coco", train=train, val=train, task="segment")
+
+
+def test_names_that_no_file_or_page_can_hold_are_rejected() -> None:
+    images = [{"id": 10, "file_name": "\ud800.jpg"}, {"id": 11, "file_name": "1.jpg"}]
+    with pytest.raises(UserError, match=r"train.json: cannot be read: .*surrogates"):
+        load("coco", train=coco("train.json", SIZES, [BOX], images=images), val_fraction=0.5)
+    categories = [{"id": 3, "name": {"cat": ["name"] * 1000}}]
+    with pytest.raises(UserError, match=r"data: the name .* characters"):
+        load("coco", train=coco("train.json", SIZES, [BOX], categories=categories), val_fraction=0.5)

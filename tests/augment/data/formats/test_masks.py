@@ -233,3 +233,13 @@ def test_the_layout_of_camvid_is_suggested_and_read() -> None:
         load("masks", root="set")
     dataset = load("masks", root="set", images=".", masks="annot")
     assert (len(dataset.train), len(dataset.val), dataset.classes) == (2, 2, ("0", "1", "2"))
+
+
+def test_no_mask_is_decoded_by_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    put()
+    head = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 8\n%%EndComments\n"
+    Path("set/train/masks/1.png").write_bytes(head + b"showpage\n%%EOF\n")
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    Path("palette.csv").write_text("background,0,0,0\nobject,255,255,255\n")
+    with pytest.raises(UserError, match=r"1.jpg has a bad mask: .*EPS"):
+        load("masks", root="set", palette="palette.csv", val_fraction=0.5)

@@ -1,6 +1,9 @@
 """Outlines of objects: polygons and run-length codes."""
 
+import tracemalloc
+
 import numpy as np
+import pytest
 from matplotlib.path import Path as Outline
 
 from augment.data.formats.polygons import Regions, read_polygons, read_runs
@@ -40,3 +43,27 @@ def test_smaller_objects_are_in_front_of_larger_ones() -> None:
     found = Regions("", 9, 9, shapes, (1, 2)).read()
     assert np.count_nonzero(found == 1) == 4
     assert np.count_nonzero(found == 2) == 77
+
+
+@pytest.mark.parametrize(
+    ("size", "counts"),
+    [
+        ([40, 50], [2**63 - 1, 2**63 - 1, 2 + 2000]),  # whose sum in 64 bits is 2,000
+        ([10**9, 10**9], [10**18]),
+        ([-40, -50], [2000]),
+    ],
+)
+def test_runs_that_do_not_fit_an_image_are_rejected(size: list[int], counts: list[int]) -> None:
+    with pytest.raises(ValueError, match="size"):
+        read_runs({"size": size, "counts": counts})
+
+
+def test_the_memory_of_a_polygon_is_limited() -> None:
+    turns = np.arange(40_000)
+    points = np.stack([500 + 400 * np.cos(turns), 500 + 400 * np.sin(1.3 * turns)], 1)
+    tracemalloc.start()
+    try:
+        drawn(read_polygons([points.ravel()]), 1000, 1000)
+        assert tracemalloc.get_traced_memory()[1] < 600e6
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,110 @@
+"""Check what a pickle of a checkpoint would build, before PyTorch builds it.
+
+With `weights_only`, `torch.load` calls only functions that it knows. They can still take memory and time without limit:
+they make values out of nothing, copy a shared value again and again, or hash tuples that hold tuples.
+"""
+
+import pickletools
+import re
+from typing import IO, Any
+
+from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES
+
+# What makes values of any size out of nothing, or tensors of another kind than a model has.
+_MAKERS = re.compile(r"bytearray|\w*Tensor|(Unt|T)ypedStorage|_rebuild_(?!tensor|parameter|from_type)\w+")
+
+# The instructions of a checkpoint: those that make a value, and those that take values from the stack. These have the
+# number of values, None for all since the mark.
+_CONSTANTS = {"NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"}
+_CONTAINERS = {"EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"}
+_TEXTS = {"BINUNICODE", "SHORT_BINSTRING"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": None}
+_ITEMS = {"APPEND": 1, "APPENDS": None}
+_PAIRS = {"SETITEM": 2, "SETITEMS": None}
+_CALLS = {"REDUCE": 1, "NEWOBJ": 1, "BUILD": 1, "BINPERSID": 1}
+_TAKING = _TUPLES | _ITEMS | _PAIRS | _CALLS
+
+_LARGEST = 2**40  # a list that holds another one twice doubles its size
+
+
+class ForeignTypeError(Exception):
+    """A pickle uses a type, a function or an instruction that checkpoints do not use; the message names it."""
+
+
+class _Value:
+    """A value: the number of values in it, and how deeply its tuples are nested."""
+
+    def __init__(self, items: list["_Value"], size: int = 1, depth: int = 0) -> None:
+        self.size, self.depth = size, depth
+        self.add(items)
+
+    def add(self, items: list["_Value"]) -> None:
+        self.size = min(_LARGEST, self.size + sum(item.size for item in items))
+
+
+def check_pickle(stream: IO[bytes]) -> None:
+    """Check one pickle, and read it to its end.
+
+    Raises:
+        ForeignTypeError: it uses what checkpoints do not use.
+        ValueError: it is damaged, or too large.
+        LookupError: it is damaged.
+    """
+    stack: list[_Value] = []
+    below: list[list[_Value]] = []  # the stack under each mark
+    memo: dict[object, _Value] = {}
+    plain = _Value([])
+    made = used = 0  # the number of values that are made, and of those in arguments and keys
+    for instruction, given, _ in pickletools.genops(stream):
+        name = instruction.name
+        if name in ("PROTO", "STOP"):
+            continue
+        if name == "MARK":
+            below.append(stack)
+            stack = []
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[given] = stack[-1]
+        elif name in _CONSTANTS or name in ("BINGET", "LONG_BINGET"):
+            stack.append(plain if name in _CONSTANTS else memo[given])
+            made += 1
+        elif name not in _TAKING:
+            stack.append(_value(name, given))
+            made += 1
+        elif (count := _TAKING[name]) is None:
+            items, stack = stack, below.pop()
+            used += _take(name, items, stack)
+        else:
+            items = stack[-count:]
+            del stack[-count:]
+            used += _take(name, items, stack)
+        if made > MAX_VALUES or used > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES:,} values")
+
+
+def _value(name: str, given: Any) -> _Value:
+    """Return the value that an instruction makes out of a text, or out of nothing."""
+    if name in _TEXTS:
+        return _Value([], 1 + len(given) // 8)
+    if name == "GLOBAL" and not _MAKERS.fullmatch(re.split("[. ]", given)[-1]):
+        return _Value([])
+    if name not in _CONTAINERS:
+        raise ForeignTypeError(given.replace(" ", ".") if name == "GLOBAL" else name)
+    return _Value([])
+
+
+def _take(name: str, items: list[_Value], stack: list[_Value]) -> int:
+    """Do what an instruction does with values from the stack; return how many values it copies or hashes."""
+    depth = max((item.depth for item in items), default=0)
+    if name in _TUPLES:
+        if depth >= MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        stack.append(_Value(items, depth=depth + 1))
+    elif name == "BINPERSID":
+        stack.append(_Value([]))
+    elif name == "REDUCE":
+        stack[-1] = _Value(items, depth=depth)
+    else:
+        stack[-1].add(items)
+    if name in _PAIRS:
+        items = items[::2]
+    return sum(item.size for item in items) if name in _PAIRS or name in _CALLS else 0
