@@ -38,7 +38,8 @@ class IterableLoader:
         self._sizes: list[int] = []  # images in the batches of this pass
         self._resumes = False
         self.classes = tuple(map(str, getattr(getattr(batches, "dataset", None), "classes", ())))
-        self._batch_size, self._sampler = getattr(batches, "batch_size", None), getattr(batches, "sampler", None)
+        self._batch_size: Any = getattr(batches, "batch_size", None)
+        self._sampler: Any = getattr(batches, "sampler", None)
         self._sizes_are_known = self._batch_size is not None and hasattr(self._sampler, "__len__")
         self._read_ahead = 1 if self._sizes_are_known else accumulate
 

@@ -111,7 +111,8 @@ class FitProgress:
             return 1.0
         epoch, batch = self.position
         images: int = self.train_loader.images_in(epoch, batch - 1, 1)
-        return images / self.train_loader.images_in(epoch, *self.group)
+        of_step: int = self.train_loader.images_in(epoch, *self.group)
+        return images / of_step
 
     def __str__(self) -> str:
         return f"batch {self.batches_done} (epoch {self.epoch + 1})"

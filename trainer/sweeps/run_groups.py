@@ -224,7 +224,7 @@ def _identity(run: RunFolder) -> str:
 
 def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
     """Return, for each group, the overrides of all its runs that not all groups share and that may change a result."""
-    shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
+    shared = [set.intersection(*(set(run.overrides) for run in runs)) for runs in groups]
     everywhere = set.intersection(*shared)
     differing = []
     for runs, common in zip(groups, shared, strict=True):
