@@ -57,8 +57,8 @@ class IterableLoader:
         """Return the number of images in consecutive batches of the current epoch, up to those of the current step."""
         if not self._sizes_are_known:
             return sum(self._sizes[first : first + batches])
-        start, end = first * self._batch_size, (first + batches) * self._batch_size
-        return min(end, len(self._sampler)) - start
+        size: int = self._batch_size
+        return min((first + batches) * size, len(self._sampler)) - first * size
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._resumes:

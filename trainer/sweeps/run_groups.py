@@ -224,8 +224,8 @@ def _identity(run: RunFolder) -> str:
 
 def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
     """Return, for each group, the overrides of all its runs that not all groups share and that may change a result."""
-    shared = [set.intersection(*(set(run.overrides) for run in runs)) for runs in groups]
-    everywhere = set.intersection(*shared)
+    shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
+    everywhere = shared[0].intersection(*shared)
     differing = []
     for runs, common in zip(groups, shared, strict=True):
         own = common - everywhere
