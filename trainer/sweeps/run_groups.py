@@ -236,7 +236,7 @@ def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str
 def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
     """Return, for each group, the settings in which some groups differ, and the sections that only some have."""
     known = [set(chain.from_iterable(map(_paths, settings))) for settings in groups]
-    partial = set.union(*known) - set.intersection(*known)
+    partial = known[0].union(*known) - known[0].intersection(*known)
     named: list[dict[str, str]] = [{} for _ in groups]
     for key in dict.fromkeys(chain.from_iterable(groups)):
         differs = len({settings[key] for settings in groups if key in settings}) > 1
