@@ -48,7 +48,10 @@ def test_ctrl_c_while_pipelines_are_built(photo_root: Path, tmp_path: Path, monk
 def test_a_second_ctrl_c_says_what_was_saved(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GradClip, "before_step", stop)
     folder = tmp_path / "run"
-    for saved, said in ((False, ", so there is nothing to resume"), (True, r"\. fit.resume=run continues from its last")):
+    for saved, said in (
+        (False, ", so there is nothing to resume"),
+        (True, r"\. fit.resume=run continues from its last"),
+    ):
         if saved:
             (folder / "last.pt").touch()
         with pytest.raises(KeyboardInterrupt, match=f"^stopped at once{said}"):
