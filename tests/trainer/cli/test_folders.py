@@ -77,8 +77,8 @@ def test_a_used_folder_is_refused_untouched_and_its_run_continues_in_place(
     code, text = call("hydra.run.dir=whole")
     assert (code, text) == (
         2,
-        "error: hydra.run.dir=whole: this folder holds a run. Use a separate folder for each run. To continue that run, "
-        "add fit.resume=whole.\n",
+        "error: hydra.run.dir=whole: this folder holds a run. Use a separate folder for each run. To continue that "
+        "run, add fit.resume=whole.\n",
     )
     with pytest.raises(UserError, match=r"^folder=whole: this folder holds a run\."):
         train(*read_overrides(tmp_path / "whole"), folder="whole")

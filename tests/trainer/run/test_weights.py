@@ -214,7 +214,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pth")
     for name, message in {
         "tensor.pth": "holds a Tensor, but weights map names to tensors.",
-        "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below state_dict_ema, ",
+        "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below ",
         "grown.pth": "holds a tensor that is larger than its file.",
         "empty.pth": "the file is empty.",
         "cut.pth": "not a checkpoint, or cut short.",
