@@ -1,6 +1,10 @@
-"""The site: pip install '.[docs]' && sphinx-build -W docs build."""
+"""The site: pip install '.[docs]' && sphinx-build -W docs build.
+
+NOTEBOOKS=force runs the notebooks, so that their pages show what they print and draw. That takes minutes.
+"""
 
 import inspect
+import os
 import re
 import sys
 from importlib import import_module
@@ -15,9 +19,14 @@ from schedules import draw_schedules  # noqa: E402
 
 project = "dali-trainer"
 version = release = version_of(project)
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["build"]
 myst_heading_anchors = 3
+nb_execution_mode = os.environ.get("NOTEBOOKS", "off")
+nb_execution_in_temp = True
+nb_merge_streams = True
+nb_execution_timeout = 900
+nb_execution_raise_on_error = True
 highlight_language = "none"
 default_role = "code"  # of docstrings
 autodoc_member_order = "bysource"
@@ -62,7 +71,7 @@ def toctrees(index):
     """Return the navigation: the lists of pages of index.md, by heading."""
     trees = []
     for part in index.split("\n## ")[1:]:
-        pages = re.findall(r"^- \[.*\]\((.*)\.md\)$", part, re.M)
+        pages = re.findall(r"^- \[.*\]\((.*)\.(?:md|ipynb)\)$", part, re.M)
         pages = [f"project/{COPIED[f'{page[3:]}.md']}" if page.startswith("../") else page for page in pages]
         trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {part.splitlines()[0]}", "", *pages, "```"]))
     return "\n\n".join(trees)

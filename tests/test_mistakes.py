@@ -304,7 +304,7 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 
     monkeypatch.setattr("trainer.run.train.train", unanswered)
     monkeypatch.setattr("trainer.cli.main.run_job", unanswered)
-    monkeypatch.setattr("trainer.cli.jobs.run_job", unanswered)
+    monkeypatch.setattr("trainer.cli.single_run.run_job", unanswered)
     monkeypatch.setattr("trainer.sweeps.sweep.command.run", unanswered)
     yield
     set_config_dir(None)

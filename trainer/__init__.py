@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.callbacks.recorder import Recorder
-    from trainer.cli.jobs import train
+    from trainer.cli.single_run import train
     from trainer.loop.callback import (
         Callback,
         CancelBatch,
@@ -68,7 +68,7 @@ __all__ = [
 # Where each name is declared, for `__getattr__`.
 _MODULES = {
     "trainer.callbacks.recorder": "Recorder",
-    "trainer.cli.jobs": "train",
+    "trainer.cli.single_run": "train",
     "trainer.loop.callback": (
         "Callback CancelBatch CancelEpoch CancelFit CancelStep CancelTrain CancelValidate Phase RunDescription "
         "configurable"

@@ -13,8 +13,16 @@ from augment.support.formatting import printable
 class PlainConsole(Console):
     """A console without markup. Names from files cannot move its cursor, see `printable`."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, **options)
+    def __init__(self, *, force_terminal: bool | None = None, **options: Any) -> None:
+        self._is_told = force_terminal
+        super().__init__(markup=False, force_terminal=force_terminal, **options)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the output moves. FORCE_COLOR does not count, because notebooks and CI set it for plain files."""
+        if self._is_told is not None:
+            return self._is_told
+        return self.is_jupyter or self.file.isatty()
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         """Return the segments to print. Only the console itself adds control characters."""

@@ -15,8 +15,8 @@ from PIL import Image
 from runs import read_metrics
 
 from augment.cli.parser import USAGE
-from trainer.cli.jobs import train
 from trainer.cli.main import main
+from trainer.cli.single_run import train
 
 pytestmark = pytest.mark.faults
 

