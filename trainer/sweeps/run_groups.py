@@ -88,17 +88,14 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
 
 def _exclusion(run: RunFolder, *, all_early: bool) -> str:
     """Return why a run does not count. Empty if it does."""
-    if run.status != FINISHED:
-        return _REASONS.get(run.status, run.status)
-    if run.chooses:
-        return "trials and finalists, whose scores a search chose by"
-    if not run.config:
-        return "unreadable configuration"
-    if run.summary.stopped and not all_early:
-        return "stopped early, unlike other runs of the same configuration"
-    if not math.isfinite(run.last.get(run.score, math.nan)):
-        return f"no {run.score} in the last epoch"
-    return ""
+    faults = (
+        (run.status != FINISHED, _REASONS.get(run.status, run.status)),
+        (run.chooses, "trials and finalists of a search, whose scores are too optimistic"),
+        (not run.config, "unreadable configuration"),
+        (run.summary.stopped and not all_early, "stopped early, unlike other runs of the same configuration"),
+        (not math.isfinite(run.last.get(run.score, math.nan)), f"no {run.score} in the last epoch"),
+    )
+    return next((reason for wrong, reason in faults if wrong), "")
 
 
 def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
@@ -225,7 +222,7 @@ def _identity(run: RunFolder) -> str:
 def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
     """Return, for each group, the overrides of all its runs that not all groups share and that may change a result."""
     shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
-    everywhere = set.intersection(*shared)
+    everywhere = shared[0].intersection(*shared)
     differing = []
     for runs, common in zip(groups, shared, strict=True):
         own = common - everywhere

@@ -181,7 +181,7 @@ def first_line_of(search: "Search | None", count: int) -> str:
     return f"{json.dumps(plain)}\n"
 
 
-def work_as_told(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
+def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     """Work on jobs in a worker process. The lines describe jobs to choose from, then one job after another."""
     plain = json.loads(next(lines))
     if "settings" in plain:

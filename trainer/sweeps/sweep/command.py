@@ -31,7 +31,7 @@ from trainer.run.jobs import check_jobs
 from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished, with_config
-from trainer.sweeps.workers import NO_FURTHER_JOB, WITH_PARENT, Worker, work_as_told
+from trainer.sweeps.workers import NO_FURTHER_JOB, WITH_PARENT, Worker, work_from_lines
 
 if TYPE_CHECKING:
     from trainer.sweeps.search_space import SearchPlan
@@ -253,7 +253,8 @@ def main(arguments: Sequence[str]) -> int:
             if options.with_parent:
                 return _work_for_parent(folder, signals)
             if action == "show":
-                return _show(folder)
+                require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
+                return 0 if report_sweep(folder, table_console(), write=False) else 1
             return _continue(action, folder, overrides, options, signals)
         except KeyboardInterrupt as error:
             if text := str(error):
@@ -277,13 +278,8 @@ def _work_for_parent(folder: Path, signals: StopSignals) -> int:
     end_with_parent()
     signals.hold()
     with continued(folder):
-        work_as_told(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
+        work_from_lines(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
     return 0
-
-
-def _show(folder: Path) -> int:
-    require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
-    return 0 if report_sweep(folder, table_console(), write=False) else 1
 
 
 def _continue(action: str, folder: Path, overrides: Sequence[str], options: Namespace, signals: StopSignals) -> int:
