@@ -105,7 +105,7 @@ class Search:
 
 @dataclass(eq=False)
 class Prune(Callback):
-    """Report the score of each epoch, and end trials that are behind others (successive halving)."""
+    """Reports the score of each epoch, and ends trials that are behind others (successive halving)."""
 
     search: Search
     number: int  # of the trial

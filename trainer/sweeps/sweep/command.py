@@ -1,4 +1,7 @@
-"""Start a sweep with `-m`, and resume, retry, show or work on one with `python -m trainer sweep`."""
+"""`python -m trainer sweep`: resume, retry or show a sweep, or work on its jobs.
+
+`sweep` starts one, for `python -m trainer -m`.
+"""
 
 import os
 import re
