@@ -55,7 +55,7 @@ class Launcher:
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the jobs can run on their machines."""
+        """Check that the jobs can run with this launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,6 @@ class Search:
             ) from error
 
     def storage(self) -> storages.BaseStorage:
-        """Return the storage of the study."""
         file = self.folder / JOURNAL_FILE
         with locked(file) as opened:
             key = file.resolve(), os.fstat(opened.fileno()).st_ino, os.getpid()

@@ -221,7 +221,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 
 def _plugin_override(token: str, *, sweeps: bool) -> str:
-    """Return an override so that Hydra accepts it: it may add settings of ours, and `gpus=0,1` is one value."""
+    """Adapt an override to Hydra: `++` allows settings of ours, and quotes make `gpus=0,1` a single value."""
     bare = token.lstrip("+")
     if not _PLUGINS.match(bare):
         return token
