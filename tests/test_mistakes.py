@@ -134,7 +134,7 @@ COMMANDS = [
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_acc] fit.lr=interval(0.1,1)", "val_acc",
      "'val_accuracy'"),
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.sampler=tpo fit.lr=interval(0.1,1)", "sampler: ", "'tpe'"),
-    ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_loss,epoch] fit.lr=interval(0,1)", "metrics", "Choose one"),
+    ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_loss,epoch] fit.lr=interval(0,1)", "metric", "Choose"),
     ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "without -m"),
     ("trainer sweep list SWEEP", "list: unknown", "'show'"),
     ("trainer sweep resume", "sweep resume needs one sweep folder", "resume SWEEP"),
