@@ -180,7 +180,6 @@ RECORDS: dict[str, list[Any]] = {
     "a value out of range": [TRIAL, PARAM | {"param_value_internal": 7}],
     "a value that is a text": [TRIAL, PARAM | {"param_value_internal": "x"}],
     "a base that is a text": [{"op_code": 2, "study_id": 0, "user_attr": {"base": "x"}}],
-    "metrics that are numbers": [{"op_code": 2, "study_id": 0, "user_attr": {"metrics": [1]}}],
     "deep": [{"op_code": 9, "trial_id": 0, "system_attr": {"a": eval("[" * 60 + "]" * 60)}}],
     "too many trials": [TRIAL] * 20_001,
     "parameters that are looked for": [

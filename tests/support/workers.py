@@ -39,7 +39,7 @@ def run(config, overrides, folder, **_):
 work.run_job = run
 worker = work.Worker(Console(), StopSignals())
 worker._config = lambda job, resumed: None
-work.work_as_told(Path(sys.argv[1]), worker, iter(sys.stdin))
+work.work_from_lines(Path(sys.argv[1]), worker, iter(sys.stdin))
 """
 
 

@@ -52,6 +52,9 @@ MAX_BARS = 60
 MAX_SCATTERS = 9
 _MAX_POINTS = 5000
 
+# For up to so many classes: the side of a cell in inches, and the size of names in points.
+_CELLS = ((20, 0.46, SMALL), (60, 0.2, 8), (float("inf"), 0.14, 7))
+
 
 def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, title: str = "") -> None:
     """Draw images, (N, H, W, 3) uint8 RGB, above their labels. See `draw_batch`."""
@@ -77,13 +80,15 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
     """
     size = len(classes)
     with new_figure(path, constrained=False) as figure:
-        cell, points = (0.46, SMALL) if size <= 20 else (0.2, 8) if size <= 60 else (0.14, 7)
+        cell, points = next((cell, points) for most, cell, points in _CELLS if size <= most)
         named = size <= 150
         # All lengths are in inches. Without names, each class has two pixels, within limits.
         side = max(cell * size, 2.8) if named else min(max(2 * size, 1200), 2400) / DPI
         names = [shorten(drawable(name), 2.2 * DPI, points) for name in classes] if named else []
         widest = max((text_width(name, points) / DPI for name in names), default=0.5)
-        rotation = 0 if not named or widest < 0.9 * side / size else 45 if size <= 60 else 90
+        rotation = 0
+        if named and widest >= 0.9 * side / size:
+            rotation = 45 if size <= 60 else 90
         left, right, top = widest + 0.48, 1.1, 0.45
         bottom = 0.6 + widest * np.sin(np.radians(rotation))
         width, height = left + side + right, bottom + side + top
@@ -126,7 +131,9 @@ def _name_ticks(axes: Axes, names: Sequence[str], points: float, rotation: int) 
 
 def _write_counts(axes: Axes, counts: NDArray[np.integer], colors: NDArray[np.float64], *, shares: bool) -> None:
     for (row, column), count in np.ndenumerate(counts):
-        color = "0.75" if not count else "white" if colors[row, column] > 0.45 else INK
+        color = "white" if colors[row, column] > 0.45 else INK
+        if not count:
+            color = "0.75"
         text = str(count) if count < 100_000 else f"{count / 1e6:.2g}M"
         text = percent(float(colors[row, column])) if shares and count else text
         axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)

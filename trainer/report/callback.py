@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class Report(Callback):
-    """Write report.html with scores, findings and curves. After the fit, add classes and the worst mistakes."""
+    """Writes report.html with scores, findings and curves. After the fit, adds classes and the worst mistakes."""
 
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
     # After the callbacks whose files it reads, and before Interrupt restores Ctrl-C, so that a second press ends it.

@@ -98,8 +98,8 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) 
 
 
 def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
-    """Return a key of all rows, (rows,). Missing and infinite values are NaN."""
-    # NumPy converts None to NaN, which is null in JSON.
+    """Return the values of a key in all rows, (rows,). Missing and infinite values become NaN."""
+    # A missing key or a JSON null is None, which NumPy converts to NaN.
     values = np.array([row.get(key) for row in rows], dtype=float)
     return np.where(np.isfinite(values), values, np.nan)
 

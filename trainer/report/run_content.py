@@ -21,7 +21,7 @@ from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED
 from trainer.run.folder.reader import RunFolder
 from trainer.tasks.classify import wilson_interval
-from trainer.tasks.display import Display, Finding, Matrix, WrongSample
+from trainer.tasks.display import Block, Display, Finding, Matrix, WrongSample
 from trainer.tasks.metric import MetricsRow, Samples
 from trainer.tasks.registry import best_row, task_named, task_of
 
@@ -109,15 +109,18 @@ class RunRecord:
             self.best_pass = BestPass(
                 epoch=best.row["epoch"],
                 images=None if worst is None else tuple(_mistakes(worst, samples, maps)),
-                blocks=tuple(
-                    {"kind": type(block).__name__, **vars(block)}
-                    | ({"counts": block.counts.tolist()} if isinstance(block, Matrix) else {})
-                    for block in task.section(samples, names)
-                ),
+                blocks=tuple(map(_plain_block, task.section(samples, names))),
                 findings=tuple(task.findings(samples, names)),
                 total=right[1] if right else 0,
                 interval=wilson_interval(*right) if right else None,
             )
+
+
+def _plain_block(block: Block) -> dict[str, Any]:
+    plain = {"kind": type(block).__name__, **vars(block)}
+    if isinstance(block, Matrix):
+        plain["counts"] = block.counts.tolist()
+    return plain
 
 
 def _mistakes(
@@ -126,8 +129,8 @@ def _mistakes(
     looks = maps(samples, [wrong.position for wrong, _, _ in worst])
     for look in looks:
         look.thumbnail((SIDE, SIDE))
-    for (wrong, file, image), beside in zip_longest(worst, looks):
-        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, beside))
+    for (wrong, file, image), look in zip_longest(worst, looks):
+        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, look))
         yield Mistake(name_of(file), wrong.true, wrong.predicted, wrong.confidence, *uris)
 
 

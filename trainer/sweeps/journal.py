@@ -52,10 +52,7 @@ def _is_score(value: object) -> bool:
 
 
 def _is_study_attribute(value: object) -> bool:
-    if not isinstance(value, dict) or len(value) != 1 or not isinstance(value.get("base", {}), dict):
-        return False
-    metrics = value.get("metrics", [])
-    return isinstance(metrics, list) and all(map(_is_name, metrics))
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("base", {}), dict)
 
 
 def _is_trial_attribute(value: object) -> bool:

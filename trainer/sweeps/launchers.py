@@ -55,12 +55,12 @@ class Launcher:
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the jobs can run on their machines."""
+        """Check that the jobs can run with this launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(LocalSettings, Launcher):
-    """Run jobs on this machine, one after another in this process, or several at a time in worker processes."""
+    """Runs jobs on this machine, one after another in this process, or several at a time in worker processes."""
 
     name = "local"
 
@@ -203,7 +203,7 @@ class Cluster(Launcher):
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm(SlurmSettings, Cluster):
-    """Run jobs in workers that Slurm starts through submitit.
+    """Runs jobs in workers that Slurm starts through submitit.
 
     After a preemption or at its time limit, a worker saves its job and is queued again. Ctrl-C does not stop workers.
     """
@@ -239,7 +239,7 @@ class Slurm(SlurmSettings, Cluster):
 
 @dataclass(frozen=True, kw_only=True)
 class Ray(RaySettings, Cluster):
-    """Run jobs in workers that Ray starts, on this machine or on a cluster. Ctrl-C ends them."""
+    """Runs jobs in workers that Ray starts, on this machine or on a cluster. Ctrl-C ends them."""
 
     name = "ray"
 

@@ -88,17 +88,14 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
 
 def _exclusion(run: RunFolder, *, all_early: bool) -> str:
     """Return why a run does not count. Empty if it does."""
-    if run.status != FINISHED:
-        return _REASONS.get(run.status, run.status)
-    if run.chooses:
-        return "trials and finalists, whose scores a search chose by"
-    if not run.config:
-        return "unreadable configuration"
-    if run.summary.stopped and not all_early:
-        return "stopped early, unlike other runs of the same configuration"
-    if not math.isfinite(run.last.get(run.score, math.nan)):
-        return f"no {run.score} in the last epoch"
-    return ""
+    faults = (
+        (run.status != FINISHED, _REASONS.get(run.status, run.status)),
+        (run.chooses, "trials and finalists of a search, whose scores are too optimistic"),
+        (not run.config, "unreadable configuration"),
+        (run.summary.stopped and not all_early, "stopped early, unlike other runs of the same configuration"),
+        (not math.isfinite(run.last.get(run.score, math.nan)), f"no {run.score} in the last epoch"),
+    )
+    return next((reason for wrong, reason in faults if wrong), "")
 
 
 def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
@@ -151,7 +148,7 @@ def comparable(runs: Sequence[RunFolder]) -> list[int]:
 
 
 def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
-    """Return the settings that change the meaning of a score, which are some if the score is a loss."""
+    """Return the settings that change the meaning of a score. Only losses have any."""
     plain = key != "train_loss" and task.loss_type is not NamedLoss
     return OF_LOSSES if key.endswith("_loss") and not plain else ()
 
@@ -209,7 +206,7 @@ def value_of(run: RunFolder, key: str) -> str:
 
 
 def _val_images(run: RunFolder) -> int:
-    """Return the number of validation images. 0: unknown, or folds, in which it differs anyway."""
+    """Return the number of validation images. 0 if it is unknown, or with folds, which differ in it anyway."""
     return 0 if value_of(run, "data.folds") or run.facts.images is None else run.facts.images[2]
 
 
@@ -223,7 +220,10 @@ def _identity(run: RunFolder) -> str:
 
 
 def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
-    """Return, for each group, the overrides of all its runs that not all groups share and that may change a result."""
+    """Return the overrides that distinguish each group: all of its runs have them, and some other group lacks them.
+
+    Overrides that change no result are left out.
+    """
     shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
     everywhere = shared[0].intersection(*shared)
     differing = []
@@ -234,9 +234,9 @@ def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str
 
 
 def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
-    """Return, for each group, the settings in which some groups differ, and the sections that only some have."""
+    """Return the settings that distinguish each group, and the sections that only some groups have."""
     known = [set(chain.from_iterable(map(_paths, settings))) for settings in groups]
-    partial = known[0].union(*known) - known[0].intersection(*known)
+    partial = set[str]().union(*known) - known[0].intersection(*known)
     named: list[dict[str, str]] = [{} for _ in groups]
     for key in dict.fromkeys(chain.from_iterable(groups)):
         differs = len({settings[key] for settings in groups if key in settings}) > 1
@@ -263,7 +263,7 @@ def _without_named_sections(tokens: Mapping[str, str]) -> list[str]:
 
 
 def _paths(key: str) -> list[str]:
-    """Return the key paths of the sections above a setting, the highest first, and its own."""
+    """Return the key paths of the sections above a setting, the highest first, and then its own path."""
     parts = key.rstrip(".").split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 

@@ -227,7 +227,10 @@ class SearchPlan(Search):
         if len(chosen) > _MOST:
             raise UserError(f"{keys[0]}: more than {_MOST} combinations of config files. Search fewer files at once.")
         bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
-        return cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder, check=check)
+        plan = cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder)
+        for one in space if check else ():
+            check_configs([plan.config({one.key: value}) for value in one.samples])
+        return plan
 
     @classmethod
     def read(cls, sweeper: Mapping[str, Any], found: Mapping[str, Any], folder: Path, *, trust: bool) -> "SearchPlan":
@@ -240,7 +243,7 @@ class SearchPlan(Search):
                 raise ValueError(f"no {BASE}")
         for values in bases.values():  # check all of them before the first trial
             Saved(values, file, trust).with_overrides()
-        return cls.made(sweeper, space, fixed, bases, folder, check=False, trust=trust)
+        return cls.made(sweeper, space, fixed, bases, folder, trust=trust)
 
     def plain(self) -> dict[str, Any]:
         """Return the search as plain values for the file of a sweep, so that it can be resumed without Hydra."""
@@ -255,20 +258,16 @@ class SearchPlan(Search):
         bases: Mapping[str, Mapping[str, Any]],
         folder: Path,
         *,
-        check: bool,
         trust: bool = True,
     ) -> "SearchPlan":
-        """Check and build a search. With `check`, also check each of its choices."""
+        """Build a search. Check its settings, its metric and its starting configuration."""
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
         settings = parse_settings(SearchSettings, given, "hydra.sweeper")
         base = parse_config(Saved(bases[BASE], folder / SWEEP_FILE, trust).with_overrides())
         check_configs([base])
         metric = _metric(settings, base, space)
         epochs = 0 if base.fit.steps else base.fit.epochs
-        plan = cls(settings, folder, metric, epochs, tuple(space), tuple(fixed), base, bases, trust)
-        for one in space if check else ():
-            check_configs([plan.config({one.key: value}) for value in one.samples])
-        return plan
+        return cls(settings, folder, metric, epochs, tuple(space), tuple(fixed), base, bases, trust)
 
     def config(self, chosen: Mapping[str, Value], seed: int | None = None) -> Config:
         """Return the configuration of a trial, by default with the seed of the search.

@@ -87,7 +87,6 @@ class Search:
             ) from error
 
     def storage(self) -> storages.BaseStorage:
-        """Return the storage of the study."""
         file = self.folder / JOURNAL_FILE
         with locked(file) as opened:
             key = file.resolve(), os.fstat(opened.fileno()).st_ino, os.getpid()
@@ -111,7 +110,7 @@ class Search:
 
 @dataclass(eq=False)
 class Prune(Callback):
-    """Report the score of each epoch, and end trials that are behind others (successive halving)."""
+    """Reports the score of each epoch, and ends trials that are behind others (successive halving)."""
 
     search: Search
     number: int  # of the trial

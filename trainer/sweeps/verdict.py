@@ -71,7 +71,6 @@ class Replicates:
 
     @property
     def mean(self) -> float:
-        """The mean of the samples."""
         return mean(self.samples)
 
     @property

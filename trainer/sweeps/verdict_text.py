@@ -44,7 +44,9 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
         if abs(found.mean) < 1e-12:
             return f"the same scores as the baseline ({counts}), so the change had no effect"
         by = size(metric, abs(found.mean))
-        return f"{better} by {by} in each of {counts}, with no variation to compare chance with. Run more {unit}s"
+        return (
+            f"{better} by {by} in each of {counts}. Without any variation, chance cannot be estimated. Run more {unit}s"
+        )
     digits = _digits(metric, found)
     sign = -1 if found.beyond_chance and found.mean < 0 else 1
     low, high = (number(metric, bound, digits) for bound in sorted(sign * bound for bound in found.interval))

@@ -181,7 +181,7 @@ def first_line_of(search: "Search | None", count: int) -> str:
     return f"{json.dumps(plain)}\n"
 
 
-def work_as_told(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
+def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     """Work on jobs in a worker process. The lines describe jobs to choose from, then one job after another."""
     plain = json.loads(next(lines))
     if "settings" in plain:
@@ -208,14 +208,13 @@ def read_job(line: str, folder: Path) -> Job:
 
 
 def label(job: Job, jobs: Sequence[Job]) -> str:
-    """Return the label of one of several jobs."""
     if job.trial is not None:
         return f"job {job.id} (trial {job.trial})"
     return f"job {job.id}" + (f" ({jobs.index(job) + 1} of {len(jobs)})" if len(jobs) > 1 else "")
 
 
 def pause(begun: float) -> None:
-    """Sleep after polling that began at some time. Polling then takes at most a fifth of the time."""
+    """Sleep after a poll that started at `begun`, so that polling takes at most a fifth of the time."""
     time.sleep(max(POLL, 4 * (time.monotonic() - begun)))
 
 

@@ -235,7 +235,10 @@ def test_without_any_spread_there_is_no_verdict() -> None:
     base = seeds("b", 0.90, 0.95, 0.90)
     same, shifted = said(base, seeds("s", 0.90, 0.95, 0.90), seeds("o", 0.91, 0.96, 0.91))
     assert same == "the same scores as the baseline (3 seeds), so the change had no effect"
-    assert shifted == "better by 1 point in each of 3 seeds, with no variation to compare chance with. Run more seeds"
+    assert (
+        shifted
+        == "better by 1 point in each of 3 seeds. Without any variation, chance cannot be estimated. Run more seeds"
+    )
 
 
 def test_runs_at_chance_say_nothing_about_what_was_changed() -> None:

@@ -163,7 +163,7 @@ PORT = 8321
 _EXAMPLES = f"""\
   outputs                            write outputs/{DASHBOARD_FILE} (default folder: outputs)
   outputs/2026-07-28 --out day.html  write the runs and sweeps of a day to another file
-  --watch                            serve the page at http://127.0.0.1:{PORT}, and update it while runs are running"""
+  --watch                            serve the page at http://127.0.0.1:{PORT}, and update it while runs train"""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ Values are rounded and clipped, because run folders may come from strangers.
 import math
 import os
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -19,13 +20,13 @@ from PIL import Image
 
 from augment.support.errors import UserError
 from augment.support.formatting import as_bytes, clip
-from augment.support.nested import grouped, section_of
+from augment.support.nested import section_of
 from augment.support.untrusted_files import contents, read_object
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.folder.ownership import FINISHED
 from trainer.run.folder.reader import RunFolder
-from trainer.sweeps.comparison import compare_runs
+from trainer.sweeps.comparison import compare_runs, rank
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
 from trainer.sweeps.run_groups import comparable
 from trainer.tasks.metric import SHARE, MetricsRow
@@ -57,7 +58,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
     rows = []
     for i, run in enumerate(runs):
         progress = _progress(run)
-        row = {
+        rows.append({
             **_about(run, folder),
             "report": href(run.folder / REPORT, base),
             "sweep": -1 if run.sweep is None else sweeps.index(run.sweep),
@@ -71,8 +72,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
             "order": run.job["order"] if run.job else i,
             "environment": environment_of[i],
             "images": images_of[i],
-        }
-        rows.append(row)
+        })  # fmt: skip
     return {
         "title": clip(folder.resolve().name, KEY),
         "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
@@ -164,18 +164,20 @@ def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
     """Return the positions of the best run of each sweep and of the single runs, then of the second best, and so on."""
-    signed = (run.last.get(run.score, math.nan) * (1 if smaller_is_better(run.score) else -1) for run in runs)
-    scores = (math.inf if math.isnan(score) else score for score in signed)
-    of_sweep = grouped((run.sweep, (score, i)) for i, (run, score) in enumerate(zip(runs, scores, strict=True)))
-    ranked = [(rank, i) for scored in of_sweep.values() for rank, (_, i) in enumerate(sorted(scored))]
-    return [i for _, i in sorted(ranked)]
+    of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        score = rank(run.score, run.last.get(run.score, math.nan))
+        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score, i))
+    places = [(place, i) for scored in of_sweep.values() for place, (_, i) in enumerate(sorted(scored))]
+    return [i for _, i in sorted(places)]
 
 
 def _metrics(runs: Sequence[RunFolder]) -> list[str]:
     """Return the keys of all metrics, the scores first. Long keys are left out, because no real run has them."""
     scores = dict.fromkeys(run.score for run in runs)
     known = [column.key for task in known_tasks().values() for column in task.columns]
-    found = {key for run in runs for row in (run.last, *run.rows[:1]) for key in row if len(key) <= KEY} - {"epoch"}
+    rows = [row for run in runs for row in (run.last, *run.rows[:1])]
+    found = {key for row in rows for key in row if len(key) <= KEY} - {"epoch"}
     keys = dict.fromkeys([*scores, *(key for key in known if key in found), *sorted(found)])
     return list(keys)[: max(_MOST_METRICS, len(scores))]
 

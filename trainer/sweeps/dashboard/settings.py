@@ -50,9 +50,7 @@ class Settings:
             columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
         # A job that has not started lacks keys, which does not count as a difference.
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
-        differing = [
-            key for key, column in columns.items() if len({*column.values()}) + any(i not in column for i in begun) > 1
-        ]
+        differing = [key for key, column in columns.items() if _differs(column, begun)]
         differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
         # The values of each key that differs, by the positions of the runs that have it
         self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
@@ -79,6 +77,11 @@ class Settings:
             codes = [values[column[i]] if i in column else -1 for i in range(len(self._configs))]
             encoded.append({"key": key, "values": list(values), "codes": codes, "given": key in self.given})
         return encoded
+
+
+def _differs(column: Mapping[int, Value], begun: Iterable[int]) -> bool:
+    """Return whether runs have different values, or whether some of those that have started lack one."""
+    return len({*column.values()}) > 1 or any(i not in column for i in begun)
 
 
 def importance(settings: Mapping[str, Sequence[object]], scores: Sequence[float]) -> dict[str, Any] | None:

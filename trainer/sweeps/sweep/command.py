@@ -1,4 +1,7 @@
-"""Start a sweep with `-m`, and resume, retry, show or work on one with `python -m trainer sweep`."""
+"""`python -m trainer sweep`: resume, retry or show a sweep, or work on its jobs.
+
+`sweep` starts one, for `python -m trainer -m`.
+"""
 
 import os
 import re
@@ -31,7 +34,7 @@ from trainer.run.jobs import check_jobs
 from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished, with_config
-from trainer.sweeps.workers import NO_FURTHER_JOB, WITH_PARENT, Worker, work_as_told
+from trainer.sweeps.workers import NO_FURTHER_JOB, WITH_PARENT, Worker, work_from_lines
 
 if TYPE_CHECKING:
     from trainer.sweeps.search_space import SearchPlan
@@ -218,7 +221,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 
 def _plugin_override(token: str, *, sweeps: bool) -> str:
-    """Return an override so that Hydra accepts it: it may add settings of ours, and `gpus=0,1` is one value."""
+    """Adapt an override to Hydra: `++` allows settings of ours, and quotes make `gpus=0,1` a single value."""
     bare = token.lstrip("+")
     if not _PLUGINS.match(bare):
         return token
@@ -253,7 +256,8 @@ def main(arguments: Sequence[str]) -> int:
             if options.with_parent:
                 return _work_for_parent(folder, signals)
             if action == "show":
-                return _show(folder)
+                require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
+                return 0 if report_sweep(folder, table_console(), write=False) else 1
             return _continue(action, folder, overrides, options, signals)
         except KeyboardInterrupt as error:
             if text := str(error):
@@ -277,13 +281,8 @@ def _work_for_parent(folder: Path, signals: StopSignals) -> int:
     end_with_parent()
     signals.hold()
     with continued(folder):
-        work_as_told(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
+        work_from_lines(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
     return 0
-
-
-def _show(folder: Path) -> int:
-    require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
-    return 0 if report_sweep(folder, table_console(), write=False) else 1
 
 
 def _continue(action: str, folder: Path, overrides: Sequence[str], options: Namespace, signals: StopSignals) -> int:
