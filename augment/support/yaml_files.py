@@ -83,8 +83,8 @@ def _check(text: str, file: Path) -> None:
         if len(text) <= MAX_BYTES:
             return
     raise UserError(
-        f"{file}: the file is too large. The limits are {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} levels, "
-        f"and {MAX_TEXT:,} characters per value."
+        f"{file}: the file is too large. The limits are {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} "
+        f"levels, and {MAX_TEXT:,} characters per value."
     )
 
 
