@@ -33,7 +33,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
 from augment.support.errors import UserError
-from augment.support.files import write_atomically
+from augment.support.files import require_in, write_atomically
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 
@@ -63,9 +63,8 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
         return compose_recipe(overrides)
     if others := [token for token in overrides if not token.lstrip("+").startswith(("plugins=", "aug.plugins="))]:
         raise UserError(f"--run {run} and {others[0]} cannot be combined. Remove one of them.")
+    require_in(run, "config.yaml", key="--run ", allowed="the folder of a run")
     file = run / "config.yaml"
-    if not file.is_file():
-        raise UserError(f"--run {run}: this folder contains no config.yaml. Name the folder of a run.")
     config = read_yaml(file, folder=run)
     if not isinstance(config, dict):
         raise UserError(f"{file} is not the configuration of a run. Name the folder of a run.")
