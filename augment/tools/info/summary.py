@@ -99,10 +99,13 @@ def _objects(split: Split, classes: int) -> _Counted:
         amounts += counts
     each = np.array([len(target) for target in split.targets], np.int64)
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(target.boxes for target in split.targets)])
-    marked = {n: sum(int(getattr(target, n).sum()) for target in split.targets) for n in ("crowd", "difficult")}
     sides = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
-    counted = {"no objects": int((each == 0).sum())} | marked
-    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, counted)
+    counts = {
+        "no objects": int((each == 0).sum()),
+        "crowd": sum(int(target.crowd.sum()) for target in split.targets),
+        "difficult": sum(int(target.difficult.sum()) for target in split.targets),
+    }
+    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, counts)
 
 
 def _points(split: Split, classes: int) -> _Counted:
@@ -177,15 +180,12 @@ class Info:
         """Mean, standard deviation, minimum and maximum of each regression target, in train and in val."""
         if self.data.task != "regress":
             return {}
-        rows = {name: np.array(getattr(self.data, name).targets, float) for name in SPLITS}
-        return {
-            name: {
-                split: {key: float(getattr(of[:, index], key)()) for key in ("mean", "std", "min", "max")}
-                for split, of in rows.items()
-                if len(of)
-            }
-            for index, name in enumerate(self.data.classes)
-        }
+        numbers: dict[str, dict[SplitName, dict[str, float]]] = {name: {} for name in self.data.classes}
+        for split in SPLITS:
+            targets = np.array(getattr(self.data, split).targets, float)
+            for name, column in zip(self.data.classes, targets.T, strict=False):  # without images, there are no columns
+                numbers[name][split] = {key: float(getattr(column, key)()) for key in ("mean", "std", "min", "max")}
+        return numbers
 
     # --- images ---
 

@@ -87,10 +87,11 @@ def _named(title: str, lines: Sequence[str]) -> Iterable[str]:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(first), *(cell.rjust(max(w, 6)) for cell, w in zip(row[1:], others, strict=True))])
-        for row in rows
-    ]
+    lines = []
+    for name, *cells in rows:
+        padded = (cell.rjust(max(width, 6)) for cell, width in zip(cells, others, strict=True))
+        lines.append("  ".join([name.ljust(first), *padded]))
+    return lines
 
 
 FEW = 10  # train images of a class

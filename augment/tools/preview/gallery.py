@@ -212,8 +212,9 @@ def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progres
 def _op_row(studio: Studio, op: Op) -> SheetRow:
     doc = op.doc.split("\n")[0].replace("`", "")
     # The example of a policy chooses from the first geometry and color ops with random parameters.
-    kinds = [[o.name for o in OPS.values() if o.draws and o.kind == kind][:2] for kind in ("geometry", "color")]
-    example = {"steps": dict.fromkeys(name for names in kinds for name in names)}
+    geometry = [other.name for other in OPS.values() if other.draws and other.kind == "geometry"]
+    color = [other.name for other in OPS.values() if other.draws and other.kind == "color"]
+    example = {"steps": dict.fromkeys(geometry[:2] + color[:2])}
     try:
         (step,) = parse_steps({op.name: example if op.nests else {}}, "preview")
         return studio.row(step, [doc, ", ".join(settings_of(step))])
