@@ -15,7 +15,7 @@ from augment.drawing.figure_style import drawable, families
 Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 Color = tuple[int, int, int]
 
-# The colors of Okabe and Ito without black, https://jfly.uni-koeln.de/color/. Labels count from 1; label 0 is the last.
+# The colors of Okabe and Ito without black, https://jfly.uni-koeln.de/color/. Label 0 gets the last color.
 _COLORS: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip

@@ -123,7 +123,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def special_kind(mode: int) -> str:
-    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`; or ""."""
+    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`. Otherwise ""."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
     return kinds.get(stat.S_IFMT(mode), "")
 

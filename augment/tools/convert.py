@@ -25,7 +25,6 @@ _EXAMPLES = """\
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         if options.to is None or options.out is None:

@@ -85,7 +85,6 @@ def _parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = _recipe(options, overrides)

@@ -114,7 +114,6 @@ def _copies(files: Sequence[ImageRef], folder: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         flags, rest = _parser().split(arguments)
         if rest:

@@ -15,7 +15,6 @@ _EXAMPLES = """\
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         parser = Parser("augment ops", __doc__, _EXAMPLES, arguments="[NAME ...] [key=value ...]")
         _, rest = parser.split(arguments)

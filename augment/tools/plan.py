@@ -36,7 +36,6 @@ def summary(plan: Plan) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         _, overrides = Parser("augment plan", __doc__, _EXAMPLES).split(arguments)
         console = text_console()

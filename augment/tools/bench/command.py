@@ -24,7 +24,6 @@ _EXAMPLES = """\
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         flags, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)

@@ -26,7 +26,6 @@ problems.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)

@@ -46,7 +46,7 @@ FACTS = np.dtype(
         ("bytes", "u8"),
         ("format", "O"),
         ("mode", "O"),  # as stored, such as gray or RGB
-        ("orientation", "u1"),  # in EXIF; 1 is upright
+        ("orientation", "u1"),  # in EXIF, where 1 is upright
         ("digest", "u8"),  # hash of the bytes
         ("looks", "u8"),  # perceptual hash
         ("blank", "?"),  # whether the image has a single color
@@ -164,7 +164,7 @@ class Copies:
     """Duplicate images."""
 
     same: Pairs  # images with the same bytes: the first one with each of the others
-    alike: Pairs  # images that look the same but differ in bytes; only the first of identical images counts
+    alike: Pairs  # images that look the same but differ in bytes. Only the first of identical images counts
     all_compared: bool = True  # false if there were too many candidates
 
 

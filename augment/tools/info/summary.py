@@ -115,7 +115,7 @@ def _points(split: Split, classes: int) -> _Counted:
     return _Counted(images, images, {"points": labeled.sum(axis=1)}, {"no points": without})
 
 
-LISTED = 24  # number of listed classes; half of them are the largest and half the smallest
+LISTED = 24  # maximum number of listed classes. Of more classes, list the 12 largest and the 12 smallest
 
 
 @dataclass(frozen=True)

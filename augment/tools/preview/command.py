@@ -30,7 +30,6 @@ Overrides work as in python -m trainer. The sections model, fit and callbacks ha
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
-                text = f"with their default parameters; seed {recipe.seed}"
+                text = f"with their default parameters, seed {recipe.seed}"
                 blocks = ops_blocks(aug, names, photos, progress, seed=recipe.seed)
             else:
                 title = f"{recipe_name or 'Recipe'}, {split}"

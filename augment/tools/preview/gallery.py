@@ -44,7 +44,7 @@ class Photos:
 
     split: Split
     names: tuple[str, ...]  # of classes or keypoints
-    kind: SpatialKind | None  # of the targets to draw on the photos; None draws nothing
+    kind: SpatialKind | None  # of the targets to draw, or None
 
     @classmethod
     def of(cls, files: Sequence[ImageRef], split: Split = NO_VAL, names: tuple[str, ...] = ()) -> "Photos":
