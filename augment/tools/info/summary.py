@@ -100,12 +100,12 @@ def _objects(split: Split, classes: int) -> _Counted:
     each = np.array([len(target) for target in split.targets], np.int64)
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(target.boxes for target in split.targets)])
     sides = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
-    counts = {
+    further = {
         "no objects": int((each == 0).sum()),
         "crowd": sum(int(target.crowd.sum()) for target in split.targets),
         "difficult": sum(int(target.difficult.sum()) for target in split.targets),
     }
-    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, counts)
+    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, further)
 
 
 def _points(split: Split, classes: int) -> _Counted:

@@ -96,7 +96,7 @@ def test_findings(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("skip_bad", "remedy"),
-    [(None, "Repair"), (False, "To skip it, set data.skip_bad=true"), (True, "(data.skip_bad=true)")],
+    [(None, "Repair"), (False, "set data.skip_bad=true"), (True, "(data.skip_bad=true)")],
 )
 def test_the_remedy_for_bad_files_depends_on_the_source(skip_bad: bool | None, remedy: str) -> None:
     (finding,) = find_problems(unreadable(), skip_bad=skip_bad)
