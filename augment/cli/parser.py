@@ -53,7 +53,7 @@ def readable_errors() -> Iterator[None]:
             code = FAILED if isinstance(error, OwnCodeError) else USAGE
         elif isinstance(error, HydraException | OmegaConfBaseException):
             text = explain(error)
-        elif isinstance(error, FileNotFoundError) and not _is_here():
+        elif isinstance(error, FileNotFoundError) and not os.path.exists(os.readlink("/proc/self/cwd")):
             text = "the current folder was deleted. Start the command in a folder that exists."
         elif isinstance(error, OSError) and error.errno == ENAMETOOLONG:
             text = f"{str(error.filename)[:40]}...: {error.strerror}."
@@ -63,12 +63,6 @@ def readable_errors() -> Iterator[None]:
             raise
         sys.stderr.write(f"error: {printable(text)}\n")
         raise SystemExit(code) from None
-
-
-def _is_here() -> bool:
-    with suppress(FileNotFoundError):
-        return bool(os.getcwd())
-    return False
 
 
 class Parser(ArgumentParser):

@@ -1,6 +1,6 @@
-"""Draw a sheet of images with captions: blocks of rows, with every image pixel exact and no text overlapping.
+"""Draw a sheet of images with captions, in blocks of rows. Every image pixel is exact, and no texts overlap.
 
-`lay_out` decides all positions, in pixels; `draw` only draws them.
+`lay_out` computes all positions in pixels, and `draw` draws them.
 """
 
 import json
@@ -19,9 +19,9 @@ Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 
 INK, GRAY, RULE = "0.15", "0.45", 225
 TITLE, HEADING, TEXT = 14, 11, 9  # points
-MARGIN, GAP = 28, 12  # pixels: around the sheet, between images
+MARGIN, GAP = 28, 12  # pixels around the sheet, and between images
 NARROWEST = 560  # pixels between the margins
-# Images are enlarged by an integer factor to at least SMALLEST, or reduced to LARGEST.
+# Small images are enlarged by an integer factor to at least SMALLEST. Large images are reduced to LARGEST.
 SMALLEST, LARGEST = 160, 512
 MAX_IMAGES = 32  # of a batch
 
@@ -54,7 +54,7 @@ class SheetBlock:
 
 @dataclass(frozen=True)
 class SheetLine:
-    """A line of text; (x, y) is the left end or the center of its baseline, in pixels from the top left."""
+    """A line of text. (x, y) is the left end or the center of its baseline, in pixels from the top left."""
 
     x: float
     y: int
@@ -67,25 +67,25 @@ class SheetLine:
 
 @dataclass
 class Layout:
-    """The position of everything, in pixels from the top left."""
+    """The positions of all images, texts and lines, in pixels from the top left."""
 
     width: int  # of the sheet
     side: int  # of the square cell of an image
-    smallest: int = SMALLEST  # the longer side of an image at least
+    smallest: int = SMALLEST  # minimum longer side of an image
     height: int = MARGIN  # of the sheet, so far
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)  # left, top and pixels of each image
     lines: list[SheetLine] = field(default_factory=list)  # all text
     rules: list[int] = field(default_factory=list)  # tops of the lines between blocks
 
     def write(self, phrases: Iterable[str], points: float, *, color: str = INK, bold: bool = False) -> None:
-        """Put text, wrapped to the width, below all else."""
+        """Add text at the bottom, wrapped to the width."""
         for line in wrapped(phrases, self.width - 2 * MARGIN, points, bold=bold):
-            baseline = self.height + round(points * DPI / 72)  # it does not depend on the letters of the line
+            baseline = self.height + round(points * DPI / 72)  # the same for all letters
             self.lines.append(SheetLine(MARGIN, baseline, line, points, color, bold))
             self.height += line_height(points)
 
     def add_row(self, row: SheetRow) -> None:
-        """Put a row below all else."""
+        """Add a row at the bottom."""
         self.write([row.title], TEXT, bold=True)
         for text in row.lines:
             self.write([text], TEXT, color=GRAY)
@@ -108,7 +108,7 @@ def line_height(points: float) -> int:
 
 
 def wrapped(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
-    """Return phrases as lines of at most a width."""
+    """Wrap phrases into lines of at most `width` pixels."""
     return wrap(map(drawable, filter(None, phrases)), width, points, bold=bold)
 
 
@@ -145,8 +145,8 @@ def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
 def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str], title: str = "") -> None:
     """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
 
-    Those of up to 512 pixels are drawn pixel by pixel, small ones enlarged by a whole factor. The figure is empty and
-    of `DPI`; it gets the size that it needs, and says in its id where the images are.
+    Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. The function
+    sets the size of the figure, which is empty and has `DPI`. The figure's ID contains the positions of the images.
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])
@@ -162,9 +162,9 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
 
 
 def draw(layout: Layout, figure: Figure | None = None) -> Figure:
-    """Draw a sheet, on a new figure if none is given."""
+    """Draw a sheet on a figure, by default a new one."""
     figure = figure or Figure(dpi=DPI)
-    # Slightly more than the pixels, as Matplotlib rounds down.
+    # Slightly larger than the pixels, because Matplotlib rounds down.
     figure.set_size_inches((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI)
     canvas = np.full((layout.height, layout.width, 3), 255, dtype=np.uint8)
     canvas[layout.rules, MARGIN:-MARGIN] = RULE

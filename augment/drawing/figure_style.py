@@ -1,4 +1,4 @@
-"""Text and style of figures: fonts that have all characters, lines that fit, axes that look alike, and saving."""
+"""The style of figures: fonts for all characters, wrapped lines, axes, and saving."""
 
 import re
 from bisect import bisect_right
@@ -17,7 +17,7 @@ from augment.support.files import atomic_path
 
 DPI = 120
 
-# DejaVu ships with Matplotlib; the others cover more scripts and are used where they are installed.
+# DejaVu ships with Matplotlib. The other fonts cover more scripts, and are used if they are installed.
 _FAMILIES = (
     "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "Microsoft YaHei", "Yu Gothic",
     "Malgun Gothic", "Hiragino Sans", "Arial Unicode MS", "Noto Sans",
@@ -25,7 +25,7 @@ _FAMILIES = (
 
 
 def drawable(text: str) -> str:
-    r"""Return `text` with characters that no font has, or that are not printable, escaped as in Python (\u9ce5)."""
+    r"""Escape characters that are not printable or that no font has, as in Python (\u9ce5)."""
     return "".join(
         char if char.isprintable() and ord(char) in _characters() else char.encode("unicode_escape").decode()
         for char in text
@@ -34,7 +34,7 @@ def drawable(text: str) -> str:
 
 @cache
 def families() -> tuple[str, ...]:
-    """Return the families of fonts that are installed, the usual one first."""
+    """Return the installed font families, the default one first."""
     installed = set(get_font_names())
     return tuple(family for family in _FAMILIES if family in installed)
 
@@ -45,7 +45,7 @@ def _characters() -> frozenset[int]:
 
 
 def font(points: float, *, bold: bool = False) -> FontProperties:
-    """Return the font of all text, with its fallbacks, in a size."""
+    """Return the font of all text in a size, with its fallbacks."""
     return FontProperties(family=list(families()), size=points, weight="bold" if bold else "normal")
 
 
@@ -60,7 +60,7 @@ def text_width(text: str, points: float, *, bold: bool = False) -> float:
 
 
 def shorten(text: str, width: float, points: float, *, bold: bool = False) -> str:
-    """Return `text`, with an ellipsis in the middle if it is wider than `width` pixels."""
+    """Shorten a text that is wider than `width` pixels by an ellipsis in the middle."""
     if text_width(text, points, bold=bold) <= width:
         return text
     kept = bisect_right(range(len(text)), width, key=lambda count: text_width(_elide(text, count), points, bold=bold))
@@ -74,7 +74,7 @@ def _elide(text: str, kept: int) -> str:
 def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
     """Join phrases with commas and wrap them into lines of at most `width` pixels.
 
-    Lines break between phrases. A phrase that is wider than a line breaks between words, but not next to a number; a
+    Lines break between phrases. A phrase that is wider than a line breaks between words, but not next to a number. A
     word that is wider than a line is shortened.
     """
     *rest, last = [*phrases] or [""]
@@ -93,13 +93,18 @@ def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = Fa
 
 INK, GRAY, BLUE = "0.15", "0.6", "#1f5a96"
 TITLE = 11  # points
-IMAGES = "Images"  # key of a PNG under which a figure of images says where they are
+IMAGES = "Images"  # key in a PNG for the positions of the images in a figure
 
 
 def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["x", "y"] = "y") -> None:
-    """Style axes: spines, a light grid, a title above unless it is empty, and a label below; text has a size in points.
+    """Style the spines, grid, title and label of axes.
 
-    The ticks of the axis `grid` have grid lines; of bars from left to right (x), the y axis has no ticks.
+    Args:
+        axes: the axes.
+        title: a text above the axes, or empty.
+        xlabel: a text below the axes.
+        points: the text size.
+        grid: the axis with grid lines. For horizontal bars (x), the y axis has no ticks.
     """
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["bottom", "left"]].set_color(GRAY)
@@ -114,14 +119,14 @@ def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["
 
 
 def set_title(axes: Axes, text: str) -> None:
-    """Write a title above axes, left-aligned; dollar signs, as in names given by users, are literal."""
+    """Write a left-aligned title above axes. Dollar signs are literal, because users' names may contain them."""
     axes.set_title(text, loc="left", color=INK, fontproperties=font(TITLE), parse_math=False)
 
 
 def save_figure(figure: Figure, path: Path, dpi: float, *, parents: bool = True) -> None:
-    """Save a figure as PNG, atomically, with its id under `IMAGES`; with `parents`, its folder is created."""
+    """Save a figure as PNG atomically, with its ID under `IMAGES`. With `parents`, create its folder."""
     if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)  # once and for all; saving would draw the figure twice for it
+        engine.execute(figure)  # lay out once, or saving would draw the figure twice
         figure.set_layout_engine(None)
     with atomic_path(path, parents=parents) as part:
         named = {} if figure.get_gid() is None else {IMAGES: figure.get_gid()}

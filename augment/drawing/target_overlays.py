@@ -1,4 +1,4 @@
-"""Draw masks, boxes and points on an image, in colors that stay apart for color-blind people and on any photo."""
+"""Draw masks, boxes and keypoints on images, in colors that color-blind people can distinguish on any photo."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from augment.drawing.figure_style import drawable, families
 Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 Color = tuple[int, int, int]
 
-# Okabe and Ito's, without black: https://jfly.uni-koeln.de/color/. Label 0 has the last one; others count from 1.
+# The colors of Okabe and Ito without black, https://jfly.uni-koeln.de/color/. Label 0 gets the last color.
 _COLORS: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
 LEFT, RIGHT, MIDDLE = _COLORS[1], _COLORS[5], _COLORS[3]
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
-_TINT = 0.45  # share of the color in the area of a mask
-_TEXT = 11  # height of text in pixels of the drawing
+_TINT = 0.45  # opacity of a mask
+_TEXT = 11  # text height in pixels
 
 
 def color_of(label: int) -> Color:
-    """Return the color of a class: seven colors, then darker and lighter ones, and again from the first."""
+    """Return the color of a class. After seven colors follow darker and lighter ones, then the first again."""
     turn, number = divmod(label - 1, len(_COLORS))
     color = _COLORS[number]
     if turn % 3 == 0:
@@ -39,8 +39,9 @@ def color_of(label: int) -> Color:
 class Drawing:
     """An image on which targets are drawn, one after another.
 
-    All coordinates are in pixels of the image, (height, width, 3) RGB: boxes by their edges, [0, 0, width, height] for
-    all of it; points with pixel centers at integers. The drawing is larger by a scale; lines and text do not grow.
+    All coordinates are in pixels of the image, (height, width, 3) RGB. Boxes are given by their edges, so the whole
+    image is [0, 0, width, height]. The coordinates of keypoints are integers at pixel centers. The scale enlarges the
+    image, but not lines and text.
     """
 
     def __init__(self, image: Pixels, scale: float = 1.0) -> None:
@@ -56,9 +57,9 @@ class Drawing:
         return np.asarray(self._image)
 
     def mask(self, labels: NDArray[np.integer], names: Sequence[str] = (), *, ignore: int | None = None) -> Drawing:
-        """Draw a mask, (height, width): see-through areas with outlines, each named once if there are names.
+        """Draw a mask, (height, width), as transparent areas with outlines, and write the name of each class once.
 
-        Label 0 is left as it is if its name is "background"; the label `ignore`, which does not count, is white.
+        Label 0 is not drawn if its name is "background". The label `ignore` is white.
         """
         large = self._enlarged(labels)
         for label in np.unique(large).tolist():
@@ -80,7 +81,7 @@ class Drawing:
         down, right = self._scale
         for number, (box, label) in enumerate(zip(np.asarray(boxes, np.float64), labels, strict=True)):
             left, top = round(box[0] * right), round(box[1] * down)
-            # At least a pixel, which the box includes.
+            # A box includes at least one pixel.
             end, bottom = max(round(box[2] * right) - 1, left), max(round(box[3] * down) - 1, top)
             color = color_of(int(label))
             canvas.rectangle((left - 1, top - 1, end + 1, bottom + 1), outline=_BLACK, width=4)
@@ -92,9 +93,10 @@ class Drawing:
     def points(
         self, points: NDArray[np.floating], flip_pairs: Sequence[tuple[int, int]] = (), names: Sequence[str] = ()
     ) -> Drawing:
-        """Draw points, (P, 3) with visibility: the left of a pair blue, the right red, others yellow.
+        """Draw keypoints, (P, 3), and their names. The last column is the visibility.
 
-        Those with visibility 0 are left out, hidden ones (1) are rings. Names are written if there are some.
+        The left keypoint of a pair is blue, the right one is red, and others are yellow. Visibility 0 is not drawn, and
+        visibility 1 (hidden) is a ring.
         """
         canvas = ImageDraw.Draw(self._image)
         colors = {left: LEFT for left, _ in flip_pairs} | {right: RIGHT for _, right in flip_pairs}
@@ -125,18 +127,18 @@ class Drawing:
         pixels = np.array(self._image)
         pixels[area] = np.rint(pixels[area] * (1 - _TINT) + np.array(color) * _TINT)
         inner, core = (binary_erosion(area, iterations=times, border_value=1) for times in (1, 2))
-        pixels[area & ~inner] //= 3  # a dark line, and a bright one, of which one is seen on any photo
+        pixels[area & ~inner] //= 3  # a dark and a bright line, so that one is visible on any photo
         pixels[inner & ~core] = color
         self._image = Image.fromarray(pixels)
         if text:
-            depth = distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]  # how far the outline is
+            depth = distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]  # distance to the outline
             y, x = np.unravel_index(int(np.argmax(depth)), area.shape)
             width, height = _extent(text)
             at = round(x - width / 2), round(y + height / 2)
             self._write(ImageDraw.Draw(self._image), text, color, at * 2)
 
     def _write(self, canvas: ImageDraw.ImageDraw, text: str, color: Color, box: tuple[int, int, int, int]) -> None:
-        """Write on a ground of a color, above the box or where there is room at it."""
+        """Write on a colored background, above the box or at another free place next to it."""
         width, height = _extent(text)
         left, top, right, bottom = box
         places = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]
@@ -158,7 +160,7 @@ class Drawing:
 
 @cache
 def _face(text: str) -> ImageFont.FreeTypeFont:
-    """Return a font that has the characters of a text, or as many as the usual one."""
+    """Return a font with all characters of a text, or the default font."""
     files = [findfont(family) for family in families()]
     codes = set(map(ord, text))
     return ImageFont.truetype(next((f for f in files if codes <= get_font(f).get_charmap().keys()), files[0]), _TEXT)
@@ -166,6 +168,6 @@ def _face(text: str) -> ImageFont.FreeTypeFont:
 
 @cache
 def _extent(text: str) -> tuple[int, int]:
-    """Return width and height of a text with its ground."""
+    """Return the width and height of a text with its background."""
     shown = drawable(text)
     return round(_face(shown).getlength(shown)) + 4, _TEXT + 3

@@ -1,6 +1,6 @@
-"""Typed parameters: one declaration provides the default, allowed values, unit, help text and error message.
+"""Typed parameters. Each declares its default, allowed values, unit, help text and error messages in one place.
 
-An op declares its parameters in its decorator, a configuration section as dataclass fields made by `setting`.
+Ops declare parameters in their decorators. Configuration sections declare them as dataclass fields, with `setting`.
 """
 
 from augment.params.param import DOWNLOADS, IMPORTS, MATCHES, PASSES, READS, SENDS, WRITES, Interval, Param

@@ -1,4 +1,4 @@
-"""The base of all typed parameters: a default, a description, and validation of configured values."""
+"""The base class of typed parameters, and the parsing of numbers."""
 
 import re
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_SHOWN = 200  # characters that a message shows of an invalid value
+_SHOWN = 200  # maximum length of an invalid value in messages
 
-# Side effects of some parameters, for `Param.reach`.
+# The side effects in `Param.reach`. They complete the sentence "a run folder may not decide ...".
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "what is imported",
     "what is downloaded",
@@ -22,7 +22,7 @@ IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "where data are sent",
     "which other files are read",
     "what other code is given",
-    "which patterns are matched",  # counts for a value that is a pattern or a URL
+    "which patterns are matched",  # only if the value is a pattern or a URL
 )
 
 
@@ -31,13 +31,13 @@ class Param(Generic[T]):
     """A parameter of type T with its default.
 
     Attributes:
-        default: the value if the configuration gives none; None may mean "decided elsewhere", as the doc says.
-        doc: its help text, a noun phrase.
+        default: the value if the configuration does not set one. `doc` explains what None means.
+        doc: the help text, a noun phrase.
         unit: the unit of the value, in tables and messages.
         optional: whether null is allowed.
         required: whether the configuration must give a value.
-        reach: side effects outside this process, such as imports. A run folder may not set such a parameter.
-        aliases: names in other tools. The error about such a key suggests this parameter.
+        reach: a side effect outside this process, such as imports. A run folder may not set such a parameter.
+        aliases: names in other tools. Errors about these keys suggest this parameter.
     """
 
     default: T | None = None
@@ -56,11 +56,11 @@ class Param(Generic[T]):
             default = self._convert(self.default)
             if default is None:
                 raise ValueError(f"the default {self.default!r} is not allowed. Use {self.allowed()}")
-            # In parsed form, so that spelling out the default changes nothing.
+            # Parsed, so that setting the default explicitly gives the same value.
             object.__setattr__(self, "default", default)
 
     def parse(self, value: object, key: str) -> T | None:
-        """Validate the value that the configuration holds at a key path, and return it as T."""
+        """Validate and convert the configured value of a key path."""
         if value is None and self.optional:
             return None
         parsed = self._convert(value)
@@ -69,7 +69,7 @@ class Param(Generic[T]):
         return parsed
 
     def _refusal(self, value: object, key: str) -> str:
-        """Return the error message about an invalid value, without its key, and suggest a valid reading."""
+        """Return the error message about an invalid value, without its key. Suggest a similar valid value."""
         shown = repr(value)
         if len(shown) > _SHOWN:  # such as an array
             shown = f"{' '.join(shown[:_SHOWN].split())} ..."
@@ -79,7 +79,7 @@ class Param(Generic[T]):
         return f"{shown} is not allowed.{hint} {self._lead} {self.allowed()}."
 
     def allowed(self) -> str:
-        """Return which values are allowed, as a phrase."""
+        """Return the allowed values as a phrase."""
         return self._allowed() + (" or null" if self.optional else "")
 
     def show(self, value: T | None) -> str:
@@ -100,7 +100,7 @@ _FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fal
 
 
 def _readings(value: object) -> Iterator[object]:
-    """Yield likely meanings of an invalid value: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
+    """Yield likely meanings of an invalid value, such as 0.5 for 0,5, 0.2 for 20%, 3 for 3.0, and [7, 9] for 7..9."""
     if isinstance(value, str):
         text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
         begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
@@ -125,7 +125,7 @@ def _readings(value: object) -> Iterator[object]:
 def number_in(value: object, within: Interval) -> float | None:
     """Return `value` as a float if it is a finite number within closed bounds, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**1023:
-        return None  # a larger one is not finite as a float
+        return None  # a larger number does not fit into a float
     return float(value) if within[0] <= value <= within[1] else None
 
 

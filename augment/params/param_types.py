@@ -1,4 +1,4 @@
-"""Parameters of fixed values, such as numbers and sizes, and ranges, from which a value is drawn for each sample."""
+"""Parameter types, such as numbers, sizes, and ranges of random values."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Count(Param[int]):
     within: Interval = (0, inf)
 
     def _convert(self, value: object) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, Integral):  # NumPy's integers, too
+        if isinstance(value, bool) or not isinstance(value, Integral):  # Integral includes NumPy integers
             return None
         number = int(value)
         return number if self.within[0] <= number <= self.within[1] else None
@@ -67,11 +67,11 @@ class Text(Param[str]):
     _phrase = "text"
 
     def _convert(self, value: object) -> str | None:
-        text = _as_text(value)  # such as a folder named 2024
-        return text if text and len(text) <= 4096 and "\0" not in text else None  # as long as the path of a file
+        text = _as_text(value)  # a folder may be named 2024
+        return text if text and len(text) <= 4096 and "\0" not in text else None  # the maximum length of a path
 
     def _refusal(self, value: object, key: str) -> str:
-        return f"{super()._refusal(value, key)[:-1]} ({self.doc})."  # "text" alone says little
+        return f"{super()._refusal(value, key)[:-1]} ({self.doc})."  # the description says which text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Choice(Param[str]):
 
     Attributes:
         options: the names.
-        others: common aliases of some names, which the error message resolves.
+        others: maps common aliases to names, for suggestions in errors.
     """
 
     _lead = "Allowed:"
@@ -89,7 +89,7 @@ class Choice(Param[str]):
     others: Mapping[str, str] = field(default_factory=dict)
 
     def _convert(self, value: object) -> str | None:
-        text = _as_text(value)  # such as the name 320
+        text = _as_text(value)  # a name may be 320
         return text if text in self.options else None
 
     def _refusal(self, value: object, key: str) -> str:
@@ -102,9 +102,9 @@ class Choice(Param[str]):
 
 
 def _as_text(value: object) -> str | None:
-    """Return a text or an integer as text (unquoted YAML reads digits as integers), else None."""
+    """Return a string, or an integer as a string, because YAML reads unquoted digits as integers. Otherwise None."""
     if isinstance(value, str):
-        return value  # also one that knows an object, see `augment.data.own.factory`
+        return value  # including the str subclass of `augment.data.own.factory`
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -129,7 +129,7 @@ class Texts(Param[tuple[str, ...]]):
 
 @dataclass(frozen=True, kw_only=True)
 class OptionMap(Param[Mapping[str, Any]]):
-    """A mapping from names to any values. The receiver checks them."""
+    """A mapping from names to any values. Its user checks the values."""
 
     _phrase = "a mapping of names to values"
 
@@ -173,7 +173,7 @@ class Channels(Param[tuple[float, float, float]]):
 
 
 class Size(NamedTuple):
-    """Height and width of images in pixels. Its text is "360 x 480", or "128" for a square."""
+    """Height and width of images in pixels. `str` gives "360 x 480", or "128" for a square."""
 
     height: int
     width: int
@@ -193,11 +193,11 @@ class Size(NamedTuple):
 
     @property
     def proportions(self) -> tuple[float, float]:
-        """Height and width over the shorter side."""
+        """Height and width, divided by the shorter side."""
         return self.height / min(self), self.width / min(self)
 
     def with_shorter(self, side: int) -> "Size":
-        """Return a size of the same proportions with another shorter side, rounded."""
+        """Return a size with the same proportions and another shorter side, rounded to pixels."""
         return Size(*(round(side * proportion) for proportion in self.proportions))
 
 
@@ -219,24 +219,24 @@ class ImageSize(Param[Size]):
 
 @dataclass(frozen=True)
 class Values:
-    """A finite set of equally likely values."""
+    """A finite set of equally likely random values."""
 
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range(Param[Interval | Values]):
-    """The distribution of a value that is drawn for each sample: uniform on [low, high], or one of a few values.
+    """The distribution of a random value: uniform on [low, high], or one of a few values.
 
     Attributes:
         within: closed bounds of the interval's ends.
         above: exclusive lower bound.
-        draws: names of the values drawn from the range, each independently; by default one value, named like the
+        draws: names of the values that are drawn independently from the range. Default: one value, named like the
             parameter without its ending `_range`.
-        whole: draw integers only, both ends included.
-        few: whether `{values: [...]}` is allowed; false if only an interval can be drawn from, as by DALI itself.
-        log: draw the logarithm uniformly, so that x and 1 / x are equally likely.
-        doubt: a size and a note; a range within that size was probably meant in another unit, which the note names.
+        whole: whether to draw only integers. Both ends are included.
+        few: whether `{values: [...]}` is allowed. It is not if DALI itself draws the value.
+        log: whether to draw the logarithm uniformly, so that x and 1 / x are equally likely.
+        doubt: a size and a note. A range below this size probably has the wrong unit, which the note explains.
     """
 
     within: Interval = (-inf, inf)
@@ -249,12 +249,12 @@ class Range(Param[Interval | Values]):
 
     @property
     def neutral(self) -> float | None:
-        """The middle of the default range (0 or 1), where the op changes nothing. None for any other range."""
+        """The middle of the default range if it is 0 or 1, where the op changes nothing. Otherwise None."""
         low, high = self.default if isinstance(self.default, tuple) else (0, 1)
         return {0.0: 0.0, 2.0: 1.0}.get(float(low + high)) if not self.whole else None
 
     def draw(self, value: Interval | Values, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Map uniform numbers in [0, 1), of any shape, to draws of the same shape."""
+        """Map uniform random numbers in [0, 1) to values of the distribution, in the same shape."""
         if isinstance(value, Values):
             return np.array(value.values)[(uniform * len(value.values)).astype(np.int64)]
         low, high = value
@@ -263,7 +263,7 @@ class Range(Param[Interval | Values]):
         return low * (high / low) ** uniform if self.log else low + (high - low) * uniform
 
     def doubts(self, value: Interval | Values) -> str:
-        """Return a note if a value seems to use another unit, else an empty string."""
+        """Return a note if a value seems to have the wrong unit, otherwise an empty string."""
         size = max(map(abs, value.values if isinstance(value, Values) else value))
         return self.doubt[1] if self.doubt is not None and 0 < size <= self.doubt[0] else ""
 
@@ -304,7 +304,7 @@ class Range(Param[Interval | Values]):
 
 
 def _shown(values: tuple[float, ...]) -> str:
-    """Return a set of values as text: opposite values as +-3, a long list by its ends."""
+    """Return a set of values as text. Opposite values become +-3, and long lists show only their ends."""
     unique = sorted(set(values))
     size = sorted({abs(v) for v in unique})
     if len(unique) > 1 and unique == sorted({-v for v in unique}):

@@ -1,4 +1,4 @@
-"""Configuration sections: dataclasses whose fields are declared by parameters, and their validation."""
+"""Configuration sections: dataclasses whose fields are typed parameters, and their validation."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def setting(param: Param[T]) -> T:
-    """Declare a dataclass field by its parameter, which provides the default and the validation."""
+    """Declare a dataclass field with a parameter."""
     default = MISSING if param.required else param.default
     made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
     return made
 
 
 def settings(cls: type) -> dict[str, Param[Any]]:
-    """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order."""
+    """Return the parameters of the fields that `setting` declared in a dataclass, by name and in order."""
     if not is_dataclass(cls) or any(isinstance(value, Field) for value in vars(cls).values()):
         raise UserError(f"{cls.__module__}.{cls.__name__} is not a dataclass. Decorate it with @dataclass.")
     return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
@@ -33,9 +33,13 @@ def check_known(
     key: str,
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the keys of the mapping at a key path (empty at the top). The error about an unknown key suggests another.
+    """Check the keys of a mapping. The error about an unknown key suggests a known one.
 
-    Known keys have a parameter, or None. `others` maps names from other tools to our keys.
+    Args:
+        given: the mapping.
+        known: the known keys with their parameters, or None for keys without one.
+        key: the key path of the mapping, empty at the top.
+        others: maps names from other tools to our keys.
     """
     for name, value in given.items():
         if name not in known:
@@ -44,7 +48,7 @@ def check_known(
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Validate the mapping at a key path (empty at the top) and fill in defaults. Null is an empty mapping."""
+    """Validate the mapping at a key path (empty at the top), and fill in defaults. None counts as empty."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -59,12 +63,12 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
 
 
 def parse_settings(cls: type[T], given: object, key: str) -> T:
-    """Build a dataclass of settings from a mapping that is validated as in `parse_params`."""
+    """Create a dataclass of settings from a mapping. See `parse_params`."""
     return cls(**parse_params(settings(cls), given, key))
 
 
 def plain_value(value: object) -> object:
-    """Return the value of a parameter as in YAML."""
+    """Return the value of a parameter as plain YAML values."""
     if isinstance(value, Values):
         return {"values": list(value.values)}
     if isinstance(value, Size):
@@ -73,9 +77,13 @@ def plain_value(value: object) -> object:
 
 
 def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector: str) -> T:
-    """Build one of several dataclasses of settings from the mapping at a key path, `{selector: name, ...settings}`.
+    """Create one of several dataclasses of settings from the mapping at a key path.
 
-    The selector is the key that holds the name, for example "source". Messages also use this word for the dataclass.
+    Args:
+        kinds: the dataclasses by name.
+        given: a mapping, `{selector: name, ...settings}`.
+        key: the key path of the mapping.
+        selector: the key of the name, such as "source". Messages also use this word for the dataclass.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector} is required. Allowed: {', '.join(kinds)}.")

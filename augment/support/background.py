@@ -4,7 +4,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
 from queue import SimpleQueue
@@ -72,7 +72,7 @@ class Background(Generic[T]):
 
     def __init__(self, work: Callable[[], T]) -> None:
         pool = ThreadPoolExecutor(1, "background")
-        self._future, self._raised = pool.submit(work), False
+        self._future, self._is_reported = pool.submit(work), False
         pool.shutdown(wait=False)
 
     @property
@@ -81,25 +81,20 @@ class Background(Generic[T]):
         return self._future.done()
 
     def result(self) -> T:
-        """Wait for the result and return it. Raise an error of the function, but only once."""
-        if error := self._wait():
-            raise error
+        """Wait for the result and return it, or raise the error of the function."""
+        wait([self._future])
+        self._is_reported = True
         return self._future.result()
 
     def drop(self) -> None:
-        """Wait for a call whose result is not needed. Log an error instead of raising it."""
-        if error := self._wait():
+        """Wait for a call whose result is not needed. Log an error that `result` has not raised."""
+        error = self._future.exception()
+        if error is not None and not self._is_reported:
             log.warning(
                 "background work failed, but its result is not needed: %s",
                 error,
                 exc_info=None if isinstance(error, UserError) else error,  # a user's mistake needs no traceback
             )
-
-    def _wait(self) -> BaseException | None:
-        """Wait until the call has ended. Return its error, unless an earlier call returned it."""
-        error = self._future.exception()
-        known, self._raised = self._raised, True
-        return None if known else error
 
 
 class Refresher:

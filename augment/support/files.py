@@ -123,7 +123,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def special_kind(mode: int) -> str:
-    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`; or ""."""
+    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`. Otherwise ""."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
     return kinds.get(stat.S_IFMT(mode), "")
 
@@ -181,12 +181,12 @@ def near_file(path: Path, *, folder: bool = False) -> str:
         return f" {url[1]}://{url[2]} is a URL. Download it, and give its path here."
     if not path.parent.is_dir():
         return f" The folder {path.parent} does not exist either."
-    kind, wanted = ("folders", Path.is_dir) if folder else ("files", Path.is_file) if path.suffix else ("", Path.exists)
+    kind, wanted = ("folders", Path.is_dir) if folder else ("files", Path.exists)
     names = sorted(other.name for other in path.parent.iterdir() if other.name[0] != "." and wanted(other))
     if near := get_close_matches(path.name, names, n=1):
         return f" Did you mean {path.with_name(near[0])}?"
     where = "The current folder" if path.parent == Path() else path.parent
-    return f" {where} holds {list_some(names) if names else f'no {kind}' if kind else 'nothing'}."
+    return f" {where} contains {list_some(names) or f'no {kind}'}."
 
 
 def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:

@@ -23,7 +23,10 @@ def amount(count: int, one: str, several: str = "") -> str:
 
 def plural(count: int, one: str, several: str = "") -> str:
     """Return the singular or the plural of a word. By default, the plural adds s or es."""
-    return one if count == 1 else several or one + ("es" if one.endswith(("ss", "x", "tch", "sh")) else "s")
+    if count == 1:
+        return one
+    ending = "es" if one.endswith(("ss", "x", "tch", "sh")) else "s"
+    return several or one + ending
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -93,8 +96,10 @@ def list_some(names: Iterable[str], most: int = 5, separator: str = ", ") -> str
 def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", last: str = "") -> str:
     """Return an HTML table with escaped texts, a title above it, and a line below it."""
     caption = f"<caption style='text-align:left;caption-side:top'><b>{escape(title)}</b></caption>" if title else ""
-    names = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)
-    cells = ("".join(f"<td style='text-align:left'>{escape(str(cell))}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     foot = f"<tr><td colspan='{len(head)}' style='text-align:left'>{escape(last)}</td></tr>" if last else ""
-    return f"<table>{caption}<tr>{names}</tr>{body}{foot}</table>"
+    return f"<table>{caption}<tr>{_cells('th', head)}</tr>{body}{foot}</table>"
+
+
+def _cells(tag: str, cells: Iterable[object]) -> str:
+    return "".join(f"<{tag} style='text-align:left'>{escape(str(cell))}</{tag}>" for cell in cells)

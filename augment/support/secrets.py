@@ -90,5 +90,7 @@ def _with_references(plain: Any, raw: Any, values: set[str]) -> Any:
         return [_with_references(value, row, values) for value, row in zip(plain, rows, strict=True)]
     if isinstance(plain, str) and any(value in plain for value in values):
         # A value that an interpolation copied from another section cannot be traced, so it is masked.
-        return plain if raw == plain else Reference(plain, raw if isinstance(raw, str) else _MASK)
+        if raw == plain:
+            return plain
+        return Reference(plain, raw if isinstance(raw, str) else _MASK)
     return plain

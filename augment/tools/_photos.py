@@ -1,4 +1,4 @@
-"""Choose the images that a tool works on: those of its flag --photos, or of the configured data."""
+"""Choose the images for a tool, from its flag `--photos` or from the configured data."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,15 +14,19 @@ from augment.support.files import near_file
 def find_photos(
     folder: Path | None, default: Callable[[], Sequence[ImageRef]], most: int, *, check: bool = True
 ) -> list[ImageRef]:
-    """Return images in the folder of --photos, at any depth, or of `default()` if none is given, evenly spread.
+    """Return at most `most` evenly spread images of a folder, at any depth, or of `default()`.
 
-    They are `most` images, or all if there are fewer; with `check`, those of a folder can be decoded.
+    Args:
+        folder: the folder of `--photos`, or None.
+        default: returns the images to use without a folder.
+        most: the number of images, unless there are fewer.
+        check: whether to check that the images of the folder can be decoded.
     """
     if folder is not None and not folder.is_dir():
-        raise UserError(f"--photos {folder}: there is no such folder.{near_file(folder, folder=True)}")
+        raise UserError(f"--photos {folder}: this folder does not exist.{near_file(folder, folder=True)}")
     found: Sequence[ImageRef] = default() if folder is None else [*find_images(folder)]
     if folder is not None and not found:
-        raise UserError(f"--photos {folder}: the folder contains no images.")
+        raise UserError(f"--photos {folder}: this folder contains no images. Name a folder with images.")
     count = min(most, len(found))
     chosen = [found[(2 * index + 1) * len(found) // (2 * count)] for index in range(count)]
     if folder is not None and check and (faults := check_files(chosen)):

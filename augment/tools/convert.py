@@ -1,8 +1,8 @@
-"""Convert a data set to another format, resizing large images if wanted.
+"""Convert a dataset to another format, and optionally reduce large images.
 
-Any source of classes, labels or numbers can be converted. Images that Pillow opens and DALI does not, such as AVIF and
-GIF, become JPEG. Everything is written into a temporary folder beside OUT, read back as training does, compared, and
-renamed to OUT.
+Any source for classification, multi-label classification or regression can be converted. Images that Pillow can open
+and DALI cannot, such as AVIF and GIF, become JPEGs. The result is written to a temporary folder next to OUT, read back
+as in training, compared, and renamed to OUT.
 """
 
 import json
@@ -25,11 +25,10 @@ _EXAMPLES = """\
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         if options.to is None or options.out is None:
-            raise UserError(f"--to, --out: missing. Allowed: --to {' or '.join(FORMATS)}, and --out with a new folder.")
+            raise UserError(f"--to and --out are required. Add --to {' or '.join(FORMATS)} and --out NEW_FOLDER.")
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
         from augment.data.conversion import take_foreign
@@ -37,11 +36,11 @@ def main(arguments: Sequence[str]) -> int:
         from augment.data.sources.loading import log_notices, select
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
-            raise UserError("data: missing. Allowed: data=folder data.root=DIR, or another source.")
+            raise UserError("data is required. Add data=folder data.root=DIR, or another source.")
         source = compose_recipe(overrides).source()
         if source.balance != "none":
-            raise UserError(f"data.balance: {source.balance} applies to training only. Allowed here: none.")
-        # With images that only other programs than DALI decode.
+            raise UserError(f"data.balance: {source.balance} works only in training. Set data.balance=none.")
+        # Include images that DALI cannot decode, but Pillow can.
         listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()
         if listed.problems or not (len(listed.val) or source.cuts_val):
             raise UserError(listed.problems[0] if listed.problems else source.val_missing)
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def typed(settings: Mapping[str, Any]) -> str:
-    """Return the section `data`, `{source: name, ...}`, as overrides as typed in a shell."""
+    """Return the section `data`, `{source: name, ...}`, as overrides for a shell."""
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in settings.items()
@@ -75,9 +74,9 @@ def _parser() -> Parser:
     )
     formats = "; ".join(f"{name}: {doc}" for name, doc in FORMATS.items())
     parser.add_argument("--to", type=one_of(*FORMATS), metavar="FORMAT", help=formats)
-    parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to, new or empty")
+    parser.add_argument("--out", type=output, metavar="DIR", help="output folder, new or empty")
     parser.add_argument("--size", type=whole_number(1, 65_500), default=0, metavar="PX",
-                        help="reduce the short side of larger images to this (default: keep all sizes)")  # fmt: skip
+                        help="short side of larger images after resizing (default: keep all sizes)")  # fmt: skip
     parser.add_argument("--quality", type=whole_number(1, 100), default=90, metavar="N",
                         help="quality of re-encoded JPEGs (default: 90)")  # fmt: skip
     return parser

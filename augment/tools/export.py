@@ -1,12 +1,12 @@
 """Export the validation transform for serving.
 
-A model that is served with another transform than it was validated with loses accuracy: through another resize, a crop
-that is off by a pixel, or an ignored EXIF orientation. The transform is therefore written for several servers:
+A served model loses accuracy if its transform differs from validation. A different resize, a crop that is off by a
+pixel, or an ignored EXIF orientation is enough. So this tool writes the transform in three forms:
 
     transform_cpu.dali, transform_gpu.dali   serialized DALI pipelines that take encoded images
     transform.py                             a function in Pillow and NumPy
 
-These load without this project:
+They load without dali-trainer:
 
     pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, device_id=0)
     (images,) = pipeline.run(encoded=[np.fromfile(file, np.uint8) for file in files])           # NCHW float32
@@ -16,9 +16,9 @@ These load without this project:
 
 `python -m trainer export RUN` exports a whole model.
 
-The serialized pipelines consist of the operators of validation and are equal to it on the same device; CPU and GPU
-decode JPEG differently. Pillow decodes as DALI does on the CPU; of the values halfway between two levels, some are
-rounded to the other one.
+The serialized pipelines contain the operators of validation, so their output is identical on the same device. CPU and
+GPU decode JPEGs differently. Pillow decodes like DALI on the CPU, but may round values halfway between two levels
+differently.
 """
 
 from argparse import Namespace
@@ -33,7 +33,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
 from augment.support.errors import UserError
-from augment.support.files import write_atomically
+from augment.support.files import require_in, write_atomically
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 
@@ -45,7 +45,7 @@ _EXAMPLES = """\
 
 
 def export(plan: Plan, folder: Path) -> None:
-    """Write the plan of validation in every form to a folder."""
+    """Write the validation plan in every form to a folder."""
     # PyTorch and DALI take seconds to import.
     from augment.pipeline.serving.transform_source import python_source, serialize
 
@@ -62,31 +62,29 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     if run is None:
         return compose_recipe(overrides)
     if others := [token for token in overrides if not token.lstrip("+").startswith(("plugins=", "aug.plugins="))]:
-        raise UserError(f"--run {run} and {others[0]}: cannot be combined. Allowed: one of them.")
+        raise UserError(f"--run {run} and {others[0]} cannot be combined. Remove one of them.")
+    require_in(run, "config.yaml", key="--run ", allowed="the folder of a run")
     file = run / "config.yaml"
-    if not file.is_file():
-        raise UserError(f"--run {run}: contains no config.yaml. Allowed: the folder of a run.")
     config = read_yaml(file, folder=run)
     if not isinstance(config, dict):
-        raise UserError(f"{file}: not the configuration of a run.")
+        raise UserError(f"{file} is not the configuration of a run. Name the folder of a run.")
     saved = Saved(config, file, trust=options.trust, data=False, starts=False)
     plain = saved.with_overrides(normalize(overrides))
-    load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # which may declare ops
+    load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # they may declare ops
     return Recipe(parse_aug(plain.get("aug")), 0, tuple(plain.get("plugins") or ()), plain)
 
 
 def _parser() -> Parser:
     parser = Parser("augment export", __doc__, _EXAMPLES)
     parser.add_argument(
-        "--run", type=Path, metavar="DIR", help="export the recipe of this run, with its model's mean and std"
+        "--run", type=Path, metavar="DIR", help="run whose transform to export, with its model's mean and std"
     )
-    parser.add_argument("--out", type=output, metavar="DIR", help=f"folder to write to (default: {OUT}/DIGEST)")
+    parser.add_argument("--out", type=output, metavar="DIR", help=f"output folder (default: {OUT}/DIGEST)")
     parser.add_trust_flag()
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = _recipe(options, overrides)
@@ -96,6 +94,6 @@ def main(arguments: Sequence[str]) -> int:
         console = text_console()
         console.print(str(plan))
         if options.run is None and recipe.aug.mean is None:
-            console.print("Mean and std are ImageNet's. --run DIR uses the mean and std of a run's model.")
+            console.print("Mean and std are from ImageNet. --run DIR uses the mean and std of a run's model.")
         console.print(f"Written to {folder}")
     return 0

@@ -1,7 +1,7 @@
-"""Measure how much detail fusing geometry steps into one warp preserves.
+"""Measure how much image detail is preserved by fusing geometry steps into one warp.
 
-The same steps, with the same draws, run as one warp and one by one. Where an image is smooth, the results agree; where
-it is sharp, every resampling blurs it a little more.
+The same steps with the same random values run as one warp and one by one. The results agree in smooth areas. Every
+resampling blurs sharp edges a little more.
 """
 
 import sys
@@ -46,24 +46,28 @@ _EXAMPLES = """\
 
 
 def aug_of(steps: int, *, fuse: bool) -> Aug:
-    """Return a recipe of `steps` alternating rotations and warps, applied to every sample."""
+    """Return a recipe of `steps` alternating rotations and warps that applies to every sample."""
     given = {f"step_{i}": {"op": ("rotate", "warp")[i % 2], "p": 1.0} for i in range(steps)}
     return Aug(size=Size(SIZE, SIZE), fuse=fuse, mean=None, std=None, plugins=(), val=parse_steps(given, "aug.val"))
 
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     """Return N images after the steps, (N, SIZE, SIZE, 3)."""
-    from augment.pipeline.graph.build import render  # DALI takes a while to import
+    from augment.pipeline.graph.build import render  # DALI is slow to import
 
-    return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val keeps the order
+    return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val does not shuffle
 
 
 def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, NDArray[np.float64], float]]:
-    """Compare fused steps with steps run one by one, for each of `COUNTS`, on copies of N images in a folder.
+    """Compare fused steps with separate steps, for each number of steps in `COUNTS`.
+
+    Args:
+        files: N images.
+        folder: a folder for copies of the images.
 
     Yields:
-        The number of steps; the mean difference of each image, (N,) in levels of 0..255; and the mean difference of
-        neighboring pixels step by step, as a share of that when fused.
+        The number of steps, the mean difference of each image, (N,) in levels of 0..255, and the detail ratio. The
+        ratio divides the mean difference of neighboring pixels of separate steps by that of fused steps.
     """
     copies = _copies(files, folder)
     for steps in COUNTS:
@@ -75,7 +79,7 @@ def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, NDAr
 def always_inside(steps: int, count: int) -> Mask:
     """Return which pixels come from inside the image in every step, (count, SIZE, SIZE).
 
-    Elsewhere results differ by design: step by step, pixels mirrored at the border are moved and mirrored again.
+    Other pixels differ by design, because separate steps mirror the pixels at the border repeatedly.
     """
     plan = build_plan(aug_of(steps, fuse=True), "val")
     draws = Sampler(plan, SEED).draw(0, 0, count)
@@ -90,7 +94,7 @@ def always_inside(steps: int, count: int) -> Mask:
 
 
 def difference(one: Images, other: Images, where: Mask) -> NDArray[np.float64]:
-    """Return the mean absolute difference of each image over the pixels `where`, (N,), in levels of 0..255."""
+    """Return the mean absolute difference of each image, (N,), over the pixels `where`, in levels of 0..255."""
     apart = np.abs(one.astype(np.float64) - other).mean(axis=-1)
     return np.asarray((apart * where).sum(axis=(1, 2)) / where.sum(axis=(1, 2)))
 
@@ -111,12 +115,11 @@ def _copies(files: Sequence[ImageRef], folder: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         flags, rest = _parser().split(arguments)
         if rest:
-            raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
-        from augment.drawing.figure_style import save_figure  # Matplotlib takes a while to import
+            raise UserError(f"{' '.join(rest)}: this tool takes only flags. See --help.")
+        from augment.drawing.figure_style import save_figure  # Matplotlib is slow to import
 
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"

@@ -1,4 +1,4 @@
-"""List all ops, or explain some: parameters with their ranges, an example, and names in other libraries."""
+"""List all ops, or explain some with their parameters, an example, and names in other libraries."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,14 @@ from augment.cli.help_text import explain_op, op_list, print_help
 from augment.cli.parser import Parser, readable_errors
 
 _EXAMPLES = """\
-  python -m augment ops                               all ops, by kind
-  python -m augment ops rotate cutmix                 two of them
-  python -m augment ops HorizontalFlip                the op that does the same
-  python -m augment ops fade aug.plugins=[my_ops]     one of your own
+  python -m augment ops                               all ops by kind
+  python -m augment ops rotate cutmix                 two ops
+  python -m augment ops HorizontalFlip                the equivalent op
+  python -m augment ops fade aug.plugins=[my_ops]     an op of your own
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         parser = Parser("augment ops", __doc__, _EXAMPLES, arguments="[NAME ...] [key=value ...]")
         _, rest = parser.split(arguments)

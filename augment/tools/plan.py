@@ -1,6 +1,6 @@
 """Show how a recipe is executed.
 
-Prints the stages that the steps are grouped into, and a digest that is equal for equal plans.
+Prints the stages of the recipe, and a digest that is equal for equal plans.
 """
 
 from collections import Counter
@@ -15,17 +15,17 @@ from augment.support.formatting import amount
 
 _EXAMPLES = """\
   python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      one recipe
-  diff <(python -m augment plan +aug=imagenette) <(python -m augment plan +aug=strong)  what differs
+  diff <(python -m augment plan +aug=imagenette) <(python -m augment plan +aug=strong)  the difference of two
 
-Overrides work as in python -m trainer; model, fit and callbacks do not matter here.
+Overrides work as in python -m trainer. The sections model, fit and callbacks have no effect.
 """
 
 
 def summary(plan: Plan) -> str:
-    """Return the number of steps, the operations they are grouped into, and the plan's digest, in one line.
+    """Return the number of steps, the number of stages of each kind, and the digest of a plan in one line.
 
-    A policy counts as one step; a split without a crop is resized, which counts as its crop. Of views by name the first
-    is summarized.
+    A policy counts as one step. A split without a crop is resized, and this counts as its crop. Only the first named
+    view is summarized.
     """
     kinds: dict[str, int] = {"crop": 1} | Counter(stage.kind for stage in plan.stages)
     nouns = {"crop": ("crop",), "geometry": ("warp",), "remap": ("remap",), "color": ("color matrix", "color matrices")}
@@ -36,7 +36,6 @@ def summary(plan: Plan) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         _, overrides = Parser("augment plan", __doc__, _EXAMPLES).split(arguments)
         console = text_console()

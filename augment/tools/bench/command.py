@@ -1,8 +1,8 @@
 """Measure how fast a recipe runs, compared with upper bounds.
 
-Rows are interleaved: each round runs every row for a few seconds, so that a temporary slowdown of the machine affects
-all of them. Rows that are not being timed are idle: batches that threads or workers have prefetched are consumed before
-the clock starts, and work that is still running when it stops is waited for.
+The rows are interleaved: each round runs every row for a few seconds, so that a temporary slowdown of the machine
+affects all rows. Only one row works at a time. It consumes its prefetched batches before the clock starts, and waits
+for unfinished work before the clock stops.
 """
 
 import re
@@ -18,18 +18,17 @@ _EXAMPLES = """\
   python -m augment bench +aug=imagenette                                 on the built-in sample
   python -m augment bench +aug=imagenette data=folder data.root=DIR       on the train images of DIR
   python -m augment bench +aug=imagenette aug.size=224 --photos DIR       on all images in DIR, at 224 px
-  python -m augment bench +aug=imagenette --rows decode,fused             two rows only
-  python -m augment bench +aug=imagenette --also rand_augment             another recipe, too
+  python -m augment bench +aug=imagenette --rows decode,fused             only two rows
+  python -m augment bench +aug=imagenette --also rand_augment             also another recipe
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         flags, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
         source = recipe.source()
-        # The settings of the recipe apply to the others, too; its steps do not.
+        # The recipe's settings also apply to the other recipes, but its steps do not.
         shared = [token for token in overrides if not re.match(r"[+~]*aug(\.(train|val)(\.|=|$)|=|$)", token)]
         also = {name: compose_recipe([f"+aug={name}", *shared]).aug for name in flags.also}
         # PyTorch and DALI take seconds to import.
@@ -66,7 +65,7 @@ def _parser() -> Parser:
         parser.add_argument(flag, type=whole_number(1), default=default, metavar="N", help=text)
     for flag, metavar, text in (
         ("--rows", "NAME,NAME", "measure only these rows"),
-        ("--also", "NAME,NAME", "add rows for other recipes of conf/aug, fused"),
+        ("--also", "NAME,NAME", "further recipes of conf/aug to measure"),
     ):
         parser.add_argument(flag, type=_names, default=(), metavar=metavar, help=text)
     photos = "use the images in this folder, at any depth, instead of data"

@@ -1,4 +1,4 @@
-"""The rows of the benchmark: ways to bring the same images to the device."""
+"""The benchmark's rows: different ways to bring the same images to the device."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -27,11 +27,11 @@ from augment.tools._photos import find_photos
 
 @dataclass(frozen=True)
 class Setup:
-    """What every row gets."""
+    """The settings of all rows."""
 
     aug: Aug  # the recipe
-    flags: Namespace  # the command's
-    default: Callable[[], Sequence[ImageRef]]  # lists the images that are used without --photos
+    flags: Namespace  # of the command
+    default: Callable[[], Sequence[ImageRef]]  # lists the images to use without --photos
 
     def __str__(self) -> str:
         mean = sum(len(read_encoded(image)) for image in self.images) / len(self.images)
@@ -39,7 +39,7 @@ class Setup:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where batches are delivered."""
+        """The device that receives the batches."""
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     @cached_property
@@ -49,7 +49,7 @@ class Setup:
 
     @cached_property
     def images(self) -> Sequence[ImageRef]:
-        """The images, each once; more would exceed the page cache of a small machine and change no row's speed."""
+        """The images, each once. More would exceed the page cache of a small machine without changing any speed."""
         return find_photos(self.flags.photos, self.default, 20_000, check=False)
 
     @property
@@ -64,7 +64,7 @@ class Setup:
         return tuple(self.images[index % len(self.images)] for index in range(batches * self.batch_size))
 
     def paths(self) -> list[str]:
-        """Return the files, for rows that read nothing else.
+        """Return the paths of the files, for rows that can read only separate files.
 
         Raises:
             LeftOutError: some images are stored in larger files.
@@ -75,12 +75,12 @@ class Setup:
 
 
 def row(name: str, title: str, stream: Callable[[], Iterator[Sized]], **further: Any) -> Row:
-    """Return the row of an endless stream of batches."""
+    """Return a row that consumes an endless stream of batches."""
     return Row(name, title, lambda: consumer(stream()), **further)
 
 
 def recipe_row(setup: Setup, name: str, title: str, aug: Aug, **further: Any) -> Row:
-    """Return the row of a recipe as in training."""
+    """Return a row that runs a recipe as in training."""
     return row(name, title, lambda: loaded(setup, aug), ahead=aug.prefetch + 1, **further)
 
 
@@ -98,7 +98,7 @@ def file_rows(setup: Setup) -> list[Row]:
 
 
 def outputs(setup: Setup, define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
-    """Yield the batches of a pipeline with one output, endlessly; as in the loader, without waiting for the GPU."""
+    """Yield the batches of a pipeline with one output endlessly. Like the loader, do not wait for the GPU."""
     cuda = setup.device.type == "cuda"
     pipeline = pipeline_def(define, enable_conditionals=conditionals)(
         batch_size=setup.batch_size,
@@ -120,12 +120,12 @@ def read(setup: Setup) -> Node:
 
 
 def image(setup: Setup) -> GraphImage:
-    """Return the image of a file, to be decoded whole or in part."""
+    """Return an image in the graph that can be decoded completely or in part."""
     return GraphImage(read(setup), Placement().on(setup.device, setup.flags.threads), seed=0)
 
 
 def crop_of(aug: Aug) -> Aug:
-    """Return the recipe's crop and nothing else, of each view."""
+    """Return a recipe with only the crops of each view."""
 
     def crop(steps: tuple[Step, ...]) -> tuple[Step, ...]:
         return tuple(step for step in steps if step.op.kind == "crop")
@@ -135,7 +135,7 @@ def crop_of(aug: Aug) -> Aug:
 
 
 def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
-    """Return the batches of a recipe, see `endless`."""
+    """Return the endless batches of a recipe."""
     placement = place(aug, setup.images, setup.device, threads=setup.flags.threads)
     loader = Loader(
         build_plan(aug, "train"),
@@ -155,5 +155,5 @@ def cached(setup: Setup) -> Iterator[Batch]:
     """
     if setup.device.type != "cuda":
         raise LeftOutError("no GPU")
-    setup.paths()  # others are not cached
+    setup.paths()  # the cache supports only separate files
     return loaded(setup, replace(setup.aug, fuse=True, cache="gpu"))

@@ -1,6 +1,6 @@
-"""Summarize a data set and report likely problems.
+"""Summarize a dataset and report likely problems.
 
-Every image is read once. The figure shows classes or numbers, sizes, shapes, and images that look the same.
+Every image is read once. The figure shows the targets, image sizes and shapes, and images that look the same.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,16 @@ OUT = Path("outputs/info.png")
 
 _EXAMPLES = """\
   python -m augment info                                                the built-in sample
-  python -m augment info data=folder data.root=DIR aug.size=224         images in folders, to be trained at 224 px
+  python -m augment info data=folder data.root=DIR aug.size=224         images in folders, for training at 224 px
   python -m augment info data=filelist data.train=T.csv data.val=V.csv --out figure.png
   python -m augment info data=webdataset data.train='D/train-*.tar' data.val='D/val-*.tar'
 
-Overrides work as in python -m trainer; only data and aug.size matter here. The exit code is 0 even if problems are
-found.
+Overrides work as in python -m trainer. Only data and aug.size have an effect. The exit code is 0 even if there are
+problems.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         data = source.load()
         log_notices(data.notices)
         if not len(data.train):
-            raise UserError(data.problems[0] if data.problems else "data.train: holds no images.")
+            raise UserError(data.problems[0] if data.problems else "data.train contains no images.")
         facts = scan_images(data.train.files + data.val.files, data.faults)
         data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:

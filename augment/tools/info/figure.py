@@ -1,4 +1,4 @@
-"""Draw the contents of a data set: classes or numbers, sizes, shapes, and images that look the same."""
+"""Draw the contents of a dataset: targets, image sizes and shapes, and images that look the same."""
 
 from itertools import chain
 from typing import Literal
@@ -20,11 +20,10 @@ _COLORS = {"train": GRAY, "val": BLUE}
 _TEXT, _SMALL = 9, 8  # points
 _THOUSANDS = "{x:,.0f}"  # format of ticks
 _SIDE = 256  # px, the longer side of an image in a pair
-_ASPECT = 4.0  # ratio of the sides; longer images count as this
+_ASPECT = 4.0  # largest ratio of the sides in the histogram
 
 
 def draw(info: Info) -> Figure:
-    """Draw the contents of a data set."""
     pairs = info.ordered(info.copies.alike)[:8]
     heights = [2.8 if info.numbers else 1.0 + 0.22 * len(info.listed), 3.2]
     heights += [0.4 + 2.1 * -(-len(pairs) // 4)] if pairs else []
@@ -89,7 +88,7 @@ def _draw_sizes(part: SubFigure, info: Info) -> None:
 
 
 def _draw_shares(axes: Axes, info: Info, values: NDArray[np.float64], limits: tuple[float, float]) -> None:
-    """Draw a histogram of the values, (N,), of the usable images of each split, as shares of the split."""
+    """Draw a histogram of the values, (N,), of the usable images. Bars are shares of each split."""
     train = len(info.data.train)
     splits = [values[part][info.good[part]] for part in (slice(train), slice(train, None))]
     bins = int(np.clip(2 * min(map(len, splits)) ** 0.5, 12, 40))

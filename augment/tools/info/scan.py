@@ -1,16 +1,17 @@
-"""Scan all images: size and format of each, a hash of its bytes, and a hash of its looks.
+"""Scan images for their size, their format, and duplicates.
 
-The hash of looks is pHash as described by Zauner, "Implementation and Benchmarking of Perceptual Image Hash Functions"
-(2010): whether each of the 8 x 8 lowest frequencies of a discrete cosine transform of 32 x 32 gray levels exceeds their
-median. It survives re-encoding and resizing.
+Each image gets a hash of its bytes and a perceptual hash, pHash by Zauner, "Implementation and Benchmarking of
+Perceptual Image Hash Functions" (2010). A discrete cosine transform of 32 x 32 gray levels gives the 8 x 8 lowest
+frequencies. Each bit of the hash says whether one frequency exceeds their median. Re-encoding and resizing rarely
+change the hash.
 
-Two images look the same if the hashes of their looks differ in few of 64 bits and their gray levels correlate. All such
-pairs are found without comparing all: if two hashes differ in at most 6 bits, at least two of their eight bytes are
-equal, so only images that share two bytes at the same positions are compared (multi-index hashing, Norouzi, Punjani and
-Fleet 2012).
+Two images look the same if few of the 64 bits of their perceptual hashes differ and their gray levels correlate. The
+search does not compare all pairs. If two hashes differ in at most 6 bits, at least two of their eight bytes are equal.
+So it compares only images that share two bytes at the same positions (multi-index hashing, Norouzi, Punjani and Fleet
+2012).
 
-Images that are naturally alike can be mistaken for duplicates: 19 pairs of 1,400 scanned digits of 8 x 8 px were, so
-images that small are left out.
+Images that are naturally similar can be mistaken for duplicates. This happened to 19 pairs of 1,400 scanned digits of
+8 x 8 px, so such small images are not compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,46 +38,49 @@ from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.process import cores
 
-# What is known of an image: why it cannot be used, "" if it can; its size when upright; its mode as stored, gray or RGB
-# for example; its EXIF orientation (1: upright); a hash of its bytes and one of its looks; whether it is of one color.
+# The facts about an image.
 FACTS = np.dtype(
     [
-        ("fault", "O"),
-        ("width", "u4"),
+        ("fault", "O"),  # why the image cannot be used, or ""
+        ("width", "u4"),  # of the upright image
         ("height", "u4"),
         ("bytes", "u8"),
         ("format", "O"),
-        ("mode", "O"),
-        ("orientation", "u1"),
-        ("digest", "u8"),
-        ("looks", "u8"),
-        ("blank", "?"),
+        ("mode", "O"),  # as stored, such as gray or RGB
+        ("orientation", "u1"),  # in EXIF, where 1 is upright
+        ("digest", "u8"),  # hash of the bytes
+        ("looks", "u8"),  # perceptual hash
+        ("blank", "?"),  # whether the image has a single color
     ]
 )
 Facts = NDArray[Any]  # (N,) of FACTS
 Luma = NDArray[np.float32]  # (32, 32) gray levels in 0..255
 
-# Readable names of Pillow's modes; a trailing A stands for transparency.
+# Readable names of Pillow's modes.
 _MODES = {
     "L": "gray", "1": "black and white", "P": "palette", "RGBA": "RGB with alpha", "LA": "gray with alpha",
     "PA": "palette with alpha", "I": "16 bit gray", "I;16": "16 bit gray", "I;16B": "16 bit gray",
 }  # fmt: skip
 
 _DECODER = Decoder()
-_CHUNK = 32  # images that a thread examines in a row
+_CHUNK = 32  # images per task of a thread
 _SIDE, _LOW = 32, 8
-_DRAFT = 64  # px, least size of a JPEG decoded at reduced size; the decoder's averages over blocks are good enough
+_DRAFT = 64  # px, smallest size at which the decoder may reduce a JPEG by averaging blocks
 
-# (8, 32), the lowest frequencies of DCT-II; only signs count, so they are not scaled.
+# (8, 32), the lowest frequencies of DCT-II. Scaling them would not change the hash.
 _COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5)).astype(np.float32)
 _BITS = 2 ** np.arange(_LOW * _LOW, dtype=np.uint64)
 
 
 def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = MappingProxyType({})) -> Facts:
-    """Return the `FACTS` of images, (N,); `faults` are known ones of their targets.
+    """Return the `FACTS` of images, (N,).
 
-    Each image is read once, validated as before training (`augment.data.check`) and decoded, JPEGs at an eighth of
-    their size where that is enough. 60 bytes are kept per image; beyond that, each thread needs memory for one image.
+    Each image is read once, validated as before training (`augment.data.check`), and decoded. Large JPEGs are decoded
+    at reduced size. The result needs 60 bytes per image, and each thread needs memory for one image.
+
+    Args:
+        images: N images.
+        faults: known faults of the targets of some images.
     """
     facts, starts = np.zeros(len(images), FACTS), range(0, len(images), _CHUNK)
     threads = max(8, cores())
@@ -99,7 +103,7 @@ def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = Map
 
 
 def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
-    """Return the `FACTS` of an image and its gray levels; None if it cannot be used."""
+    """Return the `FACTS` of an image and its gray levels. The gray levels of an unusable image are None."""
     try:
         if is_decoded(ref):
             pixels = np.ascontiguousarray(ref.read_pixels())
@@ -119,22 +123,22 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
     luma = read_luma(image)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
     frequencies = (_COSINES @ luma @ _COSINES.T).ravel()
-    # The lowest frequency is the mean, an outlier.
+    # The lowest frequency is the mean gray level, which is an outlier.
     looks = int(_BITS[frequencies > np.median(frequencies[1:])].sum())
     named, blank = _MODES.get(mode, mode), float(luma.std()) < 2  # gray levels
     return ("", width, height, len(data), form, named, orientation, digest, looks, blank), luma
 
 
 def read_luma(image: Image.Image) -> Luma:
-    """Return an opened image as (32, 32) gray levels in 0..255, upright; alpha is ignored, as in training."""
+    """Return an opened image as (32, 32) gray levels in 0..255, upright. Like in training, ignore alpha."""
     image.draft("L", (_DRAFT, _DRAFT))
     return np.asarray(to_rgb(image).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX), np.float32)
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
-    """Cut val from train if the source says so, with copies on one side; return the images, and facts in their order.
+    """Take the validation split from train if the source is configured so. Return the dataset and its sorted facts.
 
-    If they are too few to be cut, this becomes a problem.
+    Copies of an image stay in one split. If there are too few images, the returned dataset has a problem.
     """
     if not source.cuts_val:
         return data, facts
@@ -148,36 +152,37 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
     return cut, facts[[indices[key] for key in keys_of(cut.train.files + cut.val.files)]]
 
 
-Pairs = NDArray[np.int64]  # (P, 2) indices, the smaller first; those of train come before those of val
+# (P, 2) indices, the smaller one first. Indices of train are smaller than those of val.
+Pairs = NDArray[np.int64]
 
 MAX_BITS = 6
 _BYTES = 8
-_MOST = 100_000  # candidate pairs, at most
+_MOST = 100_000  # maximum number of candidate pairs
 
 
 @dataclass(frozen=True)
 class Copies:
     """Duplicate images."""
 
-    same: Pairs  # have the same bytes: the first one with each of the others
-    alike: Pairs  # look the same but differ in bytes; of those with the same bytes only the first counts
-    all_compared: bool = True  # false: there were too many candidates
+    same: Pairs  # images with the same bytes: the first one with each of the others
+    alike: Pairs  # images that look the same but differ in bytes. Only the first of identical images counts
+    all_compared: bool = True  # false if there were too many candidates
 
 
 def find_copies(images: Sequence[ImageRef], facts: Facts) -> Copies:
-    """Find images with the same bytes, and images that look the same, given all N images and their `FACTS`, (N,)."""
+    """Find images with the same bytes, and images that look the same, from N images and their `FACTS`, (N,)."""
     good = np.flatnonzero(facts["fault"] == "")
     _, first, inverse = np.unique(facts["digest"][good], return_index=True, return_inverse=True)
     original = good[first[inverse]]
     seen = facts[first := np.unique(original)]
-    # Similar images of a shorter side than 16 px look the same.
+    # All images with a short side below 16 px look similar.
     first = first[~seen["blank"] & (np.minimum(seen["width"], seen["height"]) >= 16)]
     candidates, complete = near_hashes(facts["looks"][first])
     return Copies(np.stack([original, good], 1)[original < good], _confirmed(images, first[candidates]), complete)
 
 
 def tally(pairs: Pairs, train: int) -> dict[str, int]:
-    """Count images that duplicate an earlier one, by the splits of the two, given the number of images in train."""
+    """Count the images that duplicate an earlier image, by the splits of both. `train` is the size of train."""
     first, other = pairs.T
     within = {
         "within_train": other < train,
@@ -188,7 +193,7 @@ def tally(pairs: Pairs, train: int) -> dict[str, int]:
 
 
 def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
-    """Return the pairs of hashes that differ in at most `MAX_BITS`, and whether these are all such pairs."""
+    """Return pairs of hashes that differ in at most `MAX_BITS` bits, and whether these are all such pairs."""
     found: NDArray[np.int64] = np.empty(0, np.int64)
     count = max(len(hashes), 1)
     for a, b in _candidates(hashes):
@@ -204,7 +209,7 @@ def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
 def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the indices of all pairs of hashes with two equal bytes, in arrays of at most N pairs.
 
-    As many are equal in any two that differ in at most `MAX_BITS`.
+    Two hashes that differ in at most `MAX_BITS` bits have at least two equal bytes.
     """
     words = hashes.astype("<u8").view(np.uint8).reshape(-1, _BYTES).astype(np.uint16)
     for one, other in combinations(range(_BYTES), _BYTES - MAX_BITS):

@@ -1,7 +1,6 @@
-"""Statistics of a data set, from its targets and from a scan of its images.
+"""Statistics of a dataset, from its targets and from a scan of its images.
 
-A further kind of target adds its statistics here, its table and its likely problems to `text`, and its chart to
-`figure`, each next to those of classes and numbers.
+To add a kind of target, add its statistics here, its table and likely problems to `text`, and its chart to `figure`.
 """
 
 from collections import Counter
@@ -29,12 +28,12 @@ from augment.tools.info.scan import Copies, Facts, Pairs, tally
 
 @dataclass
 class Inside:
-    """What is in the images."""
+    """Statistics of masks, boxes or keypoints."""
 
     unit: str  # pixels, objects or images
-    images: NDArray[np.int64]  # (classes, 2) images that have each class, or each point, in train and in val
-    amounts: NDArray[np.int64]  # (classes, 2) pixels, objects or labeled points of each
-    figures: dict[str, NDArray[Any]] = field(default_factory=dict)  # of images or objects, by name
+    images: NDArray[np.int64]  # (classes, 2) images with each class or keypoint, in train and in val
+    amounts: NDArray[np.int64]  # (classes, 2) pixels, objects or labeled keypoints of each class
+    figures: dict[str, NDArray[Any]] = field(default_factory=dict)  # values of images or objects, by name
     counts: dict[str, list[int]] = field(default_factory=dict)  # further counts by name, in train and in val
 
     def spreads(self) -> dict[str, dict[str, float]]:
@@ -43,12 +42,12 @@ class Inside:
 
 
 def spread_of(values: NDArray[Any]) -> dict[str, float]:
-    """Return the extremes and the median of values; nothing if there are none."""
+    """Return the minimum, median and maximum of values. No values give an empty mapping."""
     return {name: float(getattr(np, name)(values)) for name in ("min", "median", "max") if len(values)}
 
 
 def count_inside(data: Dataset) -> Inside:
-    """Count what the targets of a data set are; masks are read."""
+    """Count the pixels, objects or keypoints in the targets of a dataset. This reads all masks."""
     kinds = {MASKS.task: (_pixels, "pixels"), BOXES.task: (_objects, "objects")}
     count, unit = kinds.get(data.kind.task, (_points, "images"))
     train, val = (count(split, len(data.classes)) for split in (data.train, data.val))
@@ -62,7 +61,7 @@ def count_inside(data: Dataset) -> Inside:
 
 
 class _Counted(NamedTuple):
-    """What is in the images of one split, see `Inside`."""
+    """Statistics of one split, see `Inside`."""
 
     images: NDArray[np.int64]  # (classes,)
     amounts: NDArray[np.int64]  # (classes,)
@@ -87,7 +86,7 @@ def _pixels(split: Split, classes: int) -> _Counted:
 def _histogram(mask: Any) -> NDArray[np.int64]:
     try:
         labels = np.empty(0, np.uint8) if mask == NO_MASK else mask.read()
-    except UserError:  # which is among the faults, or will be reported when it is used
+    except UserError:  # the fault is known, or is reported when the mask is used
         labels = np.empty(0, np.uint8)
     return np.bincount(labels.ravel(), minlength=IGNORE + 1)
 
@@ -100,10 +99,13 @@ def _objects(split: Split, classes: int) -> _Counted:
         amounts += counts
     each = np.array([len(target) for target in split.targets], np.int64)
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(target.boxes for target in split.targets)])
-    marked = {n: sum(int(getattr(target, n).sum()) for target in split.targets) for n in ("crowd", "difficult")}
     sides = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
-    counted = {"no objects": int((each == 0).sum())} | marked
-    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, counted)
+    further = {
+        "no objects": int((each == 0).sum()),
+        "crowd": sum(int(target.crowd.sum()) for target in split.targets),
+        "difficult": sum(int(target.difficult.sum()) for target in split.targets),
+    }
+    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, further)
 
 
 def _points(split: Split, classes: int) -> _Counted:
@@ -113,12 +115,12 @@ def _points(split: Split, classes: int) -> _Counted:
     return _Counted(images, images, {"points": labeled.sum(axis=1)}, {"no points": without})
 
 
-LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
+LISTED = 24  # maximum number of listed classes. Of more classes, list the 12 largest and the 12 smallest
 
 
 @dataclass(frozen=True)
 class Info:
-    """Everything known about a data set. Indices count the N images of train first, then those of val."""
+    """All facts about a dataset. Indices count the N images of train first, and then the images of val."""
 
     source: str  # its name in the configuration
     size: Size  # aug.size, the size of the model input, in px
@@ -128,17 +130,14 @@ class Info:
 
     @cached_property
     def images(self) -> tuple[ImageRef, ...]:
-        """All images."""
         return self.data.train.files + self.data.val.files
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
-        """All targets."""
         return self.data.train.targets + self.data.val.targets
 
     @property
     def headline(self) -> str:
-        """The number of images and classes in one line."""
         train, val = len(self.data.train), len(self.data.val)
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
         return f"{self.source}: {amount(train + val, 'image')}, {parts}; {amount(len(self.names), self.data.kind.noun)}"
@@ -147,17 +146,17 @@ class Info:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the classes, labels, points or numbers, without the background of boxes."""
+        """The names of the classes, labels, keypoints or regression targets. Boxes have no background class."""
         return self.data.classes[1:] if self.data.kind == BOXES else self.data.classes
 
     @cached_property
     def inside(self) -> Inside | None:
-        """What is in the images, if targets are."""
+        """Statistics of masks, boxes or keypoints, or None for other targets."""
         return count_inside(self.data) if self.data.kind.follows else None
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """(classes, 2) images of each class, or with each label, in train and val; (0, 2) for regression."""
+        """(classes, 2) images of each class or label, in train and val. (0, 2) for regression."""
         if self.inside is not None:
             return self.inside.images
         if self.data.task == "regress":
@@ -170,7 +169,7 @@ class Info:
 
     @cached_property
     def listed(self) -> list[int]:
-        """Indices of all classes, or of the largest and then the smallest ones, if there are many."""
+        """Indices of all classes. If there are many, only the largest and then the smallest classes."""
         if len(self.counts) <= LISTED:
             return list(range(len(self.counts)))
         order = np.argsort(-self.counts.sum(axis=1), kind="stable").tolist()
@@ -178,18 +177,15 @@ class Info:
 
     @cached_property
     def numbers(self) -> dict[str, dict[SplitName, dict[str, float]]]:
-        """Mean, standard deviation and extremes of each number to predict, in train and in val."""
+        """Mean, standard deviation, minimum and maximum of each regression target, in train and in val."""
         if self.data.task != "regress":
             return {}
-        rows = {name: np.array(getattr(self.data, name).targets, float) for name in SPLITS}
-        return {
-            name: {
-                split: {key: float(getattr(of[:, index], key)()) for key in ("mean", "std", "min", "max")}
-                for split, of in rows.items()
-                if len(of)
-            }
-            for index, name in enumerate(self.data.classes)
-        }
+        numbers: dict[str, dict[SplitName, dict[str, float]]] = {name: {} for name in self.data.classes}
+        for split in SPLITS:
+            targets = np.array(getattr(self.data, split).targets, float)
+            for name, column in zip(self.data.classes, targets.T, strict=False):  # without images, there are no columns
+                numbers[name][split] = {key: float(getattr(column, key)()) for key in ("mean", "std", "min", "max")}
+        return numbers
 
     # --- images ---
 
@@ -200,22 +196,22 @@ class Info:
 
     @cached_property
     def faults(self) -> list[tuple[int, str]]:
-        """The index of each image that cannot be used, and the reason."""
+        """The index of each unusable image, and the reason."""
         return [(index, self.facts["fault"][index]) for index in np.flatnonzero(~self.good).tolist()]
 
     @cached_property
     def sides(self) -> dict[str, NDArray[Any]]:
-        """Width, height, short side in px, width / height and bytes, (N,) each, of upright images."""
+        """Width, height and short side in px, width / height, and bytes of upright images, (N,) each."""
         width, height = (np.maximum(self.facts[side].astype(np.int64), 1) for side in ("width", "height"))
         sides = {"width": width, "height": height, "short_side": np.minimum(width, height), "aspect": width / height}
         return {**sides, "bytes": self.facts["bytes"]}
 
     def spread(self, values: NDArray[Any]) -> dict[str, float]:
-        """Return the extremes and the median of `values`, (N,), over usable images."""
+        """Return the minimum, median and maximum of `values`, (N,), over usable images."""
         return spread_of(values[self.good])
 
     def frequent(self, name: str) -> dict[str, int]:
-        """Return how often each value of a fact occurs among usable images, most frequent first."""
+        """Count each value of a fact among usable images, the most frequent first."""
         return dict(Counter(sorted(self.facts[name][self.good].tolist())).most_common())
 
     @cached_property
@@ -235,7 +231,7 @@ class Info:
         return [(a, b) for a, b in pairs if self.targets[a] != self.targets[b]]
 
     def ordered(self, pairs: Pairs) -> list[tuple[int, int]]:
-        """Return pairs of duplicates, first those across splits."""
+        """Return pairs of duplicates. Pairs across splits come first."""
         train = len(self.data.train)
         return sorted(((a, b) for a, b in pairs.tolist()), key=lambda pair: (pair[0] < train) == (pair[1] < train))
 

@@ -1,4 +1,4 @@
-"""Describe a data set as text for the terminal, and find its likely problems, with a remedy where there is one."""
+"""Describe a dataset in the terminal, and find likely problems with their remedies."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from augment.recipe.steps import SPLITS
 from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
 from augment.tools.info.summary import LISTED, Info, Inside
 
-_FILES = 10  # files named per list, at most
+_FILES = 10  # maximum number of files per list
 
 
 def report(info: Info, findings: Sequence[str]) -> str:
@@ -87,10 +87,11 @@ def _named(title: str, lines: Sequence[str]) -> Iterable[str]:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(first), *(cell.rjust(max(w, 6)) for cell, w in zip(row[1:], others, strict=True))])
-        for row in rows
-    ]
+    lines = []
+    for name, *cells in rows:
+        padded = (cell.rjust(max(width, 6)) for cell, width in zip(cells, others, strict=True))
+        lines.append("  ".join([name.ljust(first), *padded]))
+    return lines
 
 
 FEW = 10  # train images of a class
@@ -100,9 +101,9 @@ _HAVE, _ARE = ("has", "have"), ("is", "are")
 
 
 def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
-    """Return likely problems, the most severe first; `skip_bad` is None if the source has no such setting."""
+    """Return likely problems, the most severe first. `skip_bad` is None if the source has no such setting."""
     return [
-        *(f"Training refuses to start: {problem}" for problem in info.data.problems),
+        *(f"Training cannot start: {problem}" for problem in info.data.problems),
         *_unusable(info, skip_bad),
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
@@ -117,34 +118,34 @@ def _unusable(info: Info, skip_bad: bool | None) -> Iterator[str]:
         they, them = plural(bad, "it is", "they are"), plural(bad, "it", "them")
         remedy = {
             None: f"Repair or remove {them}.",
-            False: f"Training refuses to start until {they} repaired or removed; data.skip_bad=true skips {them}.",
+            False: f"Training cannot start until {they} repaired or removed. To skip {them}, set data.skip_bad=true.",
             True: f"Training skips {them} (data.skip_bad=true).",
         }[skip_bad]
-        other = f" Of other formats, {CONVERT}." if any(NOT_DECODED in reason for _, reason in info.faults) else ""
+        other = f" For other formats: {CONVERT}." if any(NOT_DECODED in reason for _, reason in info.faults) else ""
         yield f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}"
 
 
 def _leaks(info: Info) -> Iterator[str]:
-    """Find images of val that are in train, and duplicates with different targets."""
-    why = "This inflates the scores on val; remove such images from one of the splits."
+    """Find val images that are also in train, and duplicates with different targets."""
+    why = "This inflates the scores on val. Remove such images from one of the splits."
     looks = (
-        f"judging by their looks: re-encoded, resized, or almost the same scene. {why} Images that are naturally alike "
-        "(scans, icons, video frames) count, too: see the pairs in the figure. Where val is cut from train, data.group "
-        "keeps images of one video, patient or scene on one side."
+        f"judging by their looks: re-encoded, resized, or almost the same scene. {why} This list may include images "
+        "that are naturally similar (scans, icons, video frames), so check the pairs in the figure. If val is taken "
+        "from train, data.group keeps the images of a video, patient or scene in one split."
     )
     for counts, how in ((info.same, f"byte for byte. {why}"), (info.alike, looks)):
         if leaked := counts["val_in_train"]:
             yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
     if odd := info.contradicting:
         times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
-        yield f"{times}, copies of a file have different targets, of which one must be wrong: {example}."
+        yield f"{times}, copies of a file have different targets, so one target must be wrong: {example}."
 
 
 def _classes(info: Info) -> Iterator[str]:
     names, (train, val), noun = info.names, info.counts.T, info.data.kind.noun
     several = info.data.task == "multilabel" or info.data.kind.follows
     if len(names) == 1 and not several:
-        yield "There is only one class: nothing to classify."
+        yield "There is only one class. Training needs at least two."
     for which, what in (
         (train == 0, "no image in train and cannot be learned"),
         ((val == 0) & bool(len(info.data.val)), "no image in val and cannot be scored"),
@@ -157,8 +158,8 @@ def _classes(info: Info) -> Iterator[str]:
     if not several and train[most] >= 5 * max(train[least], 1):
         yield (
             f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, a ratio "
-            f"of {train[most] / train[least]:.0f} to 1; data.balance=oversample or data.balance=weights compensates "
-            "for that."
+            f"of {train[most] / train[least]:.0f} to 1. Use data.balance=oversample or data.balance=weights to "
+            "compensate."
         )
 
 
@@ -167,17 +168,17 @@ def _numbers(info: Info) -> Iterator[str]:
         train, val = spread["train"], spread.get("val", spread["train"])
         if val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
             in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
-            yield f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly."
+            yield f"{name} is {in_val} in val but {in_train} in train. Models extrapolate poorly."
 
 
 def _images(info: Info) -> Iterator[str]:
     short_side, size = info.sides["short_side"], min(info.size)
     small = int((info.good & (short_side < size)).sum())
     if small >= 0.1 * info.good.sum():
-        below = f"a short side below aug.size={info.size.plain}: enlarging costs time and adds no detail."
+        below = f"a short side below aug.size={info.size.plain}. Enlarging costs time and adds no detail."
         yield f"{_part(small, len(short_side), *_HAVE)} {below}"
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
-    """Return a part with its share and the form of a verb that goes with it: "3 of 20 images (15%) are"."""
+    """Return a count with its percentage and a verb, such as "3 of 20 images (15%) are"."""
     return f"{count:,} of {amount(total, noun)} ({percent(count / total)}) {plural(count, one, several)}"

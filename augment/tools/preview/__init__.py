@@ -1,1 +1,1 @@
-"""`python -m augment preview`: figures of what steps and recipes do."""
+"""`python -m augment preview`: figures of the effects of steps and recipes."""

@@ -1,6 +1,6 @@
-"""Draw what a recipe does to images, step by step and as a whole, or what ops do.
+"""Draw the effect of a recipe on images, step by step and as a whole, or the effect of single ops.
 
-Images go through the same pipeline as in training, with masks, boxes and points drawn on them; captions name the drawn
+Images go through the training pipeline. Masks, boxes and keypoints are drawn on them, and captions show the random
 parameters.
 """
 
@@ -21,16 +21,15 @@ ALL = "all"
 _EXAMPLES = """\
   python -m augment preview +aug=imagenette aug.train.rotate.p=.5                    a recipe
   python -m augment preview +aug=imagenette --photos DIR --count 6 --out recipe.png  on your own images
-  python -m augment preview +aug=detect data=sample_boxes                            with the boxes, as they follow
+  python -m augment preview +aug=detect data=sample_boxes                            with boxes
   python -m augment preview --op rotate --op erase                                   two ops
   python -m augment preview --op all aug.plugins=[my_ops]                            all ops, including your own
 
-Overrides work as in python -m trainer; model, fit and callbacks do not matter here.
+Overrides work as in python -m trainer. The sections model, fit and callbacks have no effect.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         files_of_aug = [override.value() for override in map(parse, overrides) if key_of(override) == "aug"]
         recipe_name = next((name for name in files_of_aug if isinstance(name, str)), "")
         if not (names or recipe_name or aug.steps(split)):
-            raise UserError(f"aug.{split}: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op.")
+            raise UserError(f"aug.{split} has no steps. Add +aug=NAME for a recipe, or --op NAME for an op.")
         # Slow imports, after the overrides have been validated.
         from augment.data.dataset import NO_VAL, Dataset
         from augment.data.sources import load_dataset
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         from augment.tools._photos import find_photos
         from augment.tools.preview.gallery import Photos, ops_blocks, recipe_blocks
 
-        # A mosaic takes four photos.
+        # A mosaic needs four photos.
         most = 4 if names else options.count
         dataset = Dataset((), NO_VAL, NO_VAL) if options.photos else load_dataset(recipe.source())
         files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
-                text = f"with their default parameters; seed {recipe.seed}"
+                text = f"with their default parameters, seed {recipe.seed}"
                 blocks = ops_blocks(aug, names, photos, progress, seed=recipe.seed)
             else:
                 title = f"{recipe_name or 'Recipe'}, {split}"
@@ -77,12 +76,12 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("augment preview", __doc__, _EXAMPLES)
     parser.add_argument("--op", action="append", default=[], metavar="NAME|all",
-                        help="draw this op at its default ranges instead of a recipe; can be repeated")  # fmt: skip
+                        help="draw this op at its default ranges instead of a recipe. Can be repeated")  # fmt: skip
     parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
     parser.add_argument("--photos", type=Path, metavar="DIR",
                         help="use the images in this folder, at any depth, instead of data")  # fmt: skip
     parser.add_argument("--count", type=whole_number(1, 64), default=4, metavar="N",
                         help="number of photos of a recipe (default: 4)")  # fmt: skip
     parser.add_argument("--split", type=one_of(*SPLITS), default="train", metavar="train|val",
-                        help="the split whose steps and photos to draw (default: train)")  # fmt: skip
+                        help="split whose steps and photos to draw (default: train)")  # fmt: skip
     return parser

@@ -1,6 +1,6 @@
-"""Render the images of a preview: single steps at the ends of their ranges, and whole recipes as fed to the model.
+"""Render the images of a preview: single steps at the ends of their ranges, and the model inputs of whole recipes.
 
-All images go through the pipeline that training uses.
+All images go through the training pipeline.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,20 +36,20 @@ from augment.recipe.steps import Aug, SplitName
 from augment.recipe.views import Views
 from augment.support.errors import UserError
 
-DRAWS = 4  # of a whole recipe that are shown
+DRAWS = 4  # random versions of a whole recipe
 
 
 @dataclass(frozen=True)
 class Photos:
-    """The photos of a preview, with the masks, boxes or points in them if there are some; else with their numbers."""
+    """The photos of a preview, with their masks, boxes or keypoints, or otherwise with their numbers as targets."""
 
     split: Split
-    names: tuple[str, ...]  # of classes or points
-    kind: SpatialKind | None  # of what is drawn on the photos; None: nothing
+    names: tuple[str, ...]  # of classes or keypoints
+    kind: SpatialKind | None  # of the targets to draw, or None
 
     @classmethod
     def of(cls, files: Sequence[ImageRef], split: Split = NO_VAL, names: tuple[str, ...] = ()) -> "Photos":
-        """Return files, of a split if what is in its images is to be drawn."""
+        """Return photos of files. A split with masks, boxes or keypoints provides the targets to draw."""
         kind = split.kind
         if not isinstance(kind, SpatialKind):
             numbers = tuple(range(len(files)))
@@ -58,33 +58,33 @@ class Photos:
         return cls(Split(tuple(files), tuple(target[file] for file in files), kind), names, kind)
 
     def first(self, count: int) -> "Photos":
-        """Return some of them."""
+        """Return the first `count` photos."""
         split = replace(self.split, files=self.split.files[:count], targets=self.split.targets[:count])
         return replace(self, split=split)
 
 
-# --- images as fed to the model ---
+# --- model inputs ---
 
 
 @dataclass(frozen=True)
 class Shot:
-    """An image as fed to the model."""
+    """A model input."""
 
     epoch: int
     view: int  # its index
     photo: int  # index of the file
     image: Pixels  # (height, width, 3) RGB
-    done: tuple[str, ...]  # what was done to it, as phrases
+    done: tuple[str, ...]  # phrases about the applied steps
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
-    """Run photos, an epoch of one batch, through a plan; return a shot for each epoch, view and photo.
+    """Run photos through a plan, with one batch per epoch. Return a shot for each epoch, view and photo.
 
-    What was done to each is described from the sampler's draws for these samples. Targets are drawn on it.
+    The sampler's draws for these samples provide the phrases about each shot. Targets are drawn on the image.
     """
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
-    # Mixing happens after normalization; targets then tell the shares.
+    # Steps mix images after normalization. The targets then contain the shares.
     loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=not mixing), classes=names)
     shots = []
     for epoch in range(epochs):
@@ -92,7 +92,7 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
         for view, own in enumerate(plan.per_view):
             sampler = Sampler(own, seed, view=view)
             draws = sampler.draw(epoch, 0, len(batch))
-            first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed as the first one
+            first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed like the first view
             draws |= {key: first[key] for key in mixing}
             images = as_pixels(batch.views[view], own)
             for sample, photo in enumerate(batch.indices.tolist()):
@@ -115,16 +115,16 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
 class Studio:
     """Renders single steps on a photo."""
 
-    aug: Aug  # its steps are not used
-    photos: Photos  # those after the first are for mixing only
-    seed: int  # of the draws
+    aug: Aug  # a recipe whose steps are not used
+    photos: Photos  # only ops that mix images use the photos after the first
+    seed: int
 
     def row(self, step: Step, lines: Sequence[str]) -> SheetRow:
         """Return the original, and the step at the low end, the middle and the high end of its ranges.
 
-        A random step without ranges is shown in a few draws; any other step in a single image.
+        A random step without ranges is shown a few times, and any other step once.
         """
-        # Only crops see more of a photo than what has the output's aspect ratio.
+        # Only crops use parts of a photo outside the output's aspect ratio.
         original = letterbox if step.op.kind == "crop" else resize
         settings = {"fill": 255} if step.op.kind == "crop" else {"side": "short"}
         first = self._tile(_step(original, **settings), ("original",))
@@ -139,7 +139,7 @@ class Studio:
         elif mixed or op.random or op.uniforms:
             for shot in shoot(self._plan(pin(step), "train"), self.photos, seed=self.seed, epochs=3):
                 if shot.photo == 0:
-                    # The row shows the step's name; a policy may have done nothing.
+                    # The row's title is the step's name. A policy may leave an image unchanged.
                     done = shot.done or ("unchanged",) if op.kind == "policy" else shot.done[1:]
                     yield Tile(shot.image, _captioned(f"draw {shot.epoch + 1}", done))
         else:
@@ -168,10 +168,10 @@ def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
 
 
 def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
-    """Show each step of a recipe that mixes no images alone on the first photo, then the whole recipe on all photos."""
+    """Show each step that does not mix images on the first photo, then the whole recipe on all photos."""
     plan = build_plan(aug, split)
     studio = Studio(aug, photos.first(1), seed)
-    shown: list[tuple[Step, str]] = []  # with the view, unless an earlier one has the same step
+    shown: list[tuple[Step, str]] = []  # steps with their view, without the steps of earlier views
     for own in plan.per_view:
         others = [step for step, _ in shown]
         view = f"view {own.view}" if own.view != plan.view else ""
@@ -185,9 +185,9 @@ def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress
 
 
 def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
-    """Show the model input: a row for each photo, a column for each draw and view."""
+    """Show the model inputs: a row for each photo, a column for each draw and view."""
     views = [f"{number} {own.view}".strip() for number, own in enumerate(plan.per_view, 1)]
-    # Validation is the same in every epoch.
+    # Validation images are the same in every epoch.
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
     whole = build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")  # on white
     tiles = [[Tile(shot.image, ("original",))] for shot in shoot(whole, photos, seed=0)]
@@ -202,7 +202,7 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
 
 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
-    """Show ops with their default parameters on the first photo, a block for each kind; a mosaic takes four."""
+    """Show ops with their default parameters on the first photo, in a block for each kind. A mosaic uses four."""
     studio = Studio(aug, photos, seed)
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):
@@ -212,9 +212,10 @@ def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progres
 
 def _op_row(studio: Studio, op: Op) -> SheetRow:
     doc = op.doc.split("\n")[0].replace("`", "")
-    # A policy chooses from the first geometry and color ops with drawn values.
-    kinds = [[o.name for o in OPS.values() if o.draws and o.kind == kind][:2] for kind in ("geometry", "color")]
-    example = {"steps": dict.fromkeys(name for names in kinds for name in names)}
+    # The example of a policy chooses from the first geometry and color ops with random parameters.
+    geometry = [other.name for other in OPS.values() if other.draws and other.kind == "geometry"]
+    color = [other.name for other in OPS.values() if other.draws and other.kind == "color"]
+    example = {"steps": dict.fromkeys(geometry[:2] + color[:2])}
     try:
         (step,) = parse_steps({op.name: example if op.nests else {}}, "preview")
         return studio.row(step, [doc, ", ".join(settings_of(step))])

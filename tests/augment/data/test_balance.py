@@ -132,4 +132,4 @@ def test_tasks_that_cannot_be_balanced(given: dict[str, object], allowed: str, t
 def test_repeated_images_are_not_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         convert(["data=sample", "data.balance=oversample", "--to", "folder", "--out", str(tmp_path / "out")])
-    assert "data.balance: oversample applies to training only. Allowed here: none." in capsys.readouterr().err
+    assert "data.balance: oversample works only in training. Set data.balance=none." in capsys.readouterr().err

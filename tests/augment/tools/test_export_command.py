@@ -12,7 +12,7 @@ def test_the_command_line_exports_a_recipe(own_folder: Path, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "center_crop  scale 0.9" in out
     assert "Written to here" in out
-    assert "Mean and std are ImageNet's" in out
+    assert "Mean and std are from ImageNet" in out
     assert "SIZE = (40, 40)  # height, width\n" in Path("here/transform.py").read_text()
 
 

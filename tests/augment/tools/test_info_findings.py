@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Callable[[], Info], int, str]] = {
     "leak": (lambda: sound(same=((0, 40),)), 1, "1 of 10 val images (10%) is also in train"),
     "leak by looks": (lambda: sound(alike=((0, 40), (2, 40))), 1, "1 of 10"),
     "two labels": (lambda: sound(same=((0, 1),)), 1, "(train, cat) and /data/t/1.jpg"),
-    "imbalance": (lambda: make_info([0] * 50 + [1] * 10, [0, 1] * 8), 1, "a ratio of 5 to 1; data."),
+    "imbalance": (lambda: make_info([0] * 50 + [1] * 10, [0, 1] * 8), 1, "a ratio of 5 to 1. Use data."),
     "little imbalance": (lambda: make_info([0] * 49 + [1] * 10, [0, 1] * 8), 0, ""),
     "tiny": (lambda: make_info([0] * 20 + [1] * 9, [0, 1] * 5), 1, "dog (9)"),
     "missing in val": (lambda: make_info([0, 1] * 20, [0] * 10), 1, "cannot be scored: dog (20)"),
@@ -95,7 +95,8 @@ def test_findings(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("skip_bad", "remedy"), [(None, "Repair"), (False, "data.skip_bad=true skips it"), (True, "(data.skip_bad=true)")]
+    ("skip_bad", "remedy"),
+    [(None, "Repair"), (False, "set data.skip_bad=true"), (True, "(data.skip_bad=true)")],
 )
 def test_the_remedy_for_bad_files_depends_on_the_source(skip_bad: bool | None, remedy: str) -> None:
     (finding,) = find_problems(unreadable(), skip_bad=skip_bad)
@@ -105,7 +106,7 @@ def test_the_remedy_for_bad_files_depends_on_the_source(skip_bad: bool | None, r
 def test_images_that_only_look_the_same_are_reported_with_caution() -> None:
     found = find_problems(sound(same=((1, 3), (2, 41)), alike=((0, 40), (4, 5), (6, 8))))
     leak, near, odd = found
-    assert ["naturally alike" in finding for finding in (leak, near, odd)] == [False, True, False]
+    assert ["naturally similar" in finding for finding in (leak, near, odd)] == [False, True, False]
 
 
 # --- text and figure ---
