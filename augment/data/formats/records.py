@@ -309,11 +309,6 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     return found
 
 
-def is_pattern(name: str) -> bool:
-    """Whether a name is a pattern: it has braces, or it has * ? [ and no file has this name."""
-    return "{" in name or "}" in name or bool(MATCHES.search(name) and not expanded(name).exists())
-
-
 def expand_braces(pattern: str, key: str = "") -> list[str]:
     """Expand {a,b} and {000..002} like a shell. Numbers keep their leading zeros.
 

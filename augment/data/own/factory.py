@@ -83,20 +83,15 @@ class SequenceFactory:
 
     def _call(self, function: Any, options: Mapping[str, Mapping[str, Any]]) -> Any:
         """Call the function or class. If options repeat a name, the later value counts."""
-        arguments: dict[str, Any] = {}
-        keys: dict[str, str] = {}
-        for key, given in options.items():
-            arguments |= given
-            keys |= dict.fromkeys(given, key)
         with suppress(TypeError, ValueError):  # some functions written in C have no signature
             params = inspect.signature(function).parameters
             takes_any = any(param.kind == param.VAR_KEYWORD for param in params.values())
-            unknown = next((name for name in arguments if name not in params), None)
+            unknown = [(key, name) for key, given in options.items() for name in given if name not in params]
             if unknown and not takes_any:
-                key = f"{keys[unknown]}.{unknown}"
-                raise UserError(f"{key}: {self.what} has no such argument.{suggest(unknown, params)}")
+                key, name = unknown[0]
+                raise UserError(f"{key}.{name}: {self.what} has no such argument.{suggest(name, params)}")
         with errors_of(self.what):
-            return function(**arguments)
+            return function(**{name: value for given in options.values() for name, value in given.items()})
 
 
 @contextmanager

@@ -104,10 +104,6 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     return {key: [shard.file for shard in some] for key, some in listed.items()}
 
 
-def _file_of(url: str, folder: Path) -> Path:
-    return folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
-
-
 def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
     """Return the shards that a URL names. `what` is the setting and its value, for messages.
 
@@ -152,7 +148,8 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
     if info["type"] != "file" or info["size"] is None:
         raise UserError(f"{what}: {url} is a folder, or its size is unknown. Name objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
-    return Shard(url, info["size"], version, _file_of(url, folder), what, store)
+    file = folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
+    return Shard(url, info["size"], version, file, what, store)
 
 
 def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
