@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from augment.data.cache import remember
-from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
-from augment.data.formats.annotations import Header, cache_file, read_headers
+from augment.data.dataset import Dataset
+from augment.data.formats.annotations import FaultError, Header, build_dataset, cache_file
 from augment.data.formats.folder import find_images
 from augment.data.formats.text_files import read_rows
 from augment.data.targets.masks import MASKS, NO_MASK, MaskFile, describe_gaps
@@ -93,24 +93,22 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
         labels = {label for of in facts.values() for label in of.colors}
         notices.append(describe_gaps(labels, "name them: data.palette=FILE with lines name,value"))
         names = tuple(map(str, range(highest + 1)))
-    made: list[Split] = []
-    faults: dict[ImageRef, str] = {}
-    for pairs in found:
-        headers = read_headers(list(pairs))
-        targets = []
-        for file, mask in pairs.items():
-            target, fault = NO_MASK, mask if isinstance(mask, str) else ""
-            if isinstance(mask, Path):
-                target = replace(plain, path=mask, classes=len(names))
-                if header := headers.get(file):  # the check reports images without a header
-                    turn = header.turn_of((facts[mask].height, facts[mask].width))
-                    target = replace(target, orientation=turn or 1)
-                    fault = _fault_of(header, turn, mask, facts[mask], len(names))
-            targets.append(NO_MASK if fault else target)
-            if fault:
-                faults[file] = fault
-        made.append(Split(tuple(pairs), tuple(targets), MASKS))
-    return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults).noting(*notices)
+
+    def make(mask: Path | str, header: Header | None) -> MaskFile:
+        if isinstance(mask, str):
+            raise FaultError(mask)
+        of, target = facts[mask], replace(plain, path=mask, classes=len(names))
+        if of.fault:
+            raise FaultError(of.fault)
+        if of.top >= len(names):
+            raise FaultError(f"has the mask {mask.name} with the label {of.top} of {len(names)} classes")
+        turn = header.turn_of((of.height, of.width)) if header else 1  # the check reports an unreadable header
+        if header and turn is None:
+            size = " x ".join(map(str, header.shown))
+            raise FaultError(f"has {size} pixels, but its mask {mask} {of.height} x {of.width}")
+        return replace(target, orientation=turn or 1)
+
+    return build_dataset(names, found, MASKS, NO_MASK, make).noting(*notices)
 
 
 def _nothing_to_learn(facts: Mapping[Path, _Facts], highest: int) -> UserError:
@@ -119,18 +117,6 @@ def _nothing_to_learn(facts: Mapping[Path, _Facts], highest: int) -> UserError:
     only = f"no label but {IGNORE if highest else 0}, so there is nothing to learn. {IGNORE} does not count"
     remedy = "Use other masks, or set data.palette=FILE with lines such as background,0 and object,255"
     return UserError(f"data.root: the masks, such as {next(iter(facts), 'none')}, have {only}. {remedy}.")
-
-
-def _fault_of(header: Header, turn: int | None, mask: Path, facts: _Facts, classes: int) -> str:
-    """Describe why a mask does not fit its image; empty if it fits."""
-    if facts.fault:
-        return facts.fault
-    if facts.top >= classes:
-        return f"has the mask {mask.name} with the label {facts.top} of {classes} classes"
-    if turn is None:
-        height, width = header.shown
-        return f"has {height} x {width} pixels, but its mask {mask} {facts.height} x {facts.width}"
-    return ""
 
 
 def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
