@@ -29,7 +29,7 @@ from augment.support.formatting import amount
 
 @dataclass(frozen=True)
 class Header:
-    """Height and width of a file's pixels, and its EXIF orientation; 1 is upright."""
+    """Height and width of a file's pixels, and its EXIF orientation (1 is upright)."""
 
     height: int
     width: int
@@ -41,7 +41,7 @@ class Header:
         return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
     def turn_of(self, size: tuple[int, int] | None) -> int | None:
-        """Return the orientation of annotations for an image of a height and width; None if the size does not fit.
+        """Return the orientation of annotations for an image of a height and width, or None if the size does not fit.
 
         Annotations describe the upright image, unless their size fits only the stored pixels.
         """
@@ -119,7 +119,7 @@ class AnnotatedImage:
     Attributes:
         file: the image.
         where: the place of its annotations, for messages.
-        size: height and width of the annotated image; None if unknown.
+        size: height and width of the annotated image, or None if unknown.
         fault: what is wrong with it, as a predicate such as "has no mask".
     """
 
@@ -145,7 +145,7 @@ class AnnotatedImage:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The targets to make: boxes, optionally with masks or keypoints; class masks; or the keypoints of one object."""
+    """The targets to make: boxes (optionally with masks or keypoints), class masks, or the keypoints of one object."""
 
     task: str = "detect"
     instances: bool = False

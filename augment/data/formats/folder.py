@@ -60,8 +60,8 @@ def scan_folder(
 
     Args:
         root: the folder.
-        train_dir: the name of its folder of training images; None: "train".
-        val_dir: the name of its folder of validation images; None: "val".
+        train_dir: the name of its folder of training images. Default: "train".
+        val_dir: the name of its folder of validation images. Default: "val".
         cuts_val: whether validation images are cut from train later. The root may then hold the classes itself.
         with_foreign: whether to list images in foreign formats.
 

@@ -67,7 +67,7 @@ class _Facts:
 
     @property
     def top(self) -> int:
-        """The highest label that counts; -1 if there is none."""
+        """The highest label that counts, or -1 without one."""
         return max((label for label in self.colors if label != IGNORE), default=-1)
 
 
@@ -76,7 +76,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
 
     Args:
         found: the images of each split.
-        names: the class names; empty: numbers up to the highest label.
+        names: the class names. If there are none, numbers up to the highest label.
         plain: the meaning of pixels, as a mask without a file. If it is empty, all masks must agree.
 
     Raises:

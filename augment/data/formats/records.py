@@ -158,7 +158,7 @@ class Record(NamedTuple):
     offset: int  # of its image in the file
     length: int  # in bytes
     labels: Sequence[Label]  # or numbers to predict
-    name: str = ""  # in the file; empty: its number
+    name: str = ""  # in the file, or empty if records have numbers only
 
 
 # Yields the records of a file. Its `UserError` describes a fault without naming the file.

@@ -43,7 +43,7 @@ class SequenceFactory:
         key: the setting that names it, such as "data.train".
         name: the name of a function, class or object: "module.name", or an `ObjectName`.
         options: the arguments of the function or class as JSON: a mapping for each setting, by its key.
-        workers: the number of processes that read; 0: a thread of this process.
+        workers: the number of processes that read, or 0 for a thread of this process.
     """
 
     key: str

@@ -177,7 +177,7 @@ def _plain(value: object) -> Plain | None:
 
 _ALLOWED = {
     "segment": "a mask: a path, a Pillow image of mode L or P, or an array (height, width) of labels 0 to 255",
-    "detect": 'a dict with "boxes", (K, 4), and "labels", (K,), from 1; perhaps "iscrowd", "difficult" and "masks"',
+    "detect": 'a dict with "boxes", (K, 4), and "labels", (K,), from 1, and optionally "iscrowd", "difficult", "masks"',
     "keypoints": "points, (P, 2) or (P, 3) with visibility",
 }
 
@@ -226,7 +226,7 @@ def read_spatial(
         factories: of train, and of val if there is one.
         options: the kind of targets, and the names of classes or keypoints.
         with_masks: whether boxes have instance masks.
-        flip_pairs: pairs of keypoints that swap in a mirrored image; None: determined from their names.
+        flip_pairs: pairs of keypoints that swap in a mirrored image. Default: determined from their names.
 
     Raises:
         UserError: the user's code fails, or item 0 has no such target.

@@ -56,7 +56,7 @@ class Shard:
 
     url: str
     size: int  # in bytes
-    version: str  # its ETag or modification time; empty if the store has neither
+    version: str  # its ETag or modification time, or empty if the store has neither
     file: Path  # in a separate folder
     what: str  # the setting that names it, for messages
     store: Any = field(compare=False)  # fsspec's file system
@@ -86,7 +86,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
         given: URLs by their keys, such as "data.train". They may contain {000..009} and {a,b}, and in stores that can
             list also * ? [ ].
         folder: where the files are kept.
-        most_gb: most disk space of the files, in 10^9 bytes; None: the disk's free space.
+        most_gb: most disk space of the files, in 10^9 bytes. Default: the disk's free space.
 
     Raises:
         UserError: a package, credentials, an object or room for it is missing, or a download fails.
@@ -235,7 +235,7 @@ def _ask(
         method: the name of its method.
         given: the arguments.
         came: returns how many bytes have arrived so far.
-        limit_s: seconds until an answer must arrive; 0: `_SILENCE_S`.
+        limit_s: seconds until an answer must arrive. Default: `_SILENCE_S`.
         options: further arguments.
 
     Raises:
