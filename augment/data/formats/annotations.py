@@ -1,12 +1,12 @@
 """Make targets from annotated objects, and compare each image with its annotations by its header."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import SIDEWAYS, orientation_of, points_back, stored_size
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, Boxes, Objects, fault_of_boxes
 from augment.data.targets.keypoints import FlipPairs, Keypoints
+from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
@@ -28,7 +29,7 @@ from augment.support.formatting import amount
 
 @dataclass(frozen=True)
 class Header:
-    """Height and width of a file's pixels, and its EXIF orientation; 1 is upright."""
+    """Height and width of a file's pixels, and its EXIF orientation (1 is upright)."""
 
     height: int
     width: int
@@ -40,7 +41,7 @@ class Header:
         return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
     def turn_of(self, size: tuple[int, int] | None) -> int | None:
-        """Return the orientation of annotations for an image of a height and width; None if the size does not fit.
+        """Return the orientation of annotations for an image of a height and width, or None if the size does not fit.
 
         Annotations describe the upright image, unless their size fits only the stored pixels.
         """
@@ -78,8 +79,14 @@ def _read(file: Path) -> str:
     return ""
 
 
+T = TypeVar("T")
+
 _MOST = IGNORE - 1  # objects or classes in an 8-bit mask
 _CLOSE = 0.501  # px from the center of a pixel to its edge, with a margin for rounding
+
+
+class FaultError(Exception):
+    """A fault of an image or its annotations, as a predicate such as "has no mask"."""
 
 
 @dataclass
@@ -112,7 +119,7 @@ class AnnotatedImage:
     Attributes:
         file: the image.
         where: the place of its annotations, for messages.
-        size: height and width of the annotated image; None if unknown.
+        size: height and width of the annotated image, or None if unknown.
         fault: what is wrong with it, as a predicate such as "has no mask".
     """
 
@@ -138,7 +145,7 @@ class AnnotatedImage:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The targets to make: boxes, optionally with masks or keypoints; class masks; or the keypoints of one object."""
+    """The targets to make: boxes (optionally with masks or keypoints), class masks, or the keypoints of one object."""
 
     task: str = "detect"
     instances: bool = False
@@ -175,29 +182,58 @@ def make_objects(
         names = _without_background(names, splits, wanted)
     if wanted.task == "segment" and len(names) >= _MOST:
         raise UserError(f"data.task=segment supports {_MOST - 1} classes, but there are {len(names)}.")
-    kinds = {"segment": MASKS, "keypoints": Keypoints(wanted.flip_pairs)}
-    kind = kinds.get(wanted.task) or Boxes(wanted.points, wanted.flip_pairs)
-    blank = kind.blank(len(names))
-    made: list[Split] = []
-    faults: dict[ImageRef, str] = {}
-    clipped = Counter[str]()
     for images in splits:
         _require_each_once(images)
-        headers = read_headers([image.file for image in images])
-        targets: list[Any] = []
-        for image in images:
-            header = headers.get(image.file) or Header(*(image.size or (1, 1)))  # missing images are reported later
-            try:
-                targets.append(blank if image.fault else _make(image, header, wanted, clipped))
-            except _FaultError as fault:
-                image.blame(str(fault))
-                targets.append(blank)
-            if image.fault:
-                faults[image.file] = image.fault
-        made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
+    kinds = {"segment": MASKS, "keypoints": Keypoints(wanted.flip_pairs)}
+    kind = kinds.get(wanted.task) or Boxes(wanted.points, wanted.flip_pairs)
+    clipped = Counter[str]()
+
+    def make(image: AnnotatedImage, header: Header | None) -> Any:
+        if image.fault:
+            raise FaultError(image.fault)
+        return _make(image, header or Header(*(image.size or (1, 1))), wanted, clipped)  # a missing image fails later
+
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
-    dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
-    return dataset.noting(_describe_clipped(clipped), _describe_repeated(splits))
+    images_by_file = [{image.file: image for image in images} for images in splits]
+    dataset = build_dataset(classes, images_by_file, kind, kind.blank(len(names)), make)
+    many = amount(clipped.total(), "box that reaches", "boxes that reach")
+    notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
+    repeated = [found.where for images in splits for image in images for found in _repeated(image.objects)]
+    objects = amount(len(repeated), "object")
+    again = f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""
+    return replace(dataset, problems=problems).noting(notice, again)
+
+
+def build_dataset(
+    classes: tuple[str, ...],
+    splits: Sequence[Mapping[Path, T]],
+    kind: Kind,
+    blank: Any,
+    make: Callable[[T, Header | None], Any],
+) -> Dataset:
+    """Return the dataset of one or two splits. Images with a fault get a blank target.
+
+    Args:
+        classes: see `Dataset.classes`.
+        splits: the images of train, and of val if there is one, with their annotations.
+        kind: the kind of targets.
+        blank: a target without content.
+        make: makes a target from annotations and the image's header, which is None if it cannot be read. It raises a
+            `FaultError` if the annotations are wrong.
+    """
+    made: list[Split] = []
+    faults: dict[ImageRef, str] = {}
+    for annotated in splits:
+        headers = read_headers(list(annotated))
+        targets = []
+        for file, annotations in annotated.items():
+            try:
+                targets.append(make(annotations, headers.get(file)))
+            except FaultError as fault:
+                faults[file] = str(fault)
+                targets.append(blank)
+        made.append(Split(tuple(annotated), tuple(targets), kind))
+    return Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
 
 
 def _require_each_once(images: Sequence[AnnotatedImage]) -> None:
@@ -208,25 +244,10 @@ def _require_each_once(images: Sequence[AnnotatedImage]) -> None:
         raise UserError(f"data: {file} is listed {count} times. List each image once.")
 
 
-def _describe_clipped(clipped: Counter[str]) -> str:
-    if not clipped:
-        return ""
-    many = amount(clipped.total(), "box that reaches", "boxes that reach")
-    return f"data: {many} out of the image: clipped, such as {next(iter(clipped))}"
-
-
-def _describe_repeated(splits: Sequence[Sequence[AnnotatedImage]]) -> str:
-    """Describe the objects that have the class and the box of an earlier one; empty if there are none."""
-    repeated: list[str] = []
-    for image in chain.from_iterable(splits):
-        first: dict[Any, Annotated] = {}
-        repeated += [
-            found.where for found in image.objects if first.setdefault((found.label, *found.box), found) is not found
-        ]
-    if not repeated:
-        return ""
-    objects = amount(len(repeated), "object")
-    return f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}"
+def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:
+    """Return the objects that have the class and the box of an earlier one."""
+    first: dict[Any, Annotated] = {}
+    return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
 
 def _without_background(
@@ -266,16 +287,12 @@ def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ())
     return names
 
 
-class _FaultError(Exception):
-    """What is wrong with an image, as a predicate."""
-
-
 def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:
     """Return the target of an image, in pixels of its file."""
     turn = header.turn_of(image.size)
     if turn is None:
         shown, given = (" x ".join(map(str, size)) for size in (header.shown, image.size or ()))
-        raise _FaultError(f"has {shown} pixels, but {given} in {image.where}")
+        raise FaultError(f"has {shown} pixels, but {given} in {image.where}")
     if wanted.task == "keypoints":
         return _make_points(image, header, turn, wanted.points)
     objects = image.objects
@@ -287,7 +304,7 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
         shapes = tuple(found.shape for found in objects if found.shape is not None)
         if len(shapes) < len(objects):
             bare = next(found.where for found in objects if found.shape is None)
-            raise _FaultError(f"has an object without an outline, {bare}")
+            raise FaultError(f"has an object without an outline, {bare}")
         classes = tuple(found.label for found in objects)
         labels = classes if wanted.task == "segment" else tuple(range(1, len(objects) + 1))
         regions = Regions(image.where, height, width, shapes, labels, turn)
@@ -297,7 +314,7 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
     if wanted.task == "segment":
         return regions
     if wanted.instances and len(objects) > _MOST:
-        raise _FaultError(f"has {len(objects)} objects, but instance masks allow {_MOST}")
+        raise FaultError(f"has {len(objects)} objects, but instance masks allow {_MOST}")
     corners = header.stored(inside.reshape(-1, 2).astype(np.float64), turn).reshape(-1, 2, 2)
     try:
         return Objects.of(
@@ -310,7 +327,7 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
             image_id=image.image_id,
         )
     except UserError as error:  # rounding has left no area
-        raise _FaultError(f"has a bad object in {image.where}: {error}") from error
+        raise FaultError(f"has a bad object in {image.where}: {error}") from error
 
 
 def _clip(objects: Sequence[Annotated], boxes: NDArray[np.float64], height: int, width: int) -> NDArray[np.float32]:
@@ -321,7 +338,7 @@ def _clip(objects: Sequence[Annotated], boxes: NDArray[np.float64], height: int,
         return inside
     wrong = next(k for k in range(len(boxes)) if fault_of_boxes(boxes[[k]]) or fault_of_boxes(inside[[k]]))
     fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
-    raise _FaultError(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
+    raise FaultError(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
 
 
 def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequence[str]) -> Any:
@@ -332,7 +349,7 @@ def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequen
     if outside.any():
         size = f"{header.shown[1]} x {header.shown[0]}"
         name = names[int(np.argmax(outside))]
-        raise _FaultError(f"has the point {name} outside of its {size} pixels, {image.where}")
+        raise FaultError(f"has the point {name} outside of its {size} pixels, {image.where}")
     return tuple(map(tuple, points.tolist()))
 
 

@@ -83,8 +83,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):
-            needed = ", ".join(_LISTS)
-            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} A COCO file needs {needed}.")
+            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Needed: {', '.join(_LISTS)}.")
     categories: dict[Id, str] = {}
     points: dict[tuple[str, ...], str] = {}
     for number, category in enumerate(content["categories"]):
@@ -92,11 +91,9 @@ def read_coco(key: str, file: Path) -> CocoFile:
             identity, name = identity_of(category["id"]), str(category["name"])
             names = tuple(map(str, category.get("keypoints", ())))
         except _MALFORMED:
-            what = f"categories[{number}] is {category!r:.80}"
-            raise found.error(f"{what}. It needs an id and a name.") from None
+            raise found.error(f"categories[{number}] is {category!r:.80}. It needs an id and a name.") from None
         if identity in categories or name in categories.values():
-            what = f"categories[{number}] repeats the id {identity} or the name '{name}'"
-            raise found.error(f"{what}. Use each id and name once.")
+            raise found.error(f"categories[{number}] repeats the id {identity} or the name '{name}'. Use each once.")
         categories[identity] = name
         if names:
             points[names] = name
@@ -124,8 +121,8 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
         except _MALFORMED:
             raise coco.error(f"images[{number}] is {image!r:.80}. It needs an id and a file_name.") from None
         if identity in images:
-            what = f"images[{number}], {name}, repeats the id {identity} of {images[identity].file.name}"
-            raise coco.error(f"{what}. Use each id once.")
+            other = images[identity].file.name
+            raise coco.error(f"images[{number}], {name}, repeats the id {identity} of {other}. Use each id once.")
         where = f"images[{number}] of {coco.file.name}"
         images[identity] = AnnotatedImage(folder / name, where, size)
     # Tensors hold ids as integers. If an id is something else, the images are numbered.

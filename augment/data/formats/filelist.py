@@ -37,7 +37,7 @@ class Lines:
     file: Path
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # the column of each word, if each word has its own column
-    column: str = ""  # the column of all words; empty for a list without a header, or with `columns`
+    column: str = ""  # the column of all words, or empty for a list without a header, or with `columns`
 
     def describe(self, index: int) -> str:
         """Describe the image with an index, for messages."""
@@ -60,8 +60,8 @@ def read_list(
     Args:
         key: the setting that names the list, for messages.
         file: the list.
-        image: the column of paths; None: "path", or the first column.
-        label: the column of labels; None: "label", or the second column.
+        image: the column of paths. Default: "path", or the first column.
+        label: the column of labels. Default: "label", or the second column.
         targets: the columns of numbers, instead of `label`.
         label_key: the setting that names the column of labels, for messages.
 

@@ -1,8 +1,8 @@
-"""List folders of images: DIR/train/<class>/* and DIR/val/<class>/*, or DIR/<class>/* without a split."""
+"""List image folders: `DIR/train/<class>/*` and `DIR/val/<class>/*`, or `DIR/<class>/*`."""
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,28 +16,28 @@ from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown
 from augment.support.formatting import list_some
 
-# Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
+# Extensions of the formats that DALI decodes on CPU and GPU. `augment.data.check` validates the content.
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2"}
     | {".pnm", ".ppm", ".pgm", ".pbm"}
 )
 
-# Endings of images of foreign formats, which DALI does not decode: they are left out, but never without a word.
+# Extensions of foreign formats, which DALI does not decode. Such images are left out, with a notice.
 FOREIGN_EXTENSIONS = frozenset(
     {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg", ".dcm"}
     | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
 )
 
-# Names of folders that are a split rather than a class.
+# Names of folders that are splits rather than classes.
 _SPLIT = re.compile(r"(train(ing)?|val|valid|validation|dev|eval|test(ing)?)([_ -]?(set|data|images))?", re.IGNORECASE)
 
-# What to do without a val split.
+# The remedy for a missing validation split.
 CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
 
 
 def describe_nested(dataset: Dataset) -> str:
-    """Return the end of a message about a single class: the right root, if its images are in several folders of it."""
+    """Return the end of a message about a single class: the likely root, if the class has several folders of images."""
     folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
     root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
     return f"; if the folders in {root} are the classes: data.root={root}" if dataset.classes[0] in root.parts else ""
@@ -53,16 +53,21 @@ def scan_folder(
 ) -> Dataset:
     """List the images of a folder with a subfolder per split, which has a subfolder per class.
 
-    The classes are the sorted names of the folders in root/train. Images are found at any depth below their class
-    folder by `EXTENSIONS` in upper or lower case; hidden files and folders are skipped. Files and class folders may be
-    symbolic links; linked folders further down are not entered. The order depends on the names only.
+    The classes are the sorted names of the folders in root/train. Images are found by `EXTENSIONS`, in upper or lower
+    case, at any depth below their class folder. Hidden files and folders are skipped. Files and class folders may be
+    symbolic links, but linked folders further down are not entered. The order depends only on the names.
 
-    The folders in root are "train" and "val" by default. With `cuts_val`, val is empty, since it is cut from train
-    later, and train may be the root itself; `with_foreign` lists images of foreign formats, too. A missing val, an
-    empty class, or a class that train lacks are `Dataset.problems`.
+    A missing validation split, an empty class, or a class without training images are `Dataset.problems`.
+
+    Args:
+        root: the folder.
+        train_dir: the name of its folder of training images. Default: "train".
+        val_dir: the name of its folder of validation images. Default: "val".
+        cuts_val: whether validation images are cut from train later. The root may then hold the classes itself.
+        with_foreign: whether to list images in foreign formats.
 
     Raises:
-        UserError: the folder is missing, or there are no folders of classes in it.
+        UserError: the folder is missing, or has no class folders.
     """
     problems: list[str] = []
     try:
@@ -74,17 +79,17 @@ def scan_folder(
 
 
 def scan_flat(root: Path) -> Dataset | None:
-    """List a folder that holds images and no folders, as those of a single class; return None for any other."""
+    """List a folder that holds images and no folders as a single class. Return None for other folders."""
     if not root.is_dir() or _folders(root) or not _has_images(root):
         return None
     return Dataset((root.absolute().name,), _split([_find(root)]), NO_VAL)
 
 
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
-    """List the images of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
+    """List the images of one split with known classes, in `root/<class>/*` or `root/val/<class>/*`.
 
     Raises:
-        UserError: the folder is missing or holds no images, or it has a class that is not among `classes`.
+        UserError: the folder is missing or holds no images, or has a class that is not among `classes`.
     """
     folder = root / "val" if (root / "val").is_dir() else root
     if not folder.is_dir():
@@ -93,7 +98,7 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     for name in folders:
         if name not in classes:
             raise UserError(f"{folder / name} is not one of the model's classes.{suggest(name, classes)}")
-    found = [_find(folders[name]) if name in folders else (Paths(()), []) for name in classes]
+    found = _find_classes(folders, classes)
     if not any(files for files, _ in found):
         raise UserError(f"{folder} holds no images.")
     return _split(found)
@@ -102,18 +107,18 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
 def _split_folders(
     root: Path, train_dir: str | None, val_dir: str | None, *, cuts_val: bool, problems: list[str]
 ) -> tuple[Path, Path | None]:
-    """Return the folders of train and of val, None if there is no val; add to the problems if there should be one."""
+    """Return the folders of both splits, with None for val if there is none. A missing split is added to `problems`."""
     if not root.exists():
         raise UserError(f"there is no such folder.{near_file(root, folder=True)}")
     if not root.is_dir():
-        raise UserError("is a file; allowed is a folder with the folders train and val in it.")
+        raise UserError("this is a file. Name a folder that holds the folders train and val.")
     names = [train_dir or "train", val_dir or "val"]
     train, val = (root / name for name in names)
     missing = [name for name in names[: 1 if cuts_val else 2] if not (root / name).is_dir()]
     if not missing:
         return train, None if cuts_val else val
     found = _folders(root)
-    # A folder of classes, rather than one of splits whose names are not known.
+    # Whether the folders are classes, rather than splits with unusual names.
     unsplit = found and not (train_dir or train.is_dir() or val.is_dir() or any(map(_SPLIT.fullmatch, found)))
     if cuts_val and unsplit:
         return root, None
@@ -129,7 +134,7 @@ def _split_folders(
 
 def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
     train_folders = _class_folders(train_folder)
-    train = [_find(folder, with_foreign=with_foreign) for folder in train_folders.values()]
+    train = _find_classes(train_folders, train_folders, with_foreign=with_foreign)
     for folder, (files, _) in zip(train_folders.values(), train, strict=True):
         if not files:
             problems.append(f"the class folder {folder} holds no images{_other_files(folder)}.")
@@ -138,13 +143,10 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
     val_folders = _class_folders(val_folder)
     for name, folder in val_folders.items():
         if name not in train_folders:
-            some = f"add images of it to {train_folder / name}, or rename or remove it"
-            text = f"{folder} is a class that train lacks.{nearest(name, train_folders)} Allowed: to {some}."
-            problems.insert(0, text)
-    val = [
-        _find(val_folders[name], with_foreign=with_foreign) if name in val_folders else (Paths(()), [])
-        for name in train_folders
-    ]
+            remedy = f"Add training images to {train_folder / name}, or rename or remove the folder"
+            hint = nearest(name, train_folders)
+            problems.insert(0, f"{folder} is a class without training images.{hint} {remedy}.")
+    val = _find_classes(val_folders, train_folders, with_foreign=with_foreign)
     if not any(files for files, _ in val):
         others = _other_files(next(iter(val_folders.values())))
         problems.append(f"the class folders in {val_folder} hold no images{others}.")
@@ -152,7 +154,6 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
 
 
 def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
-    """Return a split of the images, and of the images in foreign formats, of each class."""
     return Split(
         files=Paths(np.concatenate([files.names for files, _ in found])),
         targets=tuple(chain.from_iterable(repeat(target, len(files)) for target, (files, _) in enumerate(found))),
@@ -161,25 +162,25 @@ def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
 
 
 def _advice(root: Path, found: dict[str, Path], missing: str) -> str:
-    """Suggest a remedy for a root that lacks a split: another root, other folders, a cut, or the right layout."""
+    """Suggest a remedy for a root that lacks a split."""
     for folder in (*root.absolute().parents[:2], *found.values()):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             return f" Did you mean data.root={folder}?"
     return nearest(missing, found) + (
-        " Allowed: train/<class>/* and val/<class>/*, or folders named by data.train_dir and data.val_dir; <class>/* "
-        f"with {CUT}; or a list of images and their classes, with data=filelist."
+        " Use train/<class>/* and val/<class>/*, or folders named by data.train_dir and data.val_dir. For <class>/*, "
+        f"set {CUT}. For a list of images and their classes, use data=filelist."
     )
 
 
 def _class_folders(split: Path) -> dict[str, Path]:
     folders = _folders(split)
     if not folders:
-        raise UserError(f"{split} holds no class folders, as {split.name}/<class>/<image>{_other_files(split)}.")
+        raise UserError(f"{split} holds no class folders, such as {split.name}/<class>/<image>{_other_files(split)}.")
     return folders
 
 
 def _folders(parent: Path) -> dict[str, Path]:
-    """Return the visible folders in `parent` by name, sorted."""
+    """Return the folders in `parent` by their sorted names, except for hidden ones."""
     try:
         with os.scandir(parent) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -189,19 +190,26 @@ def _folders(parent: Path) -> dict[str, Path]:
 
 
 def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
-    """Return the images at any depth below `folder`, sorted by path; those of foreign formats only if asked."""
+    """Return the images at any depth below `folder`, sorted by path, optionally also those in foreign formats."""
     return list(_find(folder, with_foreign=with_foreign)[0])
 
 
-def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path]]:
-    """Return the images at any depth below `folder`, sorted by path, and the others of foreign formats."""
+def _find_classes(
+    folders: Mapping[str, Path], classes: Iterable[str], *, with_foreign: bool = False
+) -> list[tuple[Paths, list[Path]]]:
+    """Return what `_find` returns for each class. A class without a folder has no images."""
+    return [_find(folders[name], with_foreign=with_foreign) if name in folders else (Paths(()), []) for name in classes]
 
-    def refuse(error: OSError) -> None:
+
+def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path]]:
+    """Return the images at any depth below `folder`, sorted by path, and those in foreign formats."""
+
+    def fail(error: OSError) -> None:
         raise _unreadable(error)
 
     found: list[str] = []
     foreign: list[Path] = []
-    for parent, folders, names in os.walk(folder, onerror=refuse):
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
         if not {name[name.rfind(".") :].lower() for name in names} <= EXTENSIONS:
@@ -209,13 +217,13 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
             names = list(filter(_is_image, names))
         found += [begin + name for name in names if name[0] != "."]
     found = sorted([*found, *map(str, foreign)] if with_foreign else found)
-    # At once: each name by itself takes twice as long.
+    # Encoding all names at once is twice as fast as one by one.
     encoded = os.fsencode("\0".join(found)).split(b"\0") if found else []
     return Paths(np.array(encoded, np.bytes_)), sorted(foreign, key=str)
 
 
 def _has_images(folder: Path) -> bool:
-    """Look for images in `folder` itself only: a wrong root may be a whole disk."""
+    """Whether `folder` itself holds images. Subfolders are not searched, as a wrong root may be a whole disk."""
     try:
         return any(map(_is_image, os.listdir(folder)))
     except OSError:
@@ -227,12 +235,12 @@ def _is_image(name: str, extensions: Collection[str] = EXTENSIONS) -> bool:
 
 
 def _other_files(folder: Path) -> str:
-    """Return the end of "holds no ...": the files in the folder, and what to do if none has an ending of an image."""
+    """Return the end of a message that begins with "holds no": the files in the folder, and the allowed extensions."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if not names:
         return ""
-    allowed = "" if any(map(_is_image, names)) else f". Allowed: {', '.join(sorted(EXTENSIONS))}; of others, {CONVERT}"
-    return f", only {list_some(names)}{allowed}"
+    allowed = f". Allowed extensions: {', '.join(sorted(EXTENSIONS))}. For others: {CONVERT}"
+    return f", only {list_some(names)}{'' if any(map(_is_image, names)) else allowed}"
 
 
 def _unreadable(error: OSError) -> UserError:

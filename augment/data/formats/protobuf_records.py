@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 from google_crc32c import value as checksum
 
 from augment.data.formats.records import OPEN_FILES, Record, RecordFile, cut_short, damaged, mapped
@@ -22,37 +22,55 @@ from augment.data.images import as_ppm
 from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 
-# The fields of each message: name, number and type, and "repeated" for several values.
-_MESSAGES = {
-    "BytesList": "value 1 bytes repeated",
-    "FloatList": "value 1 float repeated",
-    "Int64List": "value 1 int64 repeated",
-    "Feature": "bytes_list 1 BytesList, float_list 2 FloatList, int64_list 3 Int64List",
-    "FeatureEntry": "key 1 string, value 2 Feature",  # an entry of a map, which is encoded in the same way
-    "Features": "feature 1 FeatureEntry repeated",
-    "Example": "features 1 Features",
-    "Datum": "channels 1 int32, height 2 int32, width 3 int32, data 4 bytes, label 5 int32, "
-    "float_data 6 float repeated, encoded 7 bool",
+# A FileDescriptorProto as text. FeatureEntry is an entry of a map, which protobuf encodes in the same way.
+_SCHEMA = """
+name: "images.proto"
+package: "images"
+syntax: "proto2"
+message_type {
+  name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
 }
-
-
-def _declare() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="images.proto", package="images", syntax="proto2")
-    for name_of, fields in _MESSAGES.items():
-        declared = file.message_type.add(name=name_of)
-        for field, number, kind, *repeated in map(str.split, fields.split(", ")):
-            added = declared.field.add(name=field, number=int(number), label=3 if repeated else 1)
-            if kind in _MESSAGES:
-                added.type, added.type_name = added.TYPE_MESSAGE, f".images.{kind}"
-            else:
-                added.type = added.Type.Value(f"TYPE_{kind.upper()}")
-                added.options.packed = bool(repeated) and kind != "bytes"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return pool
-
-
-_POOL = _declare()
+message_type {
+  name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED options { packed: true } }
+}
+message_type {
+  name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED options { packed: true } }
+}
+message_type {
+  name: "Feature"
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".images.BytesList" label: LABEL_OPTIONAL }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".images.FloatList" label: LABEL_OPTIONAL }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".images.Int64List" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "FeatureEntry"
+  field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".images.Feature" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Features"
+  field { name: "feature" number: 1 type: TYPE_MESSAGE type_name: ".images.FeatureEntry" label: LABEL_REPEATED }
+}
+message_type {
+  name: "Example"
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".images.Features" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Datum"
+  field { name: "channels" number: 1 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "height" number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "width" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "data" number: 4 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "label" number: 5 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "float_data" number: 6 type: TYPE_FLOAT label: LABEL_REPEATED options { packed: true } }
+  field { name: "encoded" number: 7 type: TYPE_BOOL label: LABEL_OPTIONAL }
+}
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
 
 Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Example"))
 Datum: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Datum"))

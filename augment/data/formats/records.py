@@ -158,7 +158,7 @@ class Record(NamedTuple):
     offset: int  # of its image in the file
     length: int  # in bytes
     labels: Sequence[Label]  # or numbers to predict
-    name: str = ""  # in the file; empty: its number
+    name: str = ""  # in the file, or empty if records have numbers only
 
 
 # Yields the records of a file. Its `UserError` describes a fault without naming the file.
@@ -307,11 +307,6 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     if len(set(found)) < len(found):
         raise UserError(f"{key}={pattern} names {Counter(found).most_common(1)[0][0]} twice. Name each file once.")
     return found
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name is a pattern: it has braces, or it has * ? [ and no file has this name."""
-    return "{" in name or "}" in name or bool(MATCHES.search(name) and not expanded(name).exists())
 
 
 def expand_braces(pattern: str, key: str = "") -> list[str]:

@@ -64,7 +64,7 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
 
 
 def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[Row]:
-    """Return the rows of a CSV file, without empty rows; see `read_text`."""
+    """Return the rows of a CSV file, without empty rows."""
     reader = csv.reader(
         read_text(key, file, allowed).splitlines(keepends=True), delimiter=separator, skipinitialspace=True
     )

@@ -29,7 +29,7 @@ def read_shard(
 
     Args:
         file: the shard.
-        label: source of labels: "cls", another extension or "json.FIELD"; None: "cls", or else "json.label".
+        label: source of labels: "cls", another extension or "json.FIELD". Default: "cls", or else "json.label".
         targets: JSON fields with one number each, instead of `label`.
         numbers: whether labels are numbers to predict. Text that is not a number stays text.
 
@@ -83,7 +83,7 @@ def _samples(stream: BinaryIO) -> dict[str, Members]:
 
 
 def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -> Callable[[str, Members], list[Label]]:
-    """Return a function that finds the labels of a sample, given its image's name and its members; see `read_shard`."""
+    """Return a function that finds the labels of a sample, given its image's name and its members."""
     # Each source is an extension and, for JSON, a field.
     if targets:
         sources = [("json", targets[0])]

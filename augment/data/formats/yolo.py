@@ -56,7 +56,7 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
 def images_of(
     yaml: Path, content: Mapping[str, Any], names: Mapping[int, str], split: str
 ) -> tuple[list[AnnotatedImage], str]:
-    """Return the images of a split with their objects, and a notice if some have no label file; see `read_yolo`.
+    """Return the images of a split with their objects, and a notice if some have no label file.
 
     Raises:
         UserError: `data.yaml` does not name the split, its images are missing, or none has labels.

@@ -1,8 +1,8 @@
-"""Two small image sets in COCO's form: one with the exact mask and box of each object, one with the points of a house.
+"""Two small generated datasets in COCO's format: objects with masks and boxes, and houses with keypoints.
 
-An image and what it shows are a pure function of its set, split and index. The first has up to four things of five
-kinds in each scene, and can be read as pairs of images and masks, too; the second has five points in each image, of
-which two pairs are left and right of each other.
+An image and its annotations are a pure function of its dataset, split and index. The first dataset has up to four
+objects of five kinds per image, and also mask files. The second has five keypoints per image, which include two pairs
+of a left and a right keypoint.
 """
 
 import json
@@ -18,24 +18,23 @@ from PIL import Image, ImageDraw
 from augment.data.generated.sample import OVERSAMPLING, expose, make_set, put, save, seeded, strewn, view
 from augment.data.generated.shapes import CLASSES, THINGS
 
-# Part of the folders' names; raise it with any change of the drawing, here or in sample.py and things.py.
+# Part of the folders' names. Raise it when images change, here or in sample.py and shapes.py.
 VERSION = 1
 
 TRAIN, VAL = 400, 100
 NAMES = ("background", "car", "cup", "fish", "heart", "tree")
 SIZES = ((160, 120), (120, 160), (144, 144), (128, 152))  # width and height
-# Objects of which less is seen than this many pixels are not drawn into masks as objects of their own.
-SMALLEST = 40
+SMALLEST = 40  # fewest visible pixels of an object in the annotations
 
 POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
 FLIP_PAIRS = ((1, 2), (3, 4))
-# An image and its objects in COCO's form.
+# An image and its objects in COCO's format.
 _Described = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """An image of the set, and what it shows."""
+    """An image and its objects."""
 
     image: Image.Image  # RGB
     instances: NDArray[np.uint8]  # (height, width): 0 for the background, k + 1 for object k
@@ -48,13 +47,13 @@ class Scene:
 
     @property
     def boxes(self) -> NDArray[np.int64]:
-        """The box of what is seen of each object, (K, 4): left, top, right and bottom edge."""
+        """The box of the visible part of each object, (K, 4): left, top, right and bottom edge."""
         shapes = (Image.fromarray(self.instances == k + 1) for k in range(len(self.labels)))
         return np.array([shape.getbbox() for shape in shapes], np.int64).reshape(-1, 4)
 
 
 def draw_objects(split: str, index: int) -> Scene:
-    """Return one image of the set with its objects; one in 25 has none."""
+    """Return one image with its objects. One image in 25 has none."""
     rng = seeded("objects", split, index)
     scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
@@ -64,7 +63,7 @@ def draw_objects(split: str, index: int) -> Scene:
     for number, (label, corner) in enumerate(zip(labels.tolist(), rng.permutation(4).tolist(), strict=False), 1):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        matrix = shift @ view(rng, quarter, (0.38, 0.55))  # it may reach beyond its quarter of the image
+        matrix = shift @ view(rng, quarter, (0.38, 0.55))  # the thing may extend beyond its quarter of the image
         put(rng, canvas, THINGS[NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
     image = expose(rng, scene.reduce(OVERSAMPLING))
@@ -75,7 +74,7 @@ def draw_objects(split: str, index: int) -> Scene:
 
 
 def reduced(stencil: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
-    """Reduce a stencil, with values up to `count`, as the image is: each pixel has the value that covers most of it."""
+    """Reduce a stencil with values up to `count` like the image. Each pixel gets the value that covers most of it."""
     height, width = (side // OVERSAMPLING for side in stencil.shape)
     cells = stencil.reshape(height, OVERSAMPLING, width, OVERSAMPLING)
     covered = np.stack([(cells == n).sum(axis=(1, 3)) for n in range(count + 1)])
@@ -83,7 +82,7 @@ def reduced(stencil: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
 
 
 def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64]]:
-    """Return one image of the set, and its points, (5, 3): x, y and visibility, 1 where another thing hides it."""
+    """Return one image and its keypoints, (5, 3): x, y and visibility, which is 1 for a hidden keypoint."""
     rng = seeded("points", split, index)
     scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
@@ -91,13 +90,13 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
     house, matrix = THINGS["house"](rng), view(rng, scene.size)
     put(rng, canvas, house, matrix, (traced, 1))
     for _ in range(rng.integers(0, 3)):
-        other = view(rng, scene.size, (0.08, 0.14))  # what may hide a part of the house
+        other = view(rng, scene.size, (0.08, 0.14))  # may hide a part of the house
         put(rng, canvas, THINGS[rng.choice([name for name in CLASSES if name != "house"])](rng), other, (traced, 2))
     (_, walls), (_, roof) = house[-4], house[-3]
     x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T
     places = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
     if np.linalg.det(matrix) < 0:
-        places = places[[0, 2, 1, 4, 3]]  # left and right are those of who looks at the house
+        places = places[[0, 2, 1, 4, 3]]  # left and right are the viewer's
     image = expose(rng, scene.reduce(OVERSAMPLING))
     seen = reduced(np.asarray(stencil), 2)
     column, row = np.rint(places).astype(int).T
@@ -107,10 +106,10 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
 
 
 def make_objects(root: Path) -> Path:
-    """Draw the set of objects into a folder of its own under `root`.
+    """Generate the dataset of objects in a new folder below `root`, see `make_set`.
 
-    It has {train,val}/images/<index>.jpg, and masks/<index>.png and instances/<index>.png beside, {train,val}.json in
-    COCO's form, and classes.txt.
+    It holds `images/<index>.jpg`, `masks/<index>.png` and `instances/<index>.png` in the folders train and val,
+    `{train,val}.json` in COCO's format, and classes.txt.
     """
     categories = [{"id": label, "name": name} for label, name in enumerate(NAMES) if label]
     classes = {"classes.txt": "\n".join(NAMES)}
@@ -119,7 +118,7 @@ def make_objects(root: Path) -> Path:
 
 
 def make_points(root: Path) -> Path:
-    """Draw the set of points likewise, with {train,val}/images/<index>.jpg and {train,val}.json."""
+    """Generate the dataset of keypoints, with `{train,val}/images/<index>.jpg` and `{train,val}.json`."""
     categories = [{"id": 1, "name": "house", "keypoints": POINTS}]
     folder = root / f"points-v{VERSION}-{TRAIN}-{VAL}"
     return make_set(folder, _images(), _save_points, lambda found: _described(found, categories))
@@ -141,7 +140,7 @@ def _described(found: list[_Described], categories: list[Any]) -> dict[str, str]
 
 
 def _save_objects(file: Path, split: str, index: int) -> _Described:
-    from augment.drawing.target_overlays import color_of  # with Matplotlib's fonts, which listing data does not need
+    from augment.drawing.target_overlays import color_of  # imports Matplotlib, which listing a dataset does not need
 
     scene = draw_objects(split, index)
     for name, values in (("masks", scene.mask), ("instances", scene.instances)):
@@ -176,7 +175,7 @@ def _save(image: Image.Image, file: Path, split: str, index: int) -> dict[str, A
 
 
 def runs_of(shape: NDArray[np.bool_]) -> list[int]:
-    """Return the lengths of runs of pixels outside and inside of a shape, in turn, column by column, as COCO does."""
+    """Return the lengths of alternating runs of pixels outside and inside a shape, column by column, as COCO does."""
     flat = np.append(False, shape.T.ravel())
     ends = np.flatnonzero(flat[1:] != flat[:-1]).tolist()
     return [end - start for start, end in pairwise([0, *ends, shape.size])]

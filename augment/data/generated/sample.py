@@ -1,8 +1,8 @@
-"""Small image sets that the project draws itself: ten kinds of things, alone or one to four in each scene.
+"""Small generated datasets: ten kinds of things, one per image, or one to four per scene.
 
-Every image is a pure function of its split, class and index, so a set is the same on every machine and in any order
-of drawing. A thing (see `things`) is transformed by a random homography, drawn enlarged over a random background and
-averaged down. The train split is small on purpose: a network without augmentation overfits it.
+Every image is a pure function of its split, class and index, so a dataset is the same on every machine. A thing (see
+`shapes`) is moved by a random homography, drawn enlarged over a random background, and averaged down. The train split
+is small on purpose: a network without augmentation overfits it.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from augment.support.errors import UserError
 from augment.support.files import atomic_path
 from augment.support.process import cores
 
-# Part of the folders' names; raise it with any change of the drawing, so that no old set is mistaken for a new one.
+# Part of the folders' names. Raise it when images change, so that old folders are not used for new datasets.
 VERSION = 1
 
 SCENES = {"train": 400, "val": 300}  # of each split
@@ -33,19 +33,19 @@ R = TypeVar("R")
 
 
 def shade(rng: Generator, tone: Tone, spread: Tone) -> tuple[int, int, int]:
-    """Return RGB in 0..255 near a tone: each of hue, lightness and saturation at most its spread away."""
+    """Return RGB in 0..255, whose hue, lightness and saturation differ from a tone by at most their spread."""
     hue, lightness, saturation = np.array(tone) + rng.uniform(-1, 1, 3) * spread
     r, g, b = hls_to_rgb(hue % 1, min(max(lightness, 0.06), 0.94), min(max(saturation, 0), 1))
     return round(255 * r), round(255 * g), round(255 * b)
 
 
 def to_image(pixels: NDArray[np.float32]) -> Image.Image:
-    """Return (height, width, 3) values around 0..255 as an image."""
+    """Convert (height, width, 3) values around 0..255 to an image."""
     return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
 
 
 def backdrop(rng: Generator, size: tuple[int, int], lightness: float) -> Image.Image:
-    """Return a dull gradient of a few colors with a cloudy or striped texture; size is (width, height)."""
+    """Return a dull gradient of a few colors with a cloudy or striped texture. `size` is (width, height)."""
     tone, (rows, columns) = (rng.random(), lightness, 0.13), rng.integers(2, 5, 2)
     colors = [[shade(rng, tone, (0.12, 0.15, 0.13)) for _ in range(columns)] for _ in range(rows)]
     smooth = Image.fromarray(np.array(colors, np.uint8)).resize(size, Image.Resampling.BICUBIC)
@@ -60,7 +60,7 @@ def backdrop(rng: Generator, size: tuple[int, int], lightness: float) -> Image.I
 
 
 def strew(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], lightness: float) -> None:
-    """Strew sticks, shards and discs over the background, half of them see-through."""
+    """Draw sticks, triangles and discs on the background, half of them translucent."""
     for _ in range(rng.integers(2, 7)):
         center, radius, count = rng.uniform(0, size), rng.uniform(0.06, 0.25) * min(size), rng.choice([2, 3, 4, 30])
         angle = np.sort(rng.uniform(0, 2 * np.pi, count))
@@ -73,7 +73,7 @@ def strew(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], li
 
 
 def view(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float] = (0.28, 0.44)) -> Points:
-    """Return the homography (3, 3) from a thing's coordinates to pixels: perspective, shear, mirror, tilt, shift."""
+    """Return a homography (3, 3) from a thing's coordinates to pixels: perspective, shear, mirror, tilt and shift."""
     radius = rng.uniform(*radius_range) * min(size)
     x, y = np.array(size) / 2 + rng.uniform(-1, 1, 2) * (min(size) / 2 - 0.85 * radius)
     perspective = np.array([[1, 0, 0], [0, 1, 0], [*rng.uniform(-0.15, 0.15, 2), 1]])
@@ -92,9 +92,9 @@ def put(
     matrix: Points,
     stencil: tuple[ImageDraw.ImageDraw, int] | None = None,
 ) -> None:
-    """Draw a thing onto the canvas, sometimes with a shadow or an outline.
+    """Draw a thing, sometimes with a shadow or an outline.
 
-    A stencil is a gray canvas of the same size, on which the thing, without its shadow, is drawn in a value.
+    On `stencil`, a gray canvas of the same size and a value, the thing is drawn with this value and without its shadow.
     """
     faded = rng.uniform(-0.1, 0.1)
     paint = {tone: shade(rng, (tone[0], tone[1] + faded, tone[2]), (0.04, 0.05, 0.15)) for tone, _ in parts}
@@ -120,7 +120,7 @@ def put(
 
 
 def expose(rng: Generator, image: Image.Image) -> Image.Image:
-    """Light the scene from one side, blur it a little and add the noise of a sensor."""
+    """Light the scene from one side, blur it a little and add sensor noise."""
     width, height = image.size
     slope_x, slope_y = rng.uniform(-0.25, 0.25, 2)
     light = 1 + slope_x * np.linspace(-1, 1, width) + slope_y * np.linspace(-1, 1, height)[:, None]
@@ -130,7 +130,7 @@ def expose(rng: Generator, image: Image.Image) -> Image.Image:
 
 
 def begin(rng: Generator, mean_side_range: tuple[float, float]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return a strewn backdrop of a random size, `OVERSAMPLING` times as large as the image, and its canvas.
+    """Return a background of a random size, enlarged by `OVERSAMPLING`, and its canvas.
 
     The mean side is the square root of the image's area, in pixels.
     """
@@ -139,7 +139,7 @@ def begin(rng: Generator, mean_side_range: tuple[float, float]) -> tuple[Image.I
 
 
 def strewn(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return a strewn backdrop, `OVERSAMPLING` times as large as a size, (width, height), and its canvas."""
+    """Return a background of a size, (width, height), enlarged by `OVERSAMPLING`, and its canvas."""
     lightness = rng.uniform(0.1, 0.9)
     scene = backdrop(rng, size, lightness).resize((size[0] * OVERSAMPLING, size[1] * OVERSAMPLING))
     canvas = ImageDraw.Draw(scene, "RGBA")
@@ -148,20 +148,20 @@ def strewn(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDra
 
 
 def seeded(*of: object) -> Generator:
-    """Return the generator of an image, by what identifies it."""
+    """Return the random generator of an image, given values that identify the image."""
     return Generator(np.random.Philox(np.random.SeedSequence(list("/".join(map(str, of)).encode()))))
 
 
 def draw(name: str, split: str, index: int) -> Image.Image:
-    """Return one image of a class of the set, RGB; train and val differ in nothing but the seeds."""
+    """Return one RGB image of a class. Splits differ only in their seeds."""
     rng = seeded(split, name, index)
-    scene, canvas = begin(rng, (115.0, 185.0))  # so that sides come to 96..219
+    scene, canvas = begin(rng, (115.0, 185.0))  # sides are 96 to 219 pixels long
     put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 
 def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 50) -> Path:
-    """Draw the set into a folder of its own under `root`, {train,val}/<class>/<index>.jpg; see `make_set`."""
+    """Generate `{train,val}/<class>/<index>.jpg` in a new folder below `root`, see `make_set`."""
     images = {
         f"{split}/{name}/{index:03d}.jpg": (name, split, index)
         for split, count in {"train": train_per_class, "val": val_per_class}.items()
@@ -173,12 +173,12 @@ def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 5
 
 
 def labels_of(split: str, index: int) -> tuple[str, ...]:
-    """Return the things that a scene shows: one to four of `CLASSES`, each at most once, all equally likely."""
+    """Return the things in a scene: one to four of `CLASSES`, each at most once and equally likely."""
     return _choose(seeded("scene", split, index))
 
 
 def draw_scene(split: str, index: int) -> Image.Image:
-    """Return one scene, RGB; train and val differ in nothing but the seeds."""
+    """Return one RGB scene. Splits differ only in their seeds."""
     rng = seeded("scene", split, index)
     names = _choose(rng)
     scene, canvas = begin(rng, (150.0, 210.0))
@@ -186,13 +186,13 @@ def draw_scene(split: str, index: int) -> Image.Image:
     for name, corner in zip(names, rng.permutation(4), strict=False):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        # It may reach beyond its quarter of the image.
+        # A thing may extend beyond its quarter of the image.
         put(rng, canvas, THINGS[name](rng), shift @ view(rng, quarter, (0.4, 0.55)))
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 
 def make_scenes(root: Path) -> Path:
-    """Draw the scenes into a folder of its own under `root`, with {train,val}/<index>.jpg and lists; see `make_set`."""
+    """Generate `{train,val}/<index>.jpg` and lists of labels in a new folder below `root`, see `make_set`."""
     images = {f"{split}/{index:03d}.jpg": (split, index) for split, count in SCENES.items() for index in range(count)}
     lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
     texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in SCENES}
@@ -207,7 +207,6 @@ def _choose(rng: Generator) -> tuple[str, ...]:
 
 
 def save(image: Image.Image, file: Path) -> None:
-    """Save an image of a set."""
     file.parent.mkdir(parents=True, exist_ok=True)
     image.save(file, quality=JPEG_QUALITY)
 
@@ -218,35 +217,35 @@ def make_set(
     draw: Callable[..., R],
     texts: Callable[[list[R]], Mapping[str, str]] = lambda _: {},
 ) -> Path:
-    """Draw a set into a folder, unless it is there already.
+    """Generate a dataset in a folder, unless the folder exists.
 
-    The folder appears in one step, complete. An interrupted call leaves nothing; of several processes the first to
-    finish wins.
+    The complete folder appears in one step. An interrupted call leaves nothing. If several processes generate it, the
+    first to finish wins.
 
     Args:
         folder: the folder.
-        images: the arguments of `draw` for each image, by its path in the folder.
+        images: the arguments of `draw` for each image, by the image's path in the folder.
         draw: draws and saves an image, given its file and these arguments.
-        texts: returns the content of each text file, by its path, given what `draw` returned for all images.
+        texts: returns the content of text files by their paths, given the results of `draw`.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the folder cannot be written.
     """
     try:
         if not folder.is_dir():
             with atomic_path(folder) as part:
                 with (
                     progress_bar() as progress,
-                    # Threads: Pillow and NumPy release the GIL most of the time.
+                    # Threads are enough: Pillow and NumPy release the GIL most of the time.
                     in_threads(lambda name: draw(part / name, *images[name]), images, min(cores(), 8)) as done,
                 ):
-                    found = list(progress.track(done, len(images), description="Drawing the sample set"))
+                    found = list(progress.track(done, len(images), description="Generating the sample dataset"))
                 for name, text in texts(found).items():
                     (part / name).write_text(text)
     except OSError as error:
-        if not folder.is_dir():  # else another process was first
+        if not folder.is_dir():  # another process was not first
             raise UserError(
-                f"Cannot write the sample set to {folder}: {error.strerror or error}. "
-                "It needs a folder that can be written to, with some 10 MB of space."
+                f"The sample dataset cannot be written to {folder}: {error.strerror or error}. "
+                "Set data.dir to a writable folder with about 10 MB of free space."
             ) from error
     return folder

@@ -1,4 +1,4 @@
-"""The ten kinds of things that the sample shows: each a list of colored polygons, of random proportions."""
+"""The ten kinds of things in the sample dataset. Each is a list of colored polygons with random proportions."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Points = NDArray[np.float64]
 # Hue, lightness and saturation, each in 0..1.
 Tone = tuple[float, float, float]
-# A tone and a polygon, (n, 2), x to the right and y down in about -1..1.
+# A tone and a polygon, (n, 2), with x to the right and y down in about -1..1.
 Part = tuple[Tone, Points]
 
 AMBER, BLACK, BRICK, BROWN = (0.14, 0.55, 0.95), (0.7, 0.12, 0.2), (0.02, 0.4, 0.7), (0.07, 0.28, 0.6)
@@ -19,18 +19,16 @@ RED, ROSE, SAND, TEAL = (0.0, 0.45, 0.85), (0.97, 0.8, 0.8), (0.11, 0.75, 0.6), 
 
 
 def ellipse(x: float, y: float, rx: float, ry: float, start: float = 0, stop: float = 360) -> Points:
-    """Return an ellipse, or its arc between two angles in degrees, clockwise from the right."""
+    """Return an ellipse, or its arc between two angles in degrees, measured clockwise from the right."""
     t = np.radians(np.linspace(start, stop, 40))
     return np.stack([x + rx * np.cos(t), y + ry * np.sin(t)], axis=1)
 
 
 def polygon(*corners: tuple[float, float]) -> Points:
-    """Return the corners as an array."""
     return np.array(corners, dtype=np.float64)
 
 
 def box(left: float, top: float, right: float, bottom: float) -> Points:
-    """Return an upright rectangle."""
     return polygon((left, top), (right, top), (right, bottom), (left, bottom))
 
 

@@ -1,10 +1,10 @@
-"""The items of a user's own sequence of images with targets, prefetched in the background.
+"""Prefetch the items of the user's sequence of images with targets.
 
-The user's code is never called twice at a time, since a Dataset need not be thread-safe. It runs in a background
-thread, or in processes, each with its own sequence. A thread is enough for Pillow's decoding, which releases the GIL;
-Python code in it delays the training loop.
+The user's code runs in a background thread, or in processes, each with its own sequence. Calls never overlap, because a
+Dataset need not be thread-safe. A thread is enough for Pillow's decoding, which releases the GIL. Other Python code in
+a thread delays the training loop.
 
-These readers outlive a loader: torch's DataLoader would start its processes anew for each pass of validation.
+These readers outlive a loader. PyTorch's DataLoader would start its processes again for each validation pass.
 """
 
 import multiprocessing
@@ -42,17 +42,17 @@ Loaded = NDArray[np.uint8] | bytes
 ALLOWED = "a path, encoded bytes, a Pillow image, a uint8 array (height, width, 3) or a uint8 tensor (3, height, width)"
 
 
-# An image of a user: its file, its bytes if it is encoded, or (height, width, 3) RGB if it is decoded.
+# An image from the user: its file, its encoded bytes, or decoded RGB, (height, width, 3).
 Given = Path | bytes | NDArray[np.uint8]
 
 
 def take(value: object) -> Given:
-    """Return an image as one of three types.
+    """Convert an image to one of three types.
 
     Raises:
-        ValueError: it is not an image; the message describes it.
+        ValueError: the value is not an image. The message describes it.
     """
-    if isinstance(value, np.ndarray):  # first, because these come in the largest numbers
+    if isinstance(value, np.ndarray):  # first, as the most frequent type
         return _of_array(value, describe(value), channels=2)
     if path := as_path(value):
         return path
@@ -61,37 +61,36 @@ def take(value: object) -> Given:
     if isinstance(value, Image.Image):
         if value.mode.startswith(("I", "F")) or 0 in value.size:
             shown = f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels"
-            raise ValueError(f"{shown}; allowed are 8 bits a channel")
+            raise ValueError(f"{shown}, instead of 8 bits per channel")
         try:
             return np.asarray(to_rgb(value))
-        except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
+        except DECODER_ERRORS as error:  # Pillow reads pixels only when they are needed
             raise ValueError(f"a Pillow image that cannot be read: {error or type(error).__name__}") from error
     if isinstance(value, torch.Tensor):
-        # Channels first, like torchvision's images.
+        # torchvision's images have their channels first.
         return _of_array(value.detach().cpu().numpy(), f"a tensor {tuple(value.shape)}", channels=0)
     raise ValueError(describe(value))
 
 
 def as_path(value: object) -> Path | None:
-    """Return the value as a path, None if it is not a path."""
     return expanded(value) if isinstance(value, str | PathLike) else None
 
 
 def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
-    why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
+    why = ". Remove ToTensor and Normalize, which the `aug` section replaces" if value.dtype.kind == "f" else ""
     if value.dtype == np.uint8 and value.ndim == 1 and len(value):
         return value.tobytes()
     pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
     if value.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or not pixels.size:
         raise ValueError(f"{shown} of {value.dtype}{why}")
-    # A copy, as the next item may be written to the same memory.
+    # The next item may be written to the same memory, so copy the pixels.
     return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")
 
 
 class Items:
-    """The items of a user's sequence, pairs of an image and its target.
+    """The items of the user's sequence, pairs of an image and its target.
 
-    Unpickled in another process, the sequence is made there by the same factory.
+    Another process that unpickles this object makes its own sequence with the same factory.
 
     Raises:
         UserError: the factory fails.
@@ -101,7 +100,7 @@ class Items:
         self.factory = factory
         self.sequence = factory.make()
         self._lock = RLock()
-        self._starting = Lock()  # the next pass may be prepared during this one
+        self._starting = Lock()  # the next pass may begin in another thread
         self._readers: Executor | None = None
 
     def __len__(self) -> int:
@@ -114,22 +113,22 @@ class Items:
         """Return an item.
 
         Raises:
-            UserError: it cannot be read, or is not a pair.
+            UserError: the item cannot be read, or is not a pair.
         """
         with errors_of(self.factory.what, lambda: f"item {index}: "), self._lock:
             item = self.sequence[index]
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
+            raise self.error(index, f"is {describe(item)}. Return a pair, (image, target).")
         return item[0], item[1]
 
     def pairs(self) -> Iterator[tuple[int, object, object]]:
-        """Yield the number, image and target of each item, with a progress bar."""
+        """Yield the index, image and target of each item, with a progress bar."""
         with progress_bar(quiet=len(self) <= 1000) as progress:
             for index in progress.track(range(len(self)), description=f"Reading {self.factory.name}"):
                 yield index, *self.pair(index)
 
     def read(self, index: int, read: Callable[[object, object], T]) -> T:
-        """Return what `read` makes of an item before the next one is read, perhaps to the same memory."""
+        """Call a function with an image and its target, before another item may overwrite their memory."""
         with self._lock:
             return read(*self.pair(index))
 
@@ -137,27 +136,27 @@ class Items:
         """Return an image.
 
         Raises:
-            UserError: it is not an image, or not decoded, respectively encoded.
+            UserError: the item is not an image, or is decoded although it should not be, or the reverse.
         """
         with self._lock:
             found = self.as_image(self.pair(index)[0], index)
         if isinstance(found, np.ndarray) != decoded:
-            this, first = ("encoded", "decoded") if decoded else ("decoded", "encoded")
-            raise self.error(index, f"has an image that is {this}; that of item 0 is {first}. Allowed: all alike.")
+            this, first = ("an encoded", "a decoded") if decoded else ("a decoded", "an encoded")
+            raise self.error(index, f"has {this} image, but item 0 has {first} one. Make all items alike.")
         return found
 
     def as_image(self, image: object, index: int) -> Given:
-        """Return the image of an item as one of the types that are used here."""
+        """Convert the image of an item, see `take`."""
         try:
             return take(image)
         except ValueError as error:
-            raise self.error(index, f"has for an image {error}. Allowed: {ALLOWED}.") from None
+            raise self.error(index, f"has as its image {error}. Allowed: {ALLOWED}.") from None
 
     def load(self, index: int, *, decoded: bool) -> Loaded:
-        """Return an image's pixels, (height, width, 3), or its bytes after a check.
+        """Return an image's pixels, (height, width, 3), or its checked bytes.
 
         Raises:
-            UserError: there is no such image, or it cannot be decoded.
+            UserError: the image is missing, or cannot be decoded.
         """
         found = self.given(index, decoded=decoded)
         if isinstance(found, np.ndarray):
@@ -171,18 +170,17 @@ class Items:
         return encoded
 
     def end(self) -> None:
-        """End the thread or the processes that read in the background; they start again when needed."""
+        """End the thread or the processes that read in the background. They start again when needed."""
         with self._starting:
             if self._readers is not None:
                 self._readers.shutdown(cancel_futures=True)
             self._readers = None
 
     def error(self, index: int, text: str) -> UserError:
-        """Return an error about an item."""
         return UserError(f"{self.factory.key}: item {index} of {self.factory.name} {text}")
 
     def submit(self, indices: Mapping[int, int], *, decoded: bool) -> "Future[dict[int, Loaded]]":
-        """Load images in the background, see `load`; each is found by the key of its index."""
+        """Load images in the background, see `load`. `indices` maps keys of the result to items."""
         workers = self.factory.workers
         with self._starting, shield_children():  # submitting starts the processes
             if self._readers is None and workers:
@@ -195,26 +193,26 @@ class Items:
             return self._readers.submit(_load, self.factory if workers else self, indices, decoded)
 
 
-# The items that have or had readers.
+# All items that have started readers.
 _READING: WeakSet[Items] = WeakSet()
 
 
 def end_readers() -> None:
-    """End all threads and processes that read items in the background; nothing may be waiting for one."""
+    """End all threads and processes that read items in the background. No result of theirs may be awaited."""
     for items in list(_READING):
         items.end()
 
 
 @dataclass(frozen=True, slots=True)
 class ItemImage:
-    """An encoded image of a user's sequence."""
+    """An encoded image of the user's sequence."""
 
     items: Items
     index: int
 
     @property
     def name(self) -> str:
-        """The name of the factory and the index: "my_data.train[17]"."""
+        """The name of the factory and the index, such as "my_data.train[17]"."""
         return f"{self.items.factory.name}[{self.index}]"
 
     @property
@@ -226,16 +224,16 @@ class ItemImage:
         """Return the encoded image.
 
         Raises:
-            OSError: its file cannot be read.
+            OSError: the image's file cannot be read.
         """
         found = self.items.given(self.index, decoded=False)
         return read_file(found) if isinstance(found, Path) else bytes(found)
 
     @classmethod
     def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
-        """Read images of one sequence in the background; each is found by its key."""
+        """Read images of one sequence in the background. The results have the same keys."""
         items, decoded = next(iter(images.values())).items, issubclass(cls, DecodedItem)
-        # A request to a thread or process takes as long as reading a small image.
+        # A request takes as long as reading a small image, so combine up to 32.
         together = min(32, -(-len(images) // max(1, items.factory.workers)))
         waiting = ((key, image.index) for key, image in images.items())
         return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
@@ -243,7 +241,7 @@ class ItemImage:
 
 @dataclass(frozen=True, slots=True)
 class DecodedItem(ItemImage):
-    """An image of a user's sequence that comes decoded."""
+    """A decoded image of the user's sequence."""
 
     def read_pixels(self) -> NDArray[np.uint8]:
         """Return (height, width, 3)."""
@@ -256,7 +254,7 @@ class DecodedItem(ItemImage):
 
 @cache
 def made(factory: SequenceFactory) -> Items:
-    """Return the items of a sequence, made once in a process."""
+    """Return the items of a sequence, which is made once per process."""
     return Items(factory)
 
 
@@ -279,5 +277,5 @@ def _start_worker() -> None:
             parent.join()
             os._exit(1)
 
-    # A parent that was killed cannot end its workers, which would wait forever.
+    # A killed parent cannot end its workers, and they would wait forever.
     Thread(target=end_with_parent, daemon=True).start()

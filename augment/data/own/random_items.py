@@ -1,4 +1,7 @@
-"""What a user's own code draws at random: an image and its target are read at different times, and each item anew."""
+"""Detect random transforms in the user's Dataset.
+
+An image and its target are read at different times, so their items must not change.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,30 +21,30 @@ Part = Mapping[str, NDArray[Any]]
 
 
 def check_drawn(items: Items) -> str:
-    """Read some items twice; return a notice if their images differ, or else an empty text.
+    """Read some items twice. Return a notice if their images differ, or else an empty text.
 
     Raises:
-        UserError: their targets differ.
+        UserError: the targets differ.
     """
     listed, drawn = isinstance(items.sequence, list | tuple), list[int]()
     for index in () if listed else np.unique(np.linspace(0, len(items) - 1, _READ).astype(np.int64)).tolist():
         try:
             (image, target), (image_again, target_again) = (items.read(index, _copied) for _ in range(2))
-        except (UserError, ValueError, TypeError):  # it is reported, or skipped, later
+        except (UserError, ValueError, TypeError):  # bad items are reported, or skipped, later
             continue
         if not _same(target, target_again):
             raise items.error(
                 index,
                 "has another target when it is read again, but images and targets are read at different times. "
-                "Allowed: the same target each time; random crops and flips are ops of aug.train, which they follow.",
+                "Return the same target each time. Move random crops and flips to aug.train, which also moves targets.",
             )
         if not _same(image, image_again):
             drawn.append(index)
     if not drawn:
         return ""
     return (
-        f"{items.factory.key}: item {drawn[0]} of {items.factory.name} has another image when it is read again. What a "
-        "Dataset draws follows no seed: such runs are neither repeated nor resumed exactly, as they are with ops of aug"
+        f"{items.factory.key}: item {drawn[0]} of {items.factory.name} has another image when it is read again. Random "
+        "transforms inside a Dataset ignore seed, so this run cannot be reproduced or resumed exactly. Use ops of aug"
     )
 
 

@@ -1,4 +1,4 @@
-"""Read the images and targets of a user's own code, for the `own` source."""
+"""Read the images and targets of the user's code, for the source `own`."""
 
 import logging
 from collections.abc import Callable, Collection, Sequence
@@ -35,16 +35,16 @@ ALLOWED = "a class (number or name), a list of labels, a number to predict, or a
 # A target in plain types: a class or number, some labels, or a row.
 Plain = Label | list[Label] | NDArray[Any]
 
-_COMPARED = 32  # items that are read to see whether a Dataset's targets are theirs; few may differ, as of merged ones
+_COMPARED = 32  # items that are read to check a Dataset's `targets`, of which few may be wrong after a merge
 
 
 def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:
-    """Make the sequences of train and val and determine their targets, if necessary by reading every item once.
+    """Make the sequences of both splits and determine their targets, if necessary by reading every item once.
 
     Raises:
         UserError: the user's code fails, or returns something unusable.
     """
-    # All first: that val is missing should be reported before train is read.
+    # A missing validation split is reported before training items are read.
     made = [Items(factory) for factory in factories]
     numbers = options.task == NUMBERS.task or bool(options.names)
     dataset = make_dataset([_read(items, numbers=numbers) for items in made], options)
@@ -52,7 +52,6 @@ def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Da
 
 
 def _read(items: Items, *, numbers: bool) -> LabeledSplit:
-    """Return the images with their labels."""
     image, target = items.pair(0)
     kind = DecodedItem if isinstance(items.as_image(image, 0), np.ndarray) else ItemImage
     images: tuple[ImageRef, ...] = tuple(kind(items, index) for index in range(len(items)))
@@ -62,7 +61,7 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
         targets, paths = _read_all(items)
     if paths and None not in paths:
         images = tuple(path for path in paths if path is not None)
-    name = f"{items.factory.name}[{{}}]".format  # also of a path: it may occur twice
+    name = f"{items.factory.name}[{{}}]".format  # also for paths, which may occur twice
     try:
         labels = _labels(targets, name, numbers=numbers)
     except UserError as error:
@@ -71,39 +70,39 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
 
 
 def _match_items(targets: Sequence[Any] | NDArray[Any], items: Items, first: object) -> bool:
-    """Whether targets equal those of some items, spread over all."""
+    """Whether some evenly spaced items have the same targets."""
     for index in np.unique(np.linspace(0, len(items) - 1, _COMPARED).astype(np.int64)).tolist():
-        with suppress(UserError):  # unreadable items are reported, or skipped, later
+        with suppress(UserError):  # bad items are reported, or skipped, later
             if not _same_target(targets[index], items.pair(index)[1] if index else first):
                 return False
     return True
 
 
 def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
-    """Return the targets of all items, and their images where these are paths."""
+    """Return the targets of all items, and the paths of their images or None."""
     targets: list[object] = []
     paths: list[Path | None] = []
     if not isinstance(items.sequence, list | tuple):
         logging.getLogger(__name__).info(
-            "%s has no `targets` that match its items: all %s items are read once, to determine them",
-            str(items.factory.name), f"{len(items):,}",  # text alone: the name of an object holds it
+            "%s has no `targets` that match its items. All %s items are read once to determine them",
+            str(items.factory.name), f"{len(items):,}",  # as text, because an `ObjectName` would keep its object alive
         )  # fmt: skip
     for _, image, target in items.pairs():
         paths.append(as_path(image))
-        # The next item may use the memory of an array or tensor; deepcopy would copy all that it is a view of.
+        # The next item may reuse the memory of an array or tensor. deepcopy would also copy the base of a view.
         own = np.array(target) if isinstance(target, np.ndarray) else target
         targets.append(own.clone() if isinstance(own, torch.Tensor) else own)
     return targets, paths
 
 
 def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
-    """Return the targets of all items if a Dataset stores them, so that no item needs to be read."""
+    """Return the targets of all items if a Dataset stores them."""
     if isinstance(sequence, Subset):
         whole = _known_targets(sequence.dataset)
         return None if whole is None else [whole[index] for index in sequence.indices]
     if isinstance(sequence, list | tuple) or getattr(sequence, "target_transform", None) is not None:
         return None
-    for name in ("targets", "labels"):  # as torchvision's data sets have them
+    for name in ("targets", "labels"):  # as in torchvision's datasets
         found = getattr(sequence, name, None)
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().numpy()
@@ -113,7 +112,7 @@ def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
 
 
 def class_names(sequence: Any) -> tuple[str, ...] | None:
-    """Return the class names in a Dataset's `classes`, synonyms of a class joined; None if it has none."""
+    """Return the class names in a Dataset's `classes`, with synonyms of a class joined, or None."""
     if isinstance(sequence, Subset):
         return class_names(sequence.dataset)
     names = getattr(sequence, "classes", None)
@@ -121,13 +120,13 @@ def class_names(sequence: Any) -> tuple[str, ...] | None:
         return None
     try:
         joined = tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
-    except TypeError:  # not a name, nor some
+    except TypeError:  # neither a name nor a list of names
         return None
     return joined if all(joined) and len(set(joined)) == len(joined) else None
 
 
 def _same_target(one: object, other: object) -> bool:
-    """Whether two targets are the same, numbers except for the rounding of float32."""
+    """Whether two targets are equal, apart from float32 rounding."""
     ours, theirs = np.asarray(_plain(one)), np.asarray(_plain(other))
     if ours.dtype.kind in "biuf" and theirs.dtype.kind in "biuf" and ours.shape == theirs.shape:
         return bool(np.allclose(ours, theirs, rtol=1e-6, atol=0))
@@ -135,10 +134,10 @@ def _same_target(one: object, other: object) -> bool:
 
 
 def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str], *, numbers: bool) -> Labels:
-    """Return the targets of a user's items as labels; `numbers`: whether the settings ask for numbers to predict.
+    """Pack the targets of items. `numbers` states whether the settings ask for numbers to predict.
 
     Raises:
-        UserError: one is not a target, or they are of several kinds; the message names it and says why.
+        UserError: a value is not a target, or targets are of several kinds.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return Labels.of_rows(values)
@@ -150,13 +149,13 @@ def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str],
         plain.append(found)
     kinds = set(map(type, plain))
     packed = pack([value if isinstance(value, list) else np.atleast_1d(value).tolist() for value in plain], name)
-    # A list of numbers is a row, too, if these are to be predicted.
+    # A list of numbers is also a row if the numbers are to be predicted.
     predicted = numbers or (packed.values.dtype.kind == "f" and len(np.unique(packed.counts)) == 1)
     return replace(packed, rows=np.ndarray in kinds or kinds <= {int, float} or predicted)
 
 
 def _plain(value: object) -> Plain | None:
-    """Return a target in plain types; None if it is not one."""
+    """Convert a target to plain types. Return None for anything else."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
@@ -178,14 +177,14 @@ def _plain(value: object) -> Plain | None:
 
 _ALLOWED = {
     "segment": "a mask: a path, a Pillow image of mode L or P, or an array (height, width) of labels 0 to 255",
-    "detect": 'a dict with "boxes", (K, 4), and "labels", (K,), from 1; perhaps "iscrowd", "difficult" and "masks"',
+    "detect": 'a dict with "boxes", (K, 4), and "labels", (K,), from 1, and optionally "iscrowd", "difficult", "masks"',
     "keypoints": "points, (P, 2) or (P, 3) with visibility",
 }
 
 
 @dataclass(frozen=True)
 class ItemMask:
-    """The mask of an item, or that of its objects from their masks, (K, height, width); read when it is needed."""
+    """The mask of an item, or the mask joined from its objects' masks, (K, height, width). It is read when needed."""
 
     items: Items
     index: int
@@ -194,7 +193,6 @@ class ItemMask:
 
     @property
     def name(self) -> str:
-        """The name of the factory and the index."""
         return f"{self.items.factory.name}[{self.index}]"
 
     def __str__(self) -> str:
@@ -220,16 +218,18 @@ def read_spatial(
     with_masks: bool,
     flip_pairs: Sequence[Sequence[str]] | None = None,
 ) -> Dataset:
-    """Make the sequences of train and val and read the targets of their items, but keep no masks.
+    """Make the sequences of both splits and read the targets of their items. Masks are read again when needed.
+
+    A bad target is a fault of its image, except for item 0.
 
     Args:
         factories: of train, and of val if there is one.
-        options: the task, and names of classes or points.
-        with_masks: whether boxes have masks of instances.
-        flip_pairs: pairs of names of points that change places in a mirrored image; None: by their names.
+        options: the task, and the names of classes or keypoints.
+        with_masks: whether boxes have instance masks.
+        flip_pairs: pairs of keypoints that swap in a mirrored image. Default: determined from their names.
 
     Raises:
-        UserError: the user's code fails, or item 0 has no such target; others are faults of their images.
+        UserError: the user's code fails, or item 0 has no such target.
     """
     kind: Kind = known_kinds().get(options.task, MASKS)
     made = [Items(factory) for factory in factories]
@@ -265,7 +265,7 @@ def read_spatial(
 
 
 class _Targets(NamedTuple):
-    """The images of a split with their targets, None for those with a fault, and the labels, or the highest one."""
+    """The images of a split with their targets, None for an image with a fault, and the labels or the highest label."""
 
     images: list[ImageRef]
     targets: list[Any]
@@ -276,16 +276,16 @@ class _Targets(NamedTuple):
 def _kind_of_boxes(
     read: Sequence[_Targets], names: tuple[str, ...], flip_pairs: Sequence[Sequence[str]] | None
 ) -> Boxes:
-    """Return the kind of objects, which may have points."""
+    """Return the kind of objects, which may have keypoints."""
     objects = [found for split in read for found in split.targets if found is not None and len(found)]
     count = next((found.points.shape[1] for found in objects if found.points is not None), 0)
     if names and count not in (0, len(names)):
-        raise UserError(f"data.targets: {amount(len(names), 'name')}. Allowed: {count}, one for each point.")
+        raise UserError(f"data.targets: {amount(len(names), 'name')}. Allowed: {count}, one for each keypoint.")
     return Boxes(names, pair_points(flip_pairs, names or tuple(map(str, range(count)))))
 
 
 def _read_targets(items: Items, kind: Kind, classes: int, *, with_masks: bool) -> _Targets:
-    """Read the targets of all items, unless nothing needs to be known of them."""
+    """Read the targets of all items. Masks with known classes are not read yet."""
     first = items.pair(0)[0]
     form = DecodedItem if isinstance(items.as_image(first, 0), np.ndarray) else ItemImage
     read = _Targets([form(items, index) for index in range(len(items))], [], {}, set())
@@ -302,7 +302,7 @@ def _read_targets(items: Items, kind: Kind, classes: int, *, with_masks: bool) -
                 read.faults[file] = f"is {TURNED.rstrip('.')}"
         except UserError as error:
             if not index:
-                raise items.error(index, f"has {_ending(error)}. Allowed: {_ALLOWED[kind.task]}.") from None
+                raise items.error(index, f"has {_ending(error)}. Return {_ALLOWED[kind.task]}.") from None
             read.faults[file] = f"has {_ending(error)}"
         read.targets.append(target)
     return read
@@ -321,11 +321,11 @@ def _target(
         return mask, np.flatnonzero(np.bincount(labels.ravel(), minlength=IGNORE + 1)[:IGNORE]).tolist()
     if kind == BOXES:
         if not isinstance(given, dict):
-            raise UserError(f"for a target {describe(given)}.")
+            raise UserError(f"as its target {describe(given)}.")
         # Masks are joined when they are needed.
         ((found, _),) = BOXES.given([{"image_id": index} | {key: given[key] for key in given if key != "masks"}], 1)
         if len(found) and found.labels.min() < 1:
-            raise UserError(f"the label {found.labels.min()}, where 0 is the background.")
+            raise UserError(f"the label {found.labels.min()}, but labels of objects begin at 1.")
         if with_masks and len(given.get("masks", ())) != len(found):
             raise UserError(f"{len(given.get('masks', ()))} masks for {len(found)} boxes.")
         made = replace(found, instances=ItemMask(items, index)) if with_masks else found
@@ -336,16 +336,16 @@ def _target(
 
 
 def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
-    """Return labels, (height, width), of an array, an image, or a dict with the masks of objects."""
+    """Return the labels, (height, width), in an array, an image, or a dict with the masks of objects."""
     if isinstance(given, dict):
         return joined_masks(given["masks"], "masks")
     if isinstance(given, Image.Image):
         if given.mode not in ("1", "L", "P"):
-            raise UserError(f"a mask of mode {given.mode}. Allowed: one label a pixel, mode L or P.")
+            raise UserError(f"a mask of mode {given.mode}. Allowed: mode L or P, with one label per pixel.")
         try:
             reject_lossy(given, "a file")
             given = np.asarray(given, np.uint8)
-        except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
+        except DECODER_ERRORS as error:  # Pillow reads pixels only when they are needed
             raise UserError(f"a mask that cannot be read: {error}.") from error
     (runs,) = MASKS.given([given[0] if getattr(given, "shape", ())[:-2] == (1,) else given], 1)
     labels: NDArray[np.uint8] = runs.whole.reshape(runs.size)
@@ -358,5 +358,5 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
 
 
 def _ending(error: UserError) -> str:
-    """Return an error about the only one of some targets, as the end of a sentence."""
+    """Return an error about a list with one target, as the end of a sentence."""
     return str(error).removeprefix("targets[0]").lstrip(".: ").rstrip(".")

@@ -28,7 +28,7 @@ class Archive:
     """A packed dataset on a server."""
 
     url: str  # the last part of its path is the archive's file name
-    md5: str | None = None  # its checksum, 32 hexadecimal digits; None if unknown
+    md5: str | None = None  # its checksum, 32 hexadecimal digits, or None if unknown
 
     @property
     def name(self) -> str:

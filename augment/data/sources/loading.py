@@ -61,7 +61,7 @@ def _present(dataset: Dataset, split: Split) -> set[int]:
 
 
 def describe_left_out(split: Split, name: str) -> str:
-    """Describe the images that the check left out of a split; empty if there are none."""
+    """Describe the images that the check left out of a split, or return an empty text."""
     if not split.left_out:
         return ""
     count = f"{len(split.left_out):,} of {amount(len(split) + len(split.left_out), f'{name} image')}"
@@ -70,7 +70,7 @@ def describe_left_out(split: Split, name: str) -> str:
 
 
 def describe_foreign(dataset: Dataset) -> str:
-    """Describe the images in formats that DALI does not decode, which are left out; empty if there are none."""
+    """Describe the images in formats that DALI does not decode, which are left out, or return an empty text."""
     splits = (dataset.train, dataset.val)
     files = [file for split in splits for file in split.foreign]
     if not files:
@@ -82,7 +82,7 @@ def describe_foreign(dataset: Dataset) -> str:
 
 
 def describe_copies(dataset: Dataset) -> str:
-    """Describe the validation images that are copies of training images; empty if there are none."""
+    """Describe the validation images that are copies of training images, or return an empty text."""
     train = set(known_of(dataset.train.files, dataset.copies).values())
     val = known_of(dataset.val.files, dataset.copies).items()
     copies = [dataset.val.files[index] for index, group in val if group in train]
@@ -109,7 +109,7 @@ def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: 
 
     Args:
         source: the source.
-        left_out: the images that the check left out of the run to resume; None: those that it leaves out now.
+        left_out: the images that the check left out of the run to resume. Default: the images that it leaves out now.
         needs_val: whether a missing validation split is an error, instead of an empty split.
 
     Raises:

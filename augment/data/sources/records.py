@@ -10,7 +10,7 @@ from augment.data.check import examine_files, verdicts_of
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
-from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
+from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, load_indexes
 from augment.data.formats.webdataset import read_shard
 from augment.data.image_refs import StoredImage
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
@@ -22,7 +22,7 @@ from augment.data.targets.multilabel import LABELS
 from augment.data.targets.regression import NUMBERS
 from augment.params import MATCHES, WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
-from augment.support.files import digest, expanded, near_file
+from augment.support.files import digest
 from augment.support.formatting import list_some
 
 IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
@@ -200,13 +200,7 @@ class Lmdb(Records):
     """Caffe's LMDB folders of Datum messages: encoded images, or pixels in BGR order."""
 
     def _find(self, pattern: str, key: str) -> list[Path]:
-        if pattern.endswith(".mdb"):
-            return find_shards(pattern, key)
-        folder = expanded(pattern)
-        if not is_pattern(pattern) and not (folder / "data.mdb").exists():
-            near = "" if folder.exists() else near_file(folder, folder=True)
-            raise UserError(f"{key}={pattern} is not an LMDB database. Name a folder that holds data.mdb.{near}")
-        return find_shards(f"{pattern}/data.mdb", key)
+        return find_shards(pattern if pattern.endswith(".mdb") else f"{pattern}/data.mdb", key)
 
     def _reader(self) -> Reader:
         from augment.data.formats.protobuf_records import read_datums

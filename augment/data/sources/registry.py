@@ -153,7 +153,7 @@ class Source:
 
     @property
     def given_val(self) -> str:
-        """The validation data that the settings name; empty if there are none."""
+        """The validation data that the settings name, or an empty text."""
         return ""
 
     @property
@@ -175,7 +175,7 @@ class Source:
 
     @property
     def part(self) -> str:
-        """The selected part of the images, such as "fold 0 of 5, fraction 0.1"; empty if all are selected."""
+        """The selected part of the images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         parts += [f"val_fraction {self.val_fraction:g}"] if self.val_fraction else []
         return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
@@ -228,7 +228,7 @@ class ListedSource(Source):
 
     @property
     def given_val(self) -> str:
-        """The setting of the validation data; empty if there are none."""
+        """The setting of the validation data, or an empty text."""
         return "" if self.val is None else f"data.val={self.val}"
 
     def given(self) -> dict[str, str]:

@@ -56,7 +56,7 @@ class Shard:
 
     url: str
     size: int  # in bytes
-    version: str  # its ETag or modification time; empty if the store has neither
+    version: str  # its ETag or modification time, or empty if the store has neither
     file: Path  # in a separate folder
     what: str  # the setting that names it, for messages
     store: Any = field(compare=False)  # fsspec's file system
@@ -86,7 +86,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
         given: URLs by their keys, such as "data.train". They may contain {000..009} and {a,b}, and in stores that can
             list also * ? [ ].
         folder: where the files are kept.
-        most_gb: most disk space of the files, in 10^9 bytes; None: the disk's free space.
+        most_gb: most disk space of the files, in 10^9 bytes. Default: the disk's free space.
 
     Raises:
         UserError: a package, credentials, an object or room for it is missing, or a download fails.
@@ -102,10 +102,6 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
         what = f"{error.filename or folder}: {error.strerror or error}"
         raise UserError(f"{what}. Shards cannot be downloaded into {folder}.") from None
     return {key: [shard.file for shard in some] for key, some in listed.items()}
-
-
-def _file_of(url: str, folder: Path) -> Path:
-    return folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
 
 
 def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
@@ -152,7 +148,8 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
     if info["type"] != "file" or info["size"] is None:
         raise UserError(f"{what}: {url} is a folder, or its size is unknown. Name objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
-    return Shard(url, info["size"], version, _file_of(url, folder), what, store)
+    file = folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
+    return Shard(url, info["size"], version, file, what, store)
 
 
 def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
@@ -238,7 +235,7 @@ def _ask(
         method: the name of its method.
         given: the arguments.
         came: returns how many bytes have arrived so far.
-        limit_s: seconds until an answer must arrive; 0: `_SILENCE_S`.
+        limit_s: seconds until an answer must arrive. Default: `_SILENCE_S`.
         options: further arguments.
 
     Raises:

@@ -78,7 +78,7 @@ def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path)
 
 def test_folders_of_other_names(tmp_path: Path) -> None:
     make(tmp_path, "training_set/training_set/cat/a.jpg", "test_set/cat/v.jpg")
-    assert "Did you mean 'training_set'? Allowed: " in message(tmp_path)
+    assert "Did you mean 'training_set'? Use train" in message(tmp_path)
     assert "Did you mean" in message(tmp_path, cuts_val=True)  # rather than two classes, training_set and test_set
     dataset = scan_folder(tmp_path, train_dir="training_set/training_set", val_dir="test_set")
     assert (dataset.classes, len(dataset.train), len(dataset.val)) == (("cat",), 1, 1)
@@ -116,4 +116,4 @@ def test_split_without_class_folders(tmp_path: Path, split: str) -> None:
         file.rename(tmp_path / split / file.name)
     (tmp_path / split / "cat").rmdir()
     text = message(tmp_path)
-    assert f"{tmp_path / split} holds no class folders, as {split}/<class>/<image>, only " in text
+    assert f"{tmp_path / split} holds no class folders, such as {split}/<class>/<image>, only " in text

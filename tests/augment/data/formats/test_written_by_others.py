@@ -151,7 +151,7 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
         ("webdataset", "webdataset/gnu.tar.gz", {}, "is not a tar file, compressed, or cut short ("),
         ("webdataset", "webdataset/dots.tar", {}, "Files with the same name up to the first dot must"),
         ("webdataset", "webdataset/endings.tar", {}, "there is no 0.cls or 0.json, only x/0.class.txt, x/0.txt."),
-        ("lmdb", "lmdb", {}, "is not an LMDB database. Name a folder that holds data.mdb."),
+        ("lmdb", "lmdb", {}, "lmdb/data.mdb: there is no file"),
     ],
 )  # fmt: skip
 def test_unsupported_files_are_refused(source: str, files: str, settings: dict[str, Any], message: str) -> None:

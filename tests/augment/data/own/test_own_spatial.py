@@ -189,13 +189,13 @@ def test_points_may_be_missing_and_have_names() -> None:
 @pytest.mark.parametrize(
     ("task", "target", "why"),
     [
-        ("segment", "[1, 2]", r"item 0 of mine.train has .*Allowed: a mask: a path"),
+        ("segment", "[1, 2]", r"item 0 of mine.train has .*Return a mask: a path"),
         ("segment", "Image.new('RGB', (12, 10))", "a mask of mode RGB"),
-        ("segment", "np.zeros((3, 10, 12), int)", "has .*Allowed: a mask"),
-        ("segment", "{'masks': 3}", "has .*Allowed: a mask"),
-        ("detect", "3", "item 0 of mine.train has for a target an int. Allowed: a dict with"),
+        ("segment", "np.zeros((3, 10, 12), int)", "has .*Return a mask"),
+        ("segment", "{'masks': 3}", "has .*Return a mask"),
+        ("detect", "3", "item 0 of mine.train has as its target an int. Return a dict with"),
         ("detect", '{"boxes": [[1, 1, 0, 3]], "labels": [1]}', "item 0 of mine.train has the box .* has no area"),
-        ("detect", '{"boxes": [[1, 1, 2, 3]], "labels": [0]}', "the label 0, where 0 is the background"),
+        ("detect", '{"boxes": [[1, 1, 2, 3]], "labels": [0]}', "the label 0, but labels of objects begin at 1"),
         ("detect", '{"boxes": [[1, 1, 2, 3]] * index, "labels": [9][:index] * index}', None),
         ("detect", '{"boxes": [], "labels": [], "mask": 1}', r"has mask: unknown key. Did you mean 'masks'\?"),
         ("keypoints", "[[1, 2], [3]]", "item 0 of mine.train has"),

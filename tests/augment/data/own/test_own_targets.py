@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("own_module")
 def test_unknown_targets_are_determined_by_reading_all_items(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         dataset = load(options={"targets": False})
-    assert "my_data.Photos has no `targets` that match its items: all 7 items are read once" in caplog.text
+    assert "my_data.Photos has no `targets` that match its items. All 7 items are read once" in caplog.text
     assert dataset.train.targets == (2, 0, 1, 1, 2, 0, 2)
     assert Counter(my_data().READ[:8]) == Counter([0, *range(7)])
 

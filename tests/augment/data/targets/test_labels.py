@@ -57,7 +57,7 @@ def test_gaps_between_numbers_are_noticed() -> None:
 def test_labels_that_begin_at_one_get_a_hint() -> None:
     found = understand([1, 2], [1, 2], offset=1)
     assert (found.classes, describe_missing(found)) == (("1", "2"), [])
-    hint = "1 of 3 classes has no image in train: 0. Do labels begin at 1? Then set data.label_offset=1."
+    hint = "1 of 3 classes has no image in train: 0. If labels begin at 1, set data.label_offset=1."
     assert describe_missing(understand([1, 2], [0, 1, 2])) == [hint]
 
 
