@@ -119,7 +119,7 @@ COMMANDS = [
     ("trainer data=filelist data.train=lst.csv data.val_fraction=0.2", "there is no file lst.csv", "list.csv"),
     ("trainer data=webdataset data.train=photos data.val=photos", "photos is a folder", "photos/*"),
     ("trainer data=own data.train=nope:Train data.val=x", "data.train=nope:Train", "module.name"),
-    ("augment convert data=folder data.root=photos --to folder --out photos", "--out photos: exists", "a new or empty"),
+    ("augment convert data=folder data.root=photos --to folder --out photos", "--out photos exists", "a new or empty"),
     # Plugins
     ("trainer plugins=[nowhere]", "plugins: no module named 'nowhere'", "this folder and PYTHONPATH"),
     ("trainer plugins=[./my_ops.py]", "plugins: ./my_ops.py: the path of a file", "'my_ops'"),

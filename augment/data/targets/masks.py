@@ -235,8 +235,8 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
     """
     for runs, size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
         if runs.size != tuple(size) and runs.size != (1, 1):
-            sizes = f"the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x {size[1]}"
-            raise UserError(f"{runs.name}: {sizes}. Use masks of the same size as their images.")
+            what = f"the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x {size[1]}"
+            raise UserError(f"{runs.name}: {what}. Use masks of the same size as their images.")
     count, (height, width) = len(loaded), motion.size
     if motion.device.type == "cpu":  # one by one: data in the processor's cache is ten times faster
         shown = np.empty((count, height, width), np.uint8)
