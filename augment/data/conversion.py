@@ -197,7 +197,6 @@ class AsJpeg:
 
     @property
     def name(self) -> str:
-        """The name of the image."""
         return name_of(self.image)
 
     def read(self) -> bytes:

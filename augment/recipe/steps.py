@@ -104,7 +104,6 @@ class Aug:
     views: Views = field(default_factory=Views)  # views of each training image
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
-        """Return the steps of a split."""
         return self.train if split == "train" else self.val
 
 
