@@ -1,4 +1,4 @@
-"""Image augmentation in NVIDIA DALI, declared in YAML and fused into one warp and one color matrix.
+"""Image augmentation with NVIDIA DALI, declared in YAML and fused into one warp and one color matrix.
 
     recipe = augment.load_recipe("imagenette", "aug.size=160")
     loader = augment.make_loader(recipe, data="folder", root=DIR, split="train", batch_size=256)
@@ -6,7 +6,7 @@
     transform = augment.Transform(recipe, split="train")
     images = transform(batch)
 
-Importing this package imports neither PyTorch nor DALI. Plugins also import from this package.
+Importing this package imports neither PyTorch nor DALI. Plugins also use this package.
 """
 
 import logging
@@ -122,7 +122,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     """Compose and check a recipe.
 
     Args:
-        recipe: the name of a conf/aug file, the path to a recipe's YAML file, or its content as a mapping.
+        recipe: the name of a file of conf/aug, the path to a YAML file, or the content as a mapping.
         overrides: overrides as on the command line, such as "aug.size=160".
         misspelled: not used. Unknown keyword arguments raise a UserError.
 
@@ -138,8 +138,8 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     refuse_keywords(misspelled, keys_of("aug", [Aug]))
     given: object = recipe
     if not isinstance(given, str | Path | Mapping):
-        allowed = "the name of a file of conf/aug, the path to a YAML file, or a mapping"
-        raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: {allowed}.")
+        fix = "Pass the name of a file of conf/aug, the path to a YAML file, or a mapping"
+        raise UserError(f"recipe: {recipe!r} is not allowed. {fix}.")
     if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
         composed = compose_recipe([f"+aug={recipe}", *overrides])
     else:
@@ -204,8 +204,8 @@ def make_loader(
     named: object = data
     if not isinstance(named, str | None) or "/" in (named or ""):
         shown = repr(named) if isinstance(named, str | Path) else type(named).__name__
-        others = "data='folder', root=DIR; a Dataset of your own is data='own', train=DATASET"
-        raise UserError(f"data: {shown} is not allowed. Allowed: the name of a source, as in {others}.")
+        fix = "Pass the name of a source, such as data='folder', root=DIR. For a Dataset, use data='own', train=DATASET"
+        raise UserError(f"data: {shown} is not allowed. {fix}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     try:
         source = with_data(recipe, data, settings).source()
@@ -215,7 +215,7 @@ def make_loader(
     LOADED.clear()
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not len(dataset.val):
-        dataset = load_dataset(source)  # raises the error about the missing split
+        dataset = load_dataset(source)  # raises the error about the missing val
     chosen = dataset.train if split == "train" else dataset.val
     for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)

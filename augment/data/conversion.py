@@ -3,7 +3,6 @@
 Images that Pillow can open and DALI cannot decode become JPEG.
 """
 
-import io
 import json
 import re
 import shutil
@@ -151,7 +150,7 @@ def _label(dataset: Dataset, key: str, target: Target) -> tuple[str, bytes]:
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), 0o644
-    archive.addfile(member, io.BytesIO(content))
+    archive.addfile(member, BytesIO(content))
 
 
 @contextmanager
@@ -197,7 +196,6 @@ class AsJpeg:
 
     @property
     def name(self) -> str:
-        """The name of the image."""
         return name_of(self.image)
 
     def read(self) -> bytes:

@@ -57,7 +57,6 @@ class Paths(Sequence[Path]):
         return f"Paths({', '.join(map(str, self[:3]))}{', ...' if len(self) > 3 else ''})"
 
     def texts(self) -> Iterator[str]:
-        """Yield the paths as text."""
         for start in range(0, len(self), 65536):
             some = self.names[start : start + 65536].tolist()
             yield from os.fsdecode(b"\0\n".join(some)).split("\0\n")  # decoding them one by one is several times slower
@@ -71,7 +70,6 @@ def as_paths(images: Sequence[Any]) -> Paths | None:
 
 
 def kinds_of(images: Sequence[Any]) -> set[type]:
-    """Return the types of images."""
     return {Path} if isinstance(images, Paths) else set(map(type, images))
 
 
@@ -81,7 +79,6 @@ def keys_of(images: Sequence[Any]) -> list[Any]:
 
 
 def take_images(images: Sequence[Any], indices: NDArray[np.int64]) -> Any:
-    """Return the images at some indices."""
     return images[indices] if isinstance(images, Paths) else tuple(images[index] for index in indices.tolist())
 
 

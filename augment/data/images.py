@@ -51,7 +51,6 @@ def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def as_jpeg(image: Image.Image, quality: int) -> bytes:
-    """Encode an image as JPEG."""
     stream = BytesIO()
     image.save(stream, "JPEG", quality=quality)
     return stream.getvalue()
@@ -212,12 +211,10 @@ def are_paths(images: Sequence[ImageRef]) -> bool:
 
 
 def are_decoded(images: Sequence[ImageRef]) -> bool:
-    """Whether all images are stored decoded."""
     return all(hasattr(kind, "read_pixels") for kind in kinds_of(images))
 
 
 def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:
-    """Whether an image is stored decoded."""
     return hasattr(image, "read_pixels")
 
 

@@ -28,7 +28,6 @@ def value_at(param: Range, value: Interval | Values, level: Level) -> float:
 
 
 def is_fixed(value: Interval | Values) -> bool:
-    """Return whether a range holds a single value."""
     return len(set(value.values if isinstance(value, Values) else value)) == 1
 
 

@@ -22,7 +22,6 @@ class Equivalent:
     note: str = ""  # another way to do it, or the differences
 
     def parsed(self) -> dict[str, Any]:
-        """Return the steps as plain values."""
         return yaml.safe_load(f"{{{self.steps}}}") or {}
 
 
@@ -73,7 +72,6 @@ ALIASES = {
 
 @cache
 def equivalents() -> tuple[Equivalent, ...]:
-    """Return the rows of the table."""
     rows: Any = read_yaml(Path(__file__).with_suffix(".yaml"))
     return tuple(Equivalent(**row) for row in rows)
 

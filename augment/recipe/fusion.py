@@ -70,10 +70,10 @@ def _border(step: Step) -> Border | None:
 
 
 class _Group:
-    """A stage under construction."""
+    """A stage under construction. Its kind is "geometry" even if it has remap steps."""
 
-    def __init__(self, kind: StageKind, steps: Alternatives) -> None:
-        self.kind = kind
+    def __init__(self, steps: Alternatives) -> None:
+        self.kind = _kind_of(steps[0])
         self.positions = [steps]
 
     @property
@@ -81,10 +81,9 @@ class _Group:
         return {b for steps in self.positions for b in map(_border, steps) if b} if self.kind == "geometry" else set()
 
     def takes(self, other: "_Group") -> bool:
-        """Return whether the same operator can run the steps of another group after its own."""
-        if self.kind != other.kind or self.kind in ("local", "batch"):
-            return False
-        return len(self.borders | other.borders) <= 1
+        """Return whether one operator can run the steps of both groups, first its own."""
+        fusible = self.kind == other.kind and self.kind in ("geometry", "color")
+        return fusible and len(self.borders | other.borders) <= 1
 
     def stage(self, *, chain: bool) -> Stage:
         border = next(iter(self.borders), NO_BORDER)
@@ -110,14 +109,14 @@ def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -
 def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
     """Split the alternatives at a position into groups that one operator can run. Without fusion, split every step."""
     if not fuse:
-        return [_Group(_kind_of(step), (step,)) for step in alternatives]
+        return [_Group((step,)) for step in alternatives]
     parts: dict[Any, list[Step]] = {}
     for step in alternatives:
         parts.setdefault(_operator(step), []).append(step)
     bordered = [operator for operator in parts if operator[0] == "geometry" and operator[1] is not None]
     if bordered and ("geometry", None) in parts:
         parts[bordered[0]] += parts.pop(("geometry", None))  # steps without a border join any group
-    return [_Group(_kind_of(steps[0]), tuple(steps)) for steps in parts.values()]
+    return [_Group(tuple(steps)) for steps in parts.values()]
 
 
 def _operator(step: Step) -> tuple[Any, ...]:

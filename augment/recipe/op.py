@@ -272,7 +272,6 @@ def combinator(
 
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:
-    """Return an op by name."""
     if name not in _OPS:
         raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}")
     return _OPS[name]

@@ -116,9 +116,8 @@ class Plan:
         """A hash of everything that determines the pixels, at full precision."""
         stages = list(map(_stage_identity, self.stages))
         tree = list(map(_identity, self.tree))
-        views = [(plan.digest, sorted(plan.shared)) for plan in self.others] if self.view else []
         # Without named views, the digest must equal the digests of versions that had none.
-        named = [views] if views else []
+        named = [[(plan.digest, sorted(plan.shared)) for plan in self.others]] if self.view and self.others else []
         whole = (
             self.split,
             self.size.plain,

@@ -64,7 +64,7 @@ class Aug:
         Channels(optional=True, within=(0, 1), doc="RGB mean in 0..1. Default: the pretrained model's, else ImageNet's")
     )
     std: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 10), above=0, doc="RGB standard deviation in 0..1. Default: as for mean")
+        Channels(optional=True, within=(0, 10), above=0, doc="RGB standard deviation in 0..1. Default: like mean")
     )
     min_visible: float = setting(
         Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below it are dropped")
@@ -90,7 +90,7 @@ class Aug:
             doc="GPU memory for a cache of decoded images: an amount, or half of the free memory (gpu)",
         )
     )
-    prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
+    prefetch: int = setting(Count(default=4, within=(1, 64), doc="number of batches to prefetch"))
     hw_decoder_load: float | None = setting(
         Number(
             optional=True,
@@ -104,7 +104,6 @@ class Aug:
     views: Views = field(default_factory=Views)  # views of each training image
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
-        """Return the steps of a split."""
         return self.train if split == "train" else self.val
 
 

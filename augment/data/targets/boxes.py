@@ -111,11 +111,9 @@ class Boxes(SpatialKind):
         return replace(self, learned_only=True)
 
     def stored(self, target: Objects) -> StoredMask | None:
-        """Return the instance mask, or None."""
         return target.instances
 
     def load(self, target: Target) -> tuple[Objects, MaskRuns | None]:
-        """Return the objects and their instance mask."""
         mask = target.instances
         return target, None if mask is None else MaskRuns.of(mask.read(), mask.name)
 
@@ -201,7 +199,6 @@ class Boxes(SpatialKind):
         return _fault_of_parts(found, [target.instances for target in found])
 
     def is_empty(self, target: Objects) -> bool:
-        """Whether there are no objects."""
         return not len(target)
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
@@ -210,7 +207,6 @@ class Boxes(SpatialKind):
         return counted(labels, names)
 
     def blank(self, names: int) -> Target:
-        """Return no objects."""
         return Objects.of([], [])
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
@@ -219,7 +215,6 @@ class Boxes(SpatialKind):
         return LABELS.strata([tuple(np.isin(classes, target.labels).tolist()) for target in targets])
 
     def present(self, target: Target) -> Sequence[int]:
-        """Return the classes of the objects."""
         return [int(label) for label in np.unique(target.labels)]
 
 

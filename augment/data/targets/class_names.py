@@ -69,7 +69,6 @@ class Labels:
         return cls(values, np.full(len(array), len(values) // max(len(array), 1), np.int64), rows=True)
 
     def lists(self) -> list[list[Label]]:
-        """Return the labels of each image."""
         values: list[Label] = self.values.tolist()
         if self.words:
             values = [self.words[index] for index in self.values.tolist()]

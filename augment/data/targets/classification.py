@@ -64,15 +64,12 @@ class Classes(Kind):
         return ", ".join(f"{names[i] if names else i} {share:.0%}" for share, i in shares)
 
     def blank(self, names: int) -> Target:
-        """Return the first class."""
         return 0
 
     def present(self, target: Target) -> Sequence[int]:
-        """Return the class."""
         return (int(target),)
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the classes."""
         return np.array(targets, np.int64)
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:

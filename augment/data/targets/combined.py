@@ -35,7 +35,6 @@ class Several(SpatialKind):
         return {n: kind.load(target[n]) if isinstance(kind, SpatialKind) else target[n] for n, kind in kinds}
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> dict[str, Any]:
-        """Return each kind's targets by name."""
         found: dict[str, Any] = {}
         for name, kind in self.kinds.items():
             own = [target[name] for target in loaded]
@@ -46,7 +45,6 @@ class Several(SpatialKind):
         return found
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw the targets of each kind that follows the image."""
         for name, kind in self.kinds.items():
             if isinstance(kind, SpatialKind):
                 kind.draw(drawing, target[name], names)

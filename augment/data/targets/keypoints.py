@@ -42,7 +42,6 @@ class Keypoints(SpatialKind):
     flip_pairs: FlipPairs = field(default=(), compare=False)
 
     def load(self, target: Target) -> NDArray[np.float32]:
-        """Return the points as an array."""
         return np.array(target, np.float32)
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Tensor:
@@ -52,7 +51,6 @@ class Keypoints(SpatialKind):
         return to_device({"points": moved}, motion.device)["points"]
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw the points with their names."""
         drawing.points(np.asarray(target), self.flip_pairs or (), names)
 
     def given(self, targets: Any, count: int) -> list[Any]:
@@ -76,7 +74,6 @@ class Keypoints(SpatialKind):
         return f"{visible} of {len(names) or len(target)} points"
 
     def blank(self, names: int) -> Target:
-        """Return points that are not labeled."""
         return ((0.0, 0.0, 0.0),) * names
 
 

@@ -112,7 +112,6 @@ _KINDS: dict[str, Kind] = {}
 
 
 def register(kind: K) -> K:
-    """Register a kind under its task."""
     _KINDS[kind.task] = kind
     return kind
 

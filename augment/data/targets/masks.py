@@ -48,7 +48,6 @@ class MaskFile:
 
     @property
     def name(self) -> str:
-        """The path."""
         return str(self.path)
 
     def __str__(self) -> str:
@@ -140,7 +139,6 @@ class MaskRuns:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes."""
         return self.starts.nbytes + self.labels.nbytes
 
     @property
@@ -156,11 +154,9 @@ class Masks(SpatialKind):
     pastes = True
 
     def stored(self, target: StoredMask) -> StoredMask:
-        """Return the mask."""
         return target
 
     def load(self, target: Target) -> MaskRuns:
-        """Return the labels."""
         return MaskRuns.of(target.read(), target.name)
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Tensor:
@@ -173,7 +169,6 @@ class Masks(SpatialKind):
         return joined.index_add_(0, to_device({"": images}, motion.device)[""], labels - rules.fill_label)
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw the areas of the classes."""
         drawing.mask(np.asarray(target), names, ignore=IGNORE)
 
     def given(self, targets: Any, count: int) -> list[Any]:
@@ -235,10 +230,8 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
     """
     for runs, size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
         if runs.size != tuple(size) and runs.size != (1, 1):
-            raise UserError(
-                f"{runs.name}: the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x "
-                f"{size[1]}. Use masks of the same size as their images."
-            )
+            what = f"the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x {size[1]}"
+            raise UserError(f"{runs.name}: {what}. Use masks of the same size as their images.")
     count, (height, width) = len(loaded), motion.size
     if motion.device.type == "cpu":  # one by one: data in the processor's cache is ten times faster
         shown = np.empty((count, height, width), np.uint8)

@@ -36,7 +36,6 @@ class LabelSets(Rows):
         return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
 
     def present(self, target: Target) -> Sequence[int]:
-        """Return the labels."""
         return [index for index, has in enumerate(target) if has]
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:

@@ -23,11 +23,9 @@ class Rows(Kind):
         return torch.tensor(targets, dtype=torch.float32)
 
     def shares(self, targets: Tensor, names: int) -> Tensor:
-        """Return the rows."""
         return targets
 
     def blank(self, names: int) -> Target:
-        """Return zeros."""
         return (0.0,) * names
 
 
@@ -54,7 +52,6 @@ class Numbers(Rows):
         return names or unnamed, targets
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the numbers."""
         return ", ".join(f"{value:.4g}" for value in target)
 
 

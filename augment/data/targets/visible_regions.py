@@ -124,5 +124,4 @@ def overlap(boxes: Array, others: Array) -> Array:
 
 
 def areas(boxes: Array) -> Array:
-    """Return the areas of boxes, (..., 4)."""
     return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))

@@ -21,7 +21,7 @@ _PADDINGS = ("reflect_101", "constant", "replicate")
     )
 )
 def resize(source: "GraphImage", size: Size, side: str) -> Any:
-    """Resize the image to the output size, with or without its aspect ratio."""
+    """Resize the image to the output size. Ignore its aspect ratio, cut, or pad."""
     if side == "long":
         return source.letterbox(size, "constant", 0)
     image = source.decode()
@@ -91,5 +91,5 @@ def center_crop(source: "GraphImage", size: Size, scale: float) -> Any:
 
 @crop(border=Choice(default="constant", options=_PADDINGS, doc="fill of the rest of the output"), fill=FILL)
 def letterbox(source: "GraphImage", size: Size, border: str, fill: int) -> Any:
-    """Shrink or enlarge the whole image to fit into the output, center it and pad the rest."""
+    """Resize the whole image to fit into the output, center it and pad the rest."""
     return source.letterbox(size, border, fill)

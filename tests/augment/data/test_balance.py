@@ -112,7 +112,7 @@ def test_the_effect_of_balancing_is_described() -> None:
     )
     for data in (UNEQUAL, replace(UNEQUAL, task="a plugin's")):
         assert describe_balance(balanced(data, "weights", 0), "weights") == (
-            "balance: weights in the training loss are from 0.714 (class ant) to 1.67 (class bee); "
+            "balance: weights in the training loss are from 0.714 (class ant) to 1.67 (class bee). "
             "Validation is not weighted"
         )
 

@@ -53,7 +53,7 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
         (({"size": "${x}"},), "aug.size: ${x}: Interpolation key 'x' not found."),
         (("imagenette", "+aug=strong"), "aug is chosen twice: imagenette and strong."),
         (("imagenette", "size"), "'size' is not an override."),
-        ((3,), "recipe: 3 is not allowed. Allowed: the name of a file of conf/aug, the path to a YAML file, or a "),
+        ((3,), "recipe: 3 is not allowed. Pass the name of a file of conf/aug, the path to a YAML file, or a "),
         (({"train": {"flip": {"p": np.float32(1)}}},), "aug.train.flip.p: Value 'float32' is not a supported"),
         (({"defaults": ["nune"]},), "aug: unknown name 'nune'. Did you mean 'none'?"),
     ],
@@ -87,8 +87,8 @@ def test_recipes_that_are_not_allowed(
         ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: auto, cpu, cuda, cuda:N."),
         (
             {"data": [1]},
-            "data: list is not allowed. Allowed: the name of a source, as in data='folder', root=DIR; a Dataset of "
-            "your own is data='own', train=DATASET.",
+            "data: list is not allowed. Pass the name of a source, such as data='folder', root=DIR. For a Dataset, use "
+            "data='own', train=DATASET.",
         ),
     ],
 )

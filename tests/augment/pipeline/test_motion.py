@@ -225,7 +225,7 @@ def test_an_op_that_moves_pixels_without_a_rule_is_refused() -> None:
 
 def test_a_mask_of_another_size_is_named() -> None:
     transform = Transform(load_recipe({"size": SIZE}), device="cpu")
-    with pytest.raises(UserError, match=r"targets\[1\]: the mask has 9 x 8 pixels, the image 8 x 8"):
+    with pytest.raises(UserError, match=r"targets\[1\]: the mask has 9 x 8 pixels, but the image has 8 x 8"):
         transform([np.zeros((8, 8, 3), np.uint8)] * 2, [np.zeros((8, 8), np.uint8), np.zeros((9, 8), np.uint8)])
 
 

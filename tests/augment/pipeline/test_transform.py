@@ -100,7 +100,7 @@ def test_half(device: torch.device) -> None:
         ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Channels come last: image.permute"),
         ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM variant that DALI does not decode (levels from 0 to 1023)."),
         ([encoded(ALIKE[0, ..., 0] * 1.0, "TIFF")], "images[0] is a float TIFF from 79 to 172. Scale it"),
-        ([encoded(ALIKE[0], "GIF")], "images[0] is not an image that DALI decodes; allowed: JPEG, PNG,"),
+        ([encoded(ALIKE[0], "GIF")], "images[0] is not an image that DALI decodes. Allowed: JPEG, PNG,"),
     ],
 )  # fmt: skip
 def test_images_that_are_not_allowed(images: Any, message: str) -> None:

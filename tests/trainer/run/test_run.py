@@ -134,7 +134,7 @@ def test_balance_reaches_the_loss_or_the_loader(photo_root: Path, tmp_path: Path
     learner, said = prepare("oversample")
     assert learner.loss_function == ClassLoss()
     assert sorted(i for batch in learner.train_loader for i in batch.indices.tolist()) == [0, 1, 2, 3]
-    assert "balance: 3 training images make 4 samples an epoch" in said
+    assert "balance: 3 training images, 4 samples per epoch" in said
     assert "filelist: 3 + 2 images, 2 classes" in said
 
 
