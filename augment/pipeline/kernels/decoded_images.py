@@ -35,7 +35,7 @@ class Direct:
         self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # of the sides of images
 
     @staticmethod
-    def knows(plan: Plan, placement: Placement) -> bool:
+    def supports(plan: Plan, placement: Placement) -> bool:
         """Return whether the kernels do all that a plan does, and run here."""
         program = Program(plan)
         known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= LARGEST

@@ -169,7 +169,9 @@ def test_items_that_begin_to_fail_during_training_are_replaced(
     said = [record.message for record in caplog.records if "replaces it" in record.message]
     assert len(said) == 2
     assert all("fails: data.train=mine.train: item" in text and "OSError: the server is gone" in text for text in said)
-    with pytest.raises(UserError, match=r"^data\.max_bad=1: 2 images became unreadable during training, last mine\.train"):
+    with pytest.raises(
+        UserError, match=r"^data\.max_bad=1: 2 images became unreadable during training, last mine\.train"
+    ):
         epochs(replace(split, max_bad=1), "1 4")
     with pytest.raises(UserError, match=r"^data\.train=mine\.train: item [14]: OSError: the server is gone") as caught:
         epochs(replace(split, max_bad=0), "1 4")
