@@ -126,7 +126,7 @@ def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, 
         lambda: Transform(recipe, device="cpu"),
         lambda: first_batch(recipe, "train", stored, torch.device("cpu")),
     ):
-        with pytest.raises(UserError, match=r"^aug\.train\.secret_noise: its random draws .* declares random=True"):
+        with pytest.raises(UserError, match=r"^aug\.train\.secret_noise: its random draws .* with random=True"):
             make()
 
 
