@@ -187,7 +187,7 @@ def make_loader(
     """
     from augment.cli.compose import with_data
     from augment.data.sources import LOADED, load_dataset
-    from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
+    from augment.pipeline.arguments import check_arguments, reject_misspelled, torch_device, warn_of_ranks
     from augment.pipeline.graph.decoding import Form
     from augment.pipeline.graph.device_placement import place
     from augment.pipeline.graph.sample_order import Order, RankShard
@@ -210,7 +210,7 @@ def make_loader(
     try:
         source = with_data(recipe, data, settings).source()
     except UserError:
-        refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
+        reject_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
     LOADED.clear()
     dataset = load_dataset(source, needs_val=False)

@@ -1,4 +1,4 @@
-"""Check the arguments of `augment.make_loader` and `augment.Transform`."""
+"""Checks of the arguments of `augment.make_loader` and `augment.Transform`."""
 
 import logging
 import os
@@ -30,47 +30,42 @@ _ARGUMENTS: dict[str, Param[Any]] = {
     "world_size": Count(within=(1, 10**6), doc=""),
 }
 
-# Arguments of PyTorch's DataLoader, and those in their place.
+# Arguments of PyTorch's DataLoader, and the arguments that replace them here.
 _OF_DATALOADERS = {"num_workers": "threads", "pin_memory": "device", "shuffle": "split"}
 
 
 def check_arguments(recipe: object, **arguments: object) -> None:
-    """Check a recipe, and other arguments by their names."""
+    """Check a recipe and other arguments, which are given by name."""
     if not hasattr(recipe, "aug"):
-        raise UserError(f"recipe: {recipe!r:.80} is not allowed. Allowed: what augment.load_recipe returns.")
+        raise UserError(f"recipe: {recipe!r:.80} is not a recipe. Pass the result of augment.load_recipe.")
     for name, value in arguments.items():
         _ARGUMENTS[name].parse(value, name)
 
 
-def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
-    """Refuse names that no source has as settings, and that mean an argument of the function that takes both."""
+def reject_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
+    """Reject a name that is not a source's setting, and is closer to an argument than to any setting."""
     params = [param for source in SOURCES.values() for param in settings(source).items()]
     names, aliases = {name for name, _ in params}, {alias for _, param in params for alias in param.aliases}
     for name in given:
-        meant = nearest(name, [*arguments, *_OF_DATALOADERS])
+        nearest_argument = nearest(name, [*arguments, *_OF_DATALOADERS])
         nearest_of_all = nearest(name, [*names, *arguments, *_OF_DATALOADERS])
-        if meant and meant == nearest_of_all and name not in names | aliases:
+        if nearest_argument and nearest_argument == nearest_of_all and name not in names | aliases:
             raise UserError(f"{name}: unknown argument.{suggest(name, arguments, _OF_DATALOADERS)}")
 
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
-    """Warn if processes that train together would all read the same images, or (no world_size) draw the same."""
+    """Warn if all processes of a distributed run would read the same images, or (no world_size) draw the same."""
     own, ranks = int(os.environ.get("RANK") or 0) if launched() > 1 else 0, launched()
     if dist.is_available() and dist.is_initialized():
         own, ranks = dist.get_rank(), dist.get_world_size()
     if world_size == 1 < ranks:
-        logger.warning("world_size=1: each of the %d processes reads all images; rank and world_size share them", ranks)
+        logger.warning("world_size=1: each of the %d processes reads all images. Pass rank and world_size.", ranks)
     elif world_size is None and rank == 0 < own:
-        logger.warning(
-            "rank=0, but this is rank %d of %d: all draw the same, unless each is given its rank", own, ranks
-        )
+        logger.warning("rank=0, but this is rank %d of %d, so all draw the same. Pass each its own rank.", own, ranks)
 
 
 def torch_device(name: torch.device | str) -> torch.device:
-    """Return the device of that name; "cuda" is the GPU that is PyTorch's current one now, in this thread.
-
-    "auto" is that GPU, or the CPU if PyTorch sees none.
-    """
+    """Return the device of a name. "cuda" is PyTorch's current GPU, and "auto" is that GPU or, without one, the CPU."""
     if str(name) == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
@@ -79,11 +74,12 @@ def torch_device(name: torch.device | str) -> torch.device:
         raise UserError(f"device: {str(name)!r} is not allowed.{near} Allowed: auto, cpu, cuda, cuda:N.")
     device, seen = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= seen:
-        count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
-        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: auto, cpu{''.join(gpus)}.")
+        count = amount(seen, "GPU") if seen else "no GPU"
+        allowed = ["auto", "cpu", *(f"cuda:{number}" for number in range(seen))]
+        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: {', '.join(allowed)}.")
     if device.type == "cuda" and not backend.RestrictPinnedMemUsage():  # type: ignore[attr-defined]
         logger.warning(
-            "small images can arrive wrong on a busy GPU, as DALI was used before augment was imported, or "
-            "DALI_RESTRICT_PINNED_MEM=0; import augment first (docs/reliability.md)"
+            "small images can be corrupted on a busy GPU, because DALI was used before augment was imported, or "
+            "DALI_RESTRICT_PINNED_MEM=0. Import augment first (docs/reliability.md)."
         )
     return torch.device("cuda", torch.cuda.current_device()) if str(name) == "cuda" else device

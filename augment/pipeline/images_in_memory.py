@@ -1,4 +1,4 @@
-"""Images and targets in memory, as people hand them to a transform and as DALI is fed them."""
+"""Checks of the images and targets that a user passes to a transform, and their form for DALI."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,22 +30,22 @@ _ALLOWED = (
     "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
     "list of bytes"
 )
-_IN_A_LIST = " A single image comes in a list."
+_IN_A_LIST = " Pass a single image in a list."
 
 
 @dataclass(frozen=True)
 class Images:
     """A batch of images in memory."""
 
-    kind: Literal["encoded", "cpu", "gpu"]  # encoded, or decoded on the CPU or the GPU
+    kind: Literal["encoded", "cpu", "gpu"]  # "cpu" and "gpu" are decoded images on that device
     data: Any  # in the form that DALI's external_source takes
-    turned: str = ""  # the first Pillow image that its EXIF block has turned upright
+    turned: str = ""  # the first Pillow image that was turned upright
 
     def __len__(self) -> int:
         return len(self.data)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return height and width of each image, (N, 2)."""
+        """Return the height and width of each image, (N, 2)."""
         if self.kind == "encoded":
             return np.array([_header(data, number)[0] for number, data in enumerate(self.data)])
         if isinstance(self.data, list):
@@ -53,10 +53,10 @@ class Images:
         return np.tile(self.data.shape[1:3], (len(self), 1))
 
     def orientations(self) -> NDArray[np.int64]:
-        """Return the EXIF orientation of each image, (N,); 1 for decoded ones.
+        """Return the EXIF orientation of each image, (N,). It is 1 for decoded images.
 
         Raises:
-            UserError: one was turned, so it is not known whether targets are of its pixels before or after that.
+            UserError: a Pillow image was turned upright, so its targets could belong to either orientation.
         """
         if self.turned:
             raise UserError(f"{self.turned} is {TURNED}")
@@ -66,7 +66,7 @@ class Images:
 
 
 def read_images(given: Any, device: torch.device) -> Images:
-    """Check images in memory, as `Transform.__call__` takes them, that will be transformed on a device."""
+    """Check images as `Transform.__call__` takes them, for a transform on a device."""
     if isinstance(given, Tensor | np.ndarray):
         _check(given, 4, "images")
         return Images(_kind(given, device, "images"), _plain(given))
@@ -74,12 +74,13 @@ def read_images(given: Any, device: torch.device) -> Images:
         hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
         raise UserError(f"images: {type(given).__name__} is not allowed.{hint} Allowed: {_ALLOWED}.")
     if not given:
-        raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
+        raise UserError("images: the list is empty. Pass at least one image.")
     if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
         decoder = Decoder()
         for number, image in enumerate(given):
-            # DALI decodes some of these wrongly, without an error, and crashes at others.
-            if fault := decoder.find_fault(image) if is_rare(image) else find_fault_of_header(image)[0]:
+            # DALI decodes some rare formats wrongly without an error, and crashes on others.
+            fault = decoder.find_fault(image) if is_rare(image) else find_fault_of_header(image)[0]
+            if fault:
                 raise UserError(f"images[{number}] {fault}.")
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
     images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
@@ -87,42 +88,47 @@ def read_images(given: Any, device: torch.device) -> Images:
         _check(image, 3, f"images[{number}]")
     kinds = {_kind(image, device, f"images[{number}]") for number, image in enumerate(images)}
     if len(kinds) > 1:
-        raise UserError("images: some on the CPU and some on the GPU. Allowed: all on one of them.")
+        raise UserError("images: some are on the CPU and some on the GPU. Move all to the same device.")
     turned = (f"images[{number}]" for number, image in enumerate(given) if is_turned(image))
     return Images(kinds.pop(), [_plain(image) for image in images], next(turned, ""))
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
-    """Return the targets that `Transform.__call__` takes of a batch as a tensor on a device, None if there are none.
+    """Check targets of whole images, and return them as a tensor on a device. Return None if there are none.
 
-    They are those of `count` images and of so many classes, if that is known; `mixing` names the steps that mix them.
+    Args:
+        given: the targets, as `Transform.__call__` takes them.
+        count: number of images.
+        device: the device of the result.
+        mixing: the steps that mix targets, for messages. Empty: no step does.
+        classes: number of classes, if known.
     """
     if given is None:
         if mixing:
-            raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
+            raise UserError(f"targets are missing, but {mixing} mixes them. Call transform(images, targets).")
         return None
     allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
     try:
         found = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
+        raise UserError(f"targets cannot be converted to a tensor: {first_line(error)}. {allowed}") from error
     floats = found.is_floating_point()
     if found.shape[:1] != (count,) or found.ndim != (2 if floats else 1):
         dtype = str(found.dtype).removeprefix("torch.")
         raise UserError(f"targets: {tuple(found.shape)} {dtype} for {amount(count, 'image')}. {allowed}")
     if mixing and not floats:
         if classes is None:
-            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
-        # A look at a GPU would wait for it.
+            raise UserError(f"classes is missing, but {mixing} mixes class indices. Call Transform(..., classes=N).")
+        # Reading values from a GPU would wait for it.
         beyond = [t for t in found.tolist() if not 0 <= t < classes] if found.device.type == "cpu" else []
         if beyond:
-            raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {classes - 1}.")
+            raise UserError(f"targets: class {beyond[0]} does not exist. Allowed: 0 to {classes - 1}.")
     tensor = found.to(device, non_blocking=True)
     return tensor.float() if floats else tensor.long()
 
 
 def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKind | None:
-    """Return the kind of targets that are in the image, None for those of whole images, by their form."""
+    """Return the kind of targets in the image, by their form. Return None for targets of whole images."""
     if isinstance(targets, Mapping):
         return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
     listed = isinstance(targets, Sequence) and len(targets) > 0
@@ -131,17 +137,17 @@ def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKin
         return Boxes(flip_pairs=flip_pairs)
     try:
         shape, dtype = np.shape(one), getattr(one, "dtype", None) or np.asarray(one).dtype
-    except ValueError:  # rows of several lengths
+    except ValueError:  # rows have different lengths
         return None
     if len(shape) != (2 if listed else 3):
         return None
-    # Whole numbers in plain lists are points, too: no mask is two or three pixels wide.
+    # Plain lists of integers are also keypoints, because no mask is two or three pixels wide.
     points = "float" in str(dtype) or (isinstance(one, Sequence) and shape[-1] in (2, 3))
     return Keypoints(flip_pairs) if points else MASKS
 
 
 def plain_kind(targets: Any) -> Kind:
-    """Return the kind of targets of whole images: floats are labels or numbers."""
+    """Return the kind of targets of whole images. Floats are labels or regression targets."""
     return LABELS if torch.as_tensor(targets).is_floating_point() else CLASSES
 
 
@@ -155,7 +161,7 @@ def check_encoded(images: Images) -> None:
 
 
 def pixels_of(image: Any, number: int) -> NDArray[np.uint8]:
-    """Return the pixels of a decoded image in memory, (height, width, 3). `number` is its position, for messages."""
+    """Return the pixels of a decoded image, (height, width, 3). Messages name its position `number`."""
     if isinstance(image, Image.Image):
         return _pixels(image, number)
     _check(image, 3, f"images[{number}]")
@@ -164,7 +170,7 @@ def pixels_of(image: Any, number: int) -> NDArray[np.uint8]:
 
 
 def _check(image: Any, ndim: int, what: str) -> None:
-    """Check that an image, or a batch of them, is uint8 RGB with the channels last."""
+    """Check that an image or a batch of images is uint8 RGB with the channels last."""
     if not isinstance(image, Tensor | np.ndarray):
         raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} Allowed: {_ALLOWED}.")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
@@ -173,19 +179,20 @@ def _check(image: Any, ndim: int, what: str) -> None:
 
 
 def _hint_of_type(given: Any) -> str:
-    """Return what is probably to be done about what is no image."""
+    """Return the probable remedy for an object that is not an image."""
     if isinstance(given, str | Path):
-        return " The content of a file is read_bytes() of its Path."
-    return " All images are encoded, or none is." if isinstance(given, bytes) else ""
+        return " Read a file with Path(file).read_bytes()."
+    return " Encode all images or none." if isinstance(given, bytes) else ""
 
 
 def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
-    """Return what is probably to be done about an image, or a batch of them if `ndim` is 4, that is not allowed."""
-    whole, order = len(shape) == ndim, "images.permute(0, 2, 3, 1)" if ndim == 4 else "image.permute(1, 2, 0)"
+    """Return the probable remedy for a wrong image, or for a wrong batch if `ndim` is 4."""
+    whole = len(shape) == ndim
+    order = "images.permute(0, 2, 3, 1)" if ndim == 4 else "image.permute(1, 2, 0)"
     hints = {
-        " Leave out ToTensor and Normalize.": "float" in dtype,
-        f" Channels come last: {order}.": whole and shape[-3] == 3,
-        " Leave out the alpha channel: [..., :3].": whole and shape[-1] == 4,
+        " Remove ToTensor and Normalize.": "float" in dtype,
+        f" Move the channels last: {order}.": whole and shape[-3] == 3,
+        " Remove the alpha channel: [..., :3].": whole and shape[-1] == 4,
         _IN_A_LIST: ndim == 4 and len(shape) == 3 and shape[-1] == 3,
         " Gray images need three channels: np.stack([gray] * 3, -1).": len(shape) == ndim - 1,
     }
@@ -198,21 +205,21 @@ def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
         raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
     try:
         return np.asarray(to_rgb(image))
-    except DECODER_ERRORS as error:  # its file is damaged, or closed
+    except DECODER_ERRORS as error:  # its file is damaged or closed
         raise UserError(f"images[{number}]: cannot be decoded: {error or type(error).__name__}.") from error
 
 
 def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:
-    """Return where an image lies."""
+    """Return the kind of device that holds an image."""
     if not isinstance(image, Tensor) or image.device.type == "cpu":
         return "cpu"
     if image.device.type != device.type:
-        raise UserError(f"{what}: on {image.device}, and the transform runs on {device}. Allowed: images on {device}.")
+        raise UserError(f"{what}: on {image.device}, but the transform runs on {device}. Move the images to {device}.")
     return "gpu"
 
 
 def _plain(image: Any) -> Any:
-    """Return an image in one piece, on the CPU as a NumPy array."""
+    """Make an image contiguous. On the CPU, convert it to a NumPy array."""
     if isinstance(image, Tensor):
         image = image.detach().contiguous()
         return image if image.is_cuda else image.numpy()
@@ -220,7 +227,7 @@ def _plain(image: Any) -> Any:
 
 
 def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]:
-    """Return height and width of an encoded image, upright as its EXIF block says, and its orientation there."""
+    """Return the height and width of an encoded image after its EXIF turn, and its EXIF orientation."""
     try:
         with Image.open(BytesIO(data.tobytes())) as image:
             (width, height), orientation = upright_size(image), orientation_of(image)

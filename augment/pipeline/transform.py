@@ -1,4 +1,4 @@
-"""A recipe as a function of images in memory, for loops that read their images themselves."""
+"""A recipe as a function of images in memory, for training loops that read their own images."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -50,30 +50,30 @@ _IMAGES = "images"
 class Transform:
     """Applies a recipe to batches of images in memory.
 
-    The k-th call draws the same values whatever was called before, on every device and for every batch size: they are
-    a pure function of the seed, the split, the rank, the step, k and the image's position in the batch. Windows of
-    random crops have the distribution that DALI uses in a loader, but are drawn differently.
+    The parameters of a call are a pure function of the seed, the split, the rank, the step, the number of the call and
+    the image's position in the batch. Earlier calls, the device and the batch size do not change them. Random crop
+    windows have the same distribution as in a loader, but are drawn differently.
 
-    A worker process of a PyTorch DataLoader also draws by the seed that PyTorch gives it, a new one in each epoch
-    unless workers are persistent; a copy in any other process also draws by the process's name in `multiprocessing`.
+    A worker process of a PyTorch DataLoader also uses the seed that PyTorch gives it. PyTorch changes that seed in each
+    epoch unless workers are persistent. A copy in any other process also uses its process name in `multiprocessing`.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
         split: the split whose steps are applied, train or val.
-        device: where images are transformed and returned, "cuda" or "cpu"; "auto": on the GPU if there is one.
-        seed: the seed of the draws; None: that of the recipe.
+        device: the device that transforms and returns images, "cuda" or "cpu". "auto" uses a GPU if there is one.
+        seed: the seed of the draws. Default: the seed of the recipe.
         rank: the rank of this process among those that share a seed.
-        classes: number of classes, which a recipe that mixes samples needs if targets are class indices.
-        half: float16 in place of float32.
-        threads: CPU threads; None: one per core, at most 16.
-        frames: hand out the frames of images that come with targets, see `Batch`; always so with targets in the image.
-        flip_pairs: pairs of points that are left and right of each other, and change places in a mirrored image.
+        classes: number of classes. A recipe that mixes samples needs it if targets are class indices.
+        half: return float16 instead of float32.
+        threads: CPU threads. Default: one per core, at most 16.
+        frames: return frames with batches that have targets, see `Batch`. Targets in the image always add them.
+        flip_pairs: pairs of left and right keypoints, which change places in a mirrored image.
 
     Attributes:
-        position: number of the next call; set it to repeat a call or to resume.
+        position: number of the next call. Set it to repeat a call or to resume.
 
     Raises:
-        UserError: a device that is not available, or an op that cannot draw again in each call.
+        UserError: the device is not available, or the draws of an op cannot be repeated.
     """
 
     @public
@@ -105,10 +105,10 @@ class Transform:
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         if split == "train":
             warn_of_ranks(rank=rank)
-        self._graph("cpu", 1)  # to find at once what cannot be drawn
+        self._graph("cpu", 1)  # raises errors of the recipe now
 
     def __getstate__(self) -> dict[str, Any]:
-        # The process that unpickles it builds pipelines of its own, as a forked one does.
+        # Like a forked process, the process that unpickles it builds its own pipelines.
         return {**vars(self), "_process": 0, "_lock": None, "_graphs": {}, "_inherited": {}}
 
     @public
@@ -116,20 +116,20 @@ class Transform:
         """Transform a batch.
 
         Args:
-            images: a uint8 tensor or array, (N, height, width, 3) RGB; or a list of images, each a uint8 tensor or
-                array, (height, width, 3), or a PIL image; or a list of encoded images, as bytes. On a GPU, tensors may
-                lie on the CPU or on that GPU.
-            targets: (N,) class indices, or (N, K) float labels or numbers; or, in the image, masks, (N, height, width)
-                or a list of (height, width) integers; a list of dicts with boxes (K, 4) and labels (K,), and perhaps
-                others of torchvision's; or points, (N, P, 2) or (N, P, 3) floats, or lists of numbers. These are in
-                pixels of the images as they are stored. Several kinds are a dict of them, by any names.
+            images: a uint8 tensor or array, (N, height, width, 3) RGB; a list of uint8 tensors or arrays, (height,
+                width, 3), or PIL images; or a list of encoded images, as bytes. On a GPU, tensors may be on the CPU or
+                on that GPU.
+            targets: (N,) class indices, or (N, K) float labels or regression targets. Targets in the image are in
+                pixels of the stored images: masks, (N, height, width) or a list of (height, width) integers; a list of
+                dicts with boxes (K, 4), labels (K,) and optional torchvision keys; or keypoints, (N, P, 2) or
+                (N, P, 3) floats or lists of numbers. A dict combines several kinds under any names.
 
         Returns:
-            Without targets (N, 3, height, width) float32 or float16, normalized, in channels_last memory; a tuple of
-            them if the recipe makes several views. With targets a `Batch`, whose indices are positions in this batch.
+            Without targets (N, 3, height, width) float32 or float16, normalized, in channels_last memory. A recipe with
+            several views returns a tuple of them. With targets a `Batch`, whose indices are positions in this batch.
 
         Raises:
-            UserError: images or targets that are not as above, or missing targets.
+            UserError: images or targets are missing or not as above.
         """
         read = read_images(images, self._device)
         mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
@@ -141,7 +141,7 @@ class Transform:
             checked = kind.given(targets, len(read))
             if not self._form.frames:
                 self._form, self._graphs = replace(self._form, frames=True), {}
-        if self._process != os.getpid():  # in a fork, pipelines have no threads, and to free them would hang
+        if self._process != os.getpid():  # after a fork, pipelines have no threads, and freeing them would hang
             self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
         with self._lock:
             views, windows = self._run(read)
@@ -153,29 +153,29 @@ class Transform:
             return maker.make(views, checked, indices, (windows, read.orientations), epoch=0, start=call * CALL)
 
     def _maker(self, kind: Kind) -> BatchMaker:
-        """Return what makes batches with targets of a kind, and draws for them."""
-        made, which = self._graphs.get("maker"), (type(kind), vars(kind))  # all objects of a kind are equal
-        if made is None or made[0] != which:
+        """Return the maker of batches with this kind of targets."""
+        made, identity = self._graphs.get("maker"), (type(kind), vars(kind))
+        if made is None or made[0] != identity:
             drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": AheadOfCalls}
             mixer = Mixer(self.plan, kind, classes=self._classes or 0, **drawn) if self.plan.batch_stages else None
-            made = which, BatchMaker(self.plan, kind, frames=self._form.frames, mixer=mixer, **drawn)
+            made = identity, BatchMaker(self.plan, kind, frames=self._form.frames, mixer=mixer, **drawn)
             self._graphs["maker"] = made
         return made[1]
 
     def _stream(self) -> int:
-        """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
+        """Return the rank to draw by. A copy in another process gets a rank of its own."""
         worker = get_worker_info()
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
     def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the views of images and, with frames, their windows."""
+        """Return the views of the images and, with frames, their windows."""
         kind = "direct" if read.kind == "gpu" and isinstance(read.data, Tensor) and self._is_direct else read.kind
         graph = self._graph(kind, len(read))
         try:
             return graph.run(read, self.position)
         except BaseException as error:
-            # A pipeline that failed once cannot be used again, nor one that was fed a part of its inputs.
+            # A pipeline cannot be used again after a failure, or after it was fed only some of its inputs.
             del self._graphs[kind]
             if isinstance(error, RuntimeError):
                 refuse_in_op(error)
@@ -184,11 +184,11 @@ class Transform:
 
     @cached_property
     def _is_direct(self) -> bool:
-        """Whether a batch of decoded images of one size on the GPU needs no graph of DALI's."""
-        return Direct.knows(self.plan, self._placement)
+        """Whether kernels alone can transform decoded images of one size on the GPU."""
+        return Direct.supports(self.plan, self._placement)
 
     def _graph(self, kind: str, count: int) -> "_Graph | Direct":
-        """Return a graph for a kind of images and batches of this size, built if there is none."""
+        """Return a graph for a kind of images and at least `count` images. Build it if necessary."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
             samplers = [Sampler(own, self._seed, self._stream(), n) for n, own in enumerate(self.plan.per_view)]
@@ -201,9 +201,9 @@ class Transform:
 
 
 class _Graph(GraphSource):
-    """The DALI pipeline of a plan for one kind of `Images`, and what it is fed in each call, drawn by a sampler a view.
+    """The DALI pipeline of a plan for one kind of `Images`, which is fed new draws in each call.
 
-    Batches are not larger than `batch_size`.
+    There is a sampler for each view. A batch has at most `batch_size` images.
     """
 
     def __init__(
@@ -213,8 +213,8 @@ class _Graph(GraphSource):
         self.batch_size = batch_size
         self._samplers, self._form = samplers, form
         self._common = [0, *(own.in_common(plan) for own in plan.others)]
-        self._crops: dict[int, _FedImage] = {}  # of the views whose crop is their own
-        # Of the next call, as `_draw` returns it.
+        self._crops: dict[int, _FedImage] = {}  # of each view that has its own crop
+        # What `_draw` returned for the next call.
         self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
@@ -237,7 +237,10 @@ class _Graph(GraphSource):
         for view, image in self._crops.items():
             own = samplers[view].plan
             if own.crop.op.random and image.draw is None:
-                raise UserError(f"{own.path}.{own.crop.key}: draws by itself, which no call can repeat.")
+                raise UserError(
+                    f"{own.path}.{own.crop.key}: draws windows itself, so no call can be repeated. "
+                    "Draw with source.random_position."
+                )
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
         name = f"{view} {self._samplers[view].plan.crop.key}"
@@ -253,7 +256,7 @@ class _Graph(GraphSource):
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}")
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each view, (N, 3, height, width), with the draws of a call, and with frames its windows."""
+        """Return each view, (N, 3, height, width), with the draws of a call. With frames, also return its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
         where = (0, call * CALL, len(images))
@@ -264,14 +267,14 @@ class _Graph(GraphSource):
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
         for name, values in drawn[0].items():
-            with suppress(KeyError):  # an op need not use what is drawn for it: DALI leaves out such a source
+            with suppress(KeyError):  # DALI removes a source that an op does not use
                 self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
-        # While DALI works, the draws of the next call are made, which mostly has as many images.
+        # Draw for the next call while DALI works. That call usually has the same number of images.
         following = (0, (call + 1) * CALL, len(images))
         self._drawn = {following: self._draw(following)}
-        # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
+        # On the GPU, the batch is handed over on PyTorch's stream, so this thread does not wait for it.
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
         made, windows = outputs[: len(self._samplers)], outputs[len(self._samplers) :]
         if self.program is not None:
@@ -280,7 +283,7 @@ class _Graph(GraphSource):
         return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 
     def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
-        """Return what the stages of all views are fed, by the names of their sources, and the programs of the views."""
+        """Return the values of all views' stages, by the names of their sources, and the programs of the views."""
         fed = {
             _source(view, number, name): values
             for view in range(len(self._samplers))
@@ -290,14 +293,14 @@ class _Graph(GraphSource):
         return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
     def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
-        """Return what the stages of a view are fed that it does not have in common with the first view."""
+        """Return the values of a view's stages, without the stages that the view shares with the first view."""
         sampler = self._samplers[view]
         plan, draws, found = sampler.plan, sampler.draw(*where), []
         stages = plan.image_stages[max(0, self._common[view] - 1) :] if self.program is None else self.program.before
         for stage in stages:
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
-                # DALI's generators start from seven words of the first row, and give each sample a stream of its own.
+                # DALI's generators start from seven words of the first row. Each sample gets a stream of its own.
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (*where[:2], 1), 7)
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             found.append(values)
@@ -305,18 +308,18 @@ class _Graph(GraphSource):
 
 
 def _source(view: int, stage: int, name: str) -> str:
-    """Return the name of the source of some values of a stage of a view."""
+    """Name the source of a stage's values."""
     return f"{view} {stage} {name}"
 
 
 class _FedImage(GraphImage):
-    """What a crop op asks of the graph, with windows that are drawn outside of it."""
+    """A `GraphImage` whose random windows are drawn outside the graph."""
 
     def __init__(self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool) -> None:
         super().__init__(stored, placement, seed=0, raw=raw, frames=frames)
-        self.name = name  # of the external source that feeds what is drawn
-        self.columns = 2  # number of values in [0, 1) that are drawn for each image
-        # Turns these, (N, columns), and the sizes of the images into what is fed; None: the crop draws nothing.
+        self.name = name  # of the external source for the drawn values
+        self.columns = 2  # number of values in [0, 1) to draw for each image
+        # Converts the drawn values, (N, columns), and the image sizes to the fed values. None: the crop draws nothing.
         self.draw: Callable[[Array, Any], Array] | None = None
 
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
@@ -326,7 +329,7 @@ class _FedImage(GraphImage):
         return self.resize(self.decode(), size, (window[:2], window[2:]))
 
     def random_position(self) -> Node:
-        # As float32 the largest numbers would be rounded to 1.
+        # The largest numbers must not round up to 1 as float32.
         self.draw = lambda uniform, sizes: np.minimum(uniform, 1 - 2**-24)
         return self._source()
 

@@ -1,1 +1,1 @@
-"""Where pixels move: motion of points and masks, crop windows, remaps, and mixed samples."""
+"""Geometry of batches: crop windows, motion of targets, remaps and mixed samples."""

@@ -1,4 +1,4 @@
-"""Make batches of what a graph hands out: let targets in the image follow its pixels, mix samples, tell frames."""
+"""Makes batches from a pipeline's outputs: targets follow the pixels, samples are mixed, and frames are added."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,17 +26,17 @@ class BatchMaker:
     """Makes the batches of a plan.
 
     Args:
-        plan: what was done to the images.
-        kind: the kind of their targets.
+        plan: the plan.
+        kind: the kind of the targets.
         seed: the seed of the draws.
         rank: the rank of the draws.
-        frames: whether to tell frames; always so with targets in the image.
-        mixer: mixes samples; None: none are mixed.
-        ahead: draws the motions of several batches at once.
-        names: the names of the classes or points, for messages.
+        frames: whether to add frames. Batches with targets in the image always have them.
+        mixer: mixes samples. None: the plan has no batch stages.
+        ahead: the class that draws the motions of several batches at once.
+        names: the names of the classes or keypoints, for messages.
 
     Raises:
-        UserError: targets in the image cannot follow a step, or it is not known how a mirrored image changes them.
+        UserError: targets in the image cannot follow a step, or mirrored keypoints have no `flip_pairs`.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class BatchMaker:
 
         Args:
             views: the images of each view, (N, 3, height, width).
-            targets: (N, ...) of whole images; or what `SpatialKind.load` returned, N of them.
+            targets: targets of whole images, (N, ...), or N results of `SpatialKind.load`.
             indices: (N,) int64.
-            shown: with frames: the window of each view, (N, 6) on the CPU, see `GraphImage`; and what returns the
-                orientations of EXIF, (N,).
-            epoch: the epoch by which its samples are drawn.
-            start: position of its first sample in the epoch.
+            shown: with frames: the window of each view, (N, 6) on the CPU, see `GraphImage`, and a function that
+                returns the EXIF orientations, (N,).
+            epoch: the epoch of the draws.
+            start: the position of the first sample in the epoch.
             share: see `Batch`.
         """
         motions, followed = list[BatchMotion](), [targets] * len(views)
@@ -93,17 +93,17 @@ class BatchMaker:
         return Batch(views[0], followed[0], indices, tuple(views), share, first, frames, of_views)
 
 
-_PART = 16  # targets that a thread reads at a time
+_PART = 16  # number of targets that a thread reads at a time
 
 
 class TargetReader:
-    """Reads the targets of coming batches in threads, such as masks in files, while the batches before are used.
+    """Reads the targets of coming batches, such as mask files, in threads.
 
-    What was read is kept, as decoding a PNG in Python holds up all threads; but not masks of a user's own code, which
-    may change.
+    Results are kept, because decoding a PNG in Python blocks all threads. Masks from a user's code are not kept,
+    because they may change.
 
     Attributes:
-        reads: whether files are read, so that it helps to announce them.
+        reads: whether targets are in files, so that announcing them saves time.
     """
 
     def __init__(self, split: Split, threads: int) -> None:
@@ -112,32 +112,33 @@ class TargetReader:
         self.reads = any(self._kind.stored(target) is not None for target in split.targets)
         self._coming: dict[int, Future[dict[int, Any]]] = {}
         self._kept: dict[int, Any] = {}
-        self._room = 2**30  # bytes of arrays of targets: 100,000 masks of a megapixel with few objects
+        self._room = 2**30  # bytes left for results, enough for 100,000 one-megapixel masks with few objects
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
 
     def announce(self, indices: NDArray[np.integer[Any]]) -> None:
-        """Begin to read the targets of a coming batch."""
+        """Start to read the targets of a coming batch."""
         if self._pool is not None:
-            new = [i for i in dict.fromkeys(indices.tolist()) if i not in self._coming and i not in self._kept]
+            wanted = dict.fromkeys(indices.tolist())
+            new = [index for index in wanted if index not in self._coming and index not in self._kept]
             for start in range(0, len(new), _PART):
                 part = new[start : start + _PART]
                 self._coming.update(dict.fromkeys(part, self._pool.submit(self._load, part)))
 
     def take(self, indices: Sequence[int]) -> list[Any]:
-        """Return what `SpatialKind.load` does for the targets of a batch."""
+        """Return the results of `SpatialKind.load` for a batch."""
         coming = {index: self._coming.pop(index, None) for index in indices}
         found = self._load([i for i, future in coming.items() if future is None and i not in self._kept])
         found |= {index: future.result()[index] for index, future in coming.items() if future is not None}
         return [found[index] if index in found else self._kept[index] for index in indices]
 
     def forget(self) -> None:
-        """Forget what was announced for a pass that is over."""
+        """Cancel the reads that were announced for a pass that has ended."""
         for future in self._coming.values():
             future.cancel()
         self._coming.clear()
 
     def _load(self, indices: Sequence[int]) -> dict[int, Any]:
-        """Return the targets of some samples of a batch; an UnreadableImageError names one that cannot be read."""
+        """Read targets. An unreadable target raises an UnreadableImageError that names its image."""
         found = {}
         for index in indices:
             target = self._split.targets[index]

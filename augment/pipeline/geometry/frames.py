@@ -1,11 +1,10 @@
-"""Windows of random crops; and frames: where each pixel of a stored image lies in what the model gets, as matrices.
+"""Random crop windows, and frames: the matrices from pixels of stored images to pixels of the model's input.
 
-    frame = geometry . resize of the crop's window . turn by the EXIF orientation          (N, 3, 3) float64
+    frame = geometry . resize of the crop window . turn by the EXIF orientation          (N, 3, 3) float64
 
-A frame maps (x, y, 1) of the image as it is stored, before its EXIF block turns it, to (x, y, w) of the output, which
-after a perspective is yet to be divided by w. Pixel centers are at integers: an image's edges lie at -0.5 and at its
-width - 0.5.
-What moves pixels by other means than a matrix, as remaps do, is not in it; `op.moves` names these ops.
+A frame maps (x, y, 1) of the stored image, before its EXIF turn, to (x, y, w) of the output. After a perspective,
+divide x and y by w. Pixel centers are at integers, so the edges of an image are at -0.5 and at its width - 0.5.
+Frames leave out motion that is not a matrix, such as remaps. `op.moves` is true for such ops.
 """
 
 from collections.abc import Sequence
@@ -24,62 +23,64 @@ from augment.support.errors import UserError
 
 _ATTEMPTS = 10
 
-# Numbers in [0, 1) that a window takes: area and aspect ratio of each attempt, and its position.
+# Numbers in [0, 1) per window: the area and the aspect ratio of each attempt, and the position.
 COLUMNS = 2 * _ATTEMPTS + 2
 
 
 def random_windows(uniform: Array, sizes: NDArray[np.int64], area_range: Interval, aspect_range: Interval) -> Array:
-    """Turn numbers in [0, 1) into windows of random area, aspect ratio and position.
+    """Convert uniform numbers to windows of random area, aspect ratio and position, like DALI.
 
-    As DALI does it: the area is uniform in its range, the aspect ratio uniform on a logarithmic scale. The first of ten
-    windows that fits into the image and keeps the range of aspect ratios is taken. If none does, or the image is too
-    wide or too tall for any window of the smallest area, the largest window of an allowed aspect ratio is taken; after
-    ten attempts it is shrunk to the largest area. The position is uniform over whole pixels.
+    The area is uniform, the aspect ratio is uniform on a logarithmic scale, and the position is uniform over whole
+    pixels. The first of ten windows that fits into the image is used. If none fits, or if the image is too wide or too
+    tall for the smallest area, the largest window with an allowed aspect ratio is used. After ten attempts, that window
+    is shrunk to the largest area.
 
     Args:
-        uniform: (N, COLUMNS).
+        uniform: numbers in [0, 1), (N, COLUMNS).
         sizes: height and width of each image, (N, 2).
-        area_range: area of the window over that of the image.
-        aspect_range: width of the window over its height.
+        area_range: area of the window, relative to the image.
+        aspect_range: width of the window, relative to its height.
 
     Returns:
         Start and end, (y, x) in pixels, (N, 4).
     """
     height, width = sizes.T.astype(np.float64)
-    (smallest, largest), (narrowest, widest) = (np.multiply.outer(area_range, height * width), aspect_range)
+    smallest, largest = np.multiply.outer(area_range, height * width)
+    narrowest, widest = aspect_range
     most_w, most_h = (np.maximum(np.floor(limit), 1) for limit in (height * widest, width / narrowest))
     possible = (height * most_w >= smallest) & (width * most_h >= smallest)
     window_h, window_w = np.minimum(height, most_h), np.minimum(width, most_w)
     shrink = np.where(possible, np.sqrt(np.minimum(1, largest / (window_h * window_w))), 1)
     window_h, window_w = (np.maximum(np.floor(side * shrink), 1) for side in (window_h, window_w))
-    rows = np.flatnonzero(possible)  # that have no window yet
+    rows = np.flatnonzero(possible)  # the images that have no window yet
     for attempt in range(_ATTEMPTS):
         area = smallest[rows] + (largest - smallest)[rows] * uniform[rows, attempt]
         aspect = narrowest * (widest / narrowest) ** uniform[rows, _ATTEMPTS + attempt]
         h, w = (np.maximum(np.rint(np.sqrt(square)), 1) for square in (area / aspect, area * aspect))
-        # Rounded to whole pixels, the window of a small image may leave the range.
+        # Rounding to whole pixels can move the window of a small image out of the range.
         fits = (h <= height[rows]) & (w <= width[rows]) & (w / h >= narrowest) & (w / h <= widest)
-        window_h[rows[fits]], window_w[rows[fits]], rows = h[fits], w[fits], rows[~fits]
+        window_h[rows[fits]], window_w[rows[fits]] = h[fits], w[fits]
+        rows = rows[~fits]
     top = np.floor(uniform[:, -2] * (height - window_h + 1))
     left = np.floor(uniform[:, -1] * (width - window_w + 1))
     return np.stack([top, left, top + window_h, left + window_w], axis=1)
 
 
 def resizes(windows: Array, size: Size) -> Array:
-    """Return the matrices that map windows, (N, 6) as of `GraphImage`, to a size, in pixels, (N, 3, 3)."""
+    """Return the matrices, (N, 3, 3), that resize windows, (N, 6) as in `GraphImage`, to a size in pixels."""
     start, end = windows[:, 2:4], windows[:, 4:6]
     scale = np.array(size) / (end - start)
     matrix = np.tile(np.eye(3), (len(windows), 1, 1))
-    for axis, column in ((0, 1), (1, 0)):  # windows hold y first
+    for axis, column in ((0, 1), (1, 0)):  # windows store y first
         matrix[:, axis, axis] = scale[:, column]
         matrix[:, axis, 2] = (0.5 - start[:, column]) * scale[:, column] - 0.5
     return matrix
 
 
 def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
-    """Return the matrices that turn images as their EXIF orientations, (N,), say, from pixels to pixels, (N, 3, 3).
+    """Return the matrices, (N, 3, 3), from stored to upright pixels, by EXIF orientations, (N,).
 
-    `sides` are height and width of the upright images, (N, 2).
+    `sides` are the height and width of the upright images, (N, 2).
     """
     swapped = orientations >= SIDEWAYS
     matrix = np.tile(np.eye(3), (len(orientations), 1, 1))
@@ -92,14 +93,14 @@ def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
 
 
 class Orientations:
-    """The EXIF orientations of images, each read when it is first asked for."""
+    """The EXIF orientations of images. Each is read at its first use."""
 
     def __init__(self, files: Sequence[ImageRef]) -> None:
         self._files = files
         self._known = np.zeros(len(files), np.int64)  # 0: not read yet
 
     def of(self, index: Tensor) -> NDArray[np.int64]:
-        """Return the orientations, (N,), 1 to 8, of the images of an index, (N, 1) on the CPU."""
+        """Return the orientations, (N,), 1 to 8, of the images at the indices, (N, 1) on the CPU."""
         indices = index.flatten().numpy()
         for number in set(indices[self._known[indices] == 0].tolist()):
             self._known[number] = 1

@@ -1,8 +1,8 @@
-"""Mix samples and targets with PyTorch, after the DALI graph: the batch stages of a plan.
+"""Mixes samples and targets in PyTorch after the DALI graph: the batch stages of a plan.
 
-On a GPU, all threads wait for each other where they launch work, so little is launched for a batch: what is drawn is
-copied for many batches at once, and one kernel runs mixup and cutmix, one after the other, and mixes the targets. With
-other ops, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
+On a GPU, threads that launch work wait for each other, so a batch launches little. Draws are copied for many batches at
+once. One kernel runs all mixup and cutmix stages and mixes the targets. For other ops, PyTorch's operators run. Samples
+that a stage skips then get neutral values, if the op has some.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,13 +27,22 @@ from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
-_Made = tuple[Values, bool]  # the parts that an op makes, see `Parts.mixed`, and whether it blends
+_Made = tuple[Values, bool]  # the parts that an op makes, see `Parts.mixed`, and whether the op blends
 
 
 class Mixer:
-    """Mixes each sample of a batch with those that follow it, as the batch stages of a plan say.
+    """Mixes each sample of a batch with the following samples, by the batch stages of a plan.
 
-    The values of several batches are drawn at once, as `ahead` does.
+    Args:
+        plan: the plan.
+        kind: the kind of the targets.
+        seed: the seed of the draws.
+        rank: the rank of the draws.
+        classes: number of classes.
+        ahead: the class that draws for several batches at once.
+
+    Raises:
+        UserError: targets in the image cannot follow an op.
     """
 
     def __init__(
@@ -42,35 +51,45 @@ class Mixer:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._stages, self._kind, self._classes = plan.batch_stages, kind, classes
         if isinstance(kind, SpatialKind):
-            several = "ops with parts=..., as mixup" if kind.blends else "ops that paste, as cutmix and mosaic do"
-            for op, stage in ((_op(stage), stage) for stage in plan.batch_stages):
+            usable = "an op that pastes, such as cutmix or mosaic"
+            if kind.blends:
+                usable = "an op with parts=..., such as mixup"
+            for stage in plan.batch_stages:
+                op = _op(stage)
                 if not (kind.pastes and op.parts) or (op.blends and not kind.blends):
-                    place = f"{plan.path}.{stage.steps[0].key}"
+                    remedy = f"Use {usable}" if kind.pastes else "Remove this step"
                     raise UserError(
-                        f"{place}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
-                        f"Allowed: {several if kind.pastes else 'a recipe without it'}."
+                        f"{plan.path}.{stage.steps[0].key}: '{op.name}' mixes samples, which {kind.units} cannot "
+                        f"follow. {remedy}."
                     )
         self._ahead = ahead
         self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
-        # The values of batch stages, for each size of images, by the kernel or not; and what their parts are.
+        # The values of the batch stages, for each image size and with or without the kernel, and the parts they make.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
         self._made: dict[Size, Ahead[list[_Made]]] = {}
 
     def mix(self, images: Tensor, targets: Any, *, epoch: int, start: int) -> tuple[Tensor, Any]:
-        """Mix a batch, or one view of it, whose first sample is at `start` of an epoch.
+        """Mix a batch, or one view of it, whose first sample is at position `start` of an epoch.
 
-        Images are (N, 3, height, width), before and after, then in channels_last memory; targets, as the kind collates
-        them, become the share of each class, (N, classes) float32. Labels and numbers are mixed in the same shares,
-        (N, K). Those in the image stay as they are: they follow `parts`.
+        Args:
+            images: (N, 3, height, width).
+            targets: the targets as the kind collates them. Targets in the image do not change: they follow `parts`.
+            epoch: the epoch.
+            start: the position of the first sample in the epoch.
+
+        Returns:
+            The images in channels_last memory, and the targets: the share of each class, (N, classes) float32, or mixed
+            labels or regression targets, (N, K).
         """
         if isinstance(self._kind, SpatialKind):
             return self._mix(images, images.new_zeros((len(images), 1), dtype=torch.float32), epoch, start)[0], targets
         return self._mix(images, targets, epoch, start)
 
     def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
-        """Return which parts of the samples of a batch mixed images show, as far as ops say so."""
+        """Return the parts of samples that the mixed images of a batch show. Ops without `parts` are ignored."""
         ahead = self._made.setdefault(size, self._ahead(partial(self._draw_parts, size)))
-        (drawn, rows), parts = ahead.take(epoch, start, count), Parts.whole(count, size)
+        drawn, rows = ahead.take(epoch, start, count)
+        parts = Parts.whole(count, size)
         for made, blends in drawn:
             parts = parts.mixed(made[rows], blends=blends)
         return parts
@@ -92,18 +111,18 @@ class Mixer:
 
             return mix(images, targets, given[0]["records"], self._classes)
         own = targets if isinstance(self._kind, SpatialKind) else self._kind.shares(targets, self._classes)
-        # Rolled in the order of memory: CUDA returns rolled images plane by plane.
+        # Roll in the order of memory, because CUDA would return rolled images in another memory format.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         whole, count = own, len(own)
         for stage, values in zip(self._stages, given, strict=True):
             applied, op, both = values.pop("applied", None), _op(stage), (images, partners)
-            if op.writes:  # what it is given is needed again
+            if op.writes:  # the op may change its arguments, which are needed again
                 both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
             made = op.function(*both, **op.fixed(stage.steps[0].params), **values)
             shapes = [tuple(np.shape(one)) for one in made] if isinstance(made, tuple) else type(made).__name__
-            allowed = [tuple(images.shape), (count,)]
-            if shapes != allowed and shapes != [allowed[0], (count, *shapes[-1][1:2])]:
-                raise UserError(f"op '{op.name}' made {shapes}. Allowed: images and share, {allowed}.")
+            expected = [tuple(images.shape), (count,)]
+            if shapes != expected and shapes != [expected[0], (count, *shapes[-1][1:2])]:
+                raise UserError(f"op '{op.name}' returned {shapes}. Return images and share, {expected}.")
             mixed, share = made
             if share.ndim == 1:
                 shared = whole.roll(-1, 0).lerp(own, share[:, None])
@@ -117,9 +136,10 @@ class Mixer:
         return images.contiguous(memory_format=torch.channels_last), own
 
     def _draw(self, kind: tuple[Size, bool], device: torch.device, where: Where) -> list[_Values]:
-        """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values.
+        """Return the values of each batch stage, with a mask `applied` if its op has no neutral values.
 
-        Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.
+        `kind` is the size of the images, and whether the kernel mixes them. The kernel takes the `records` of all
+        stages.
         """
         draws, (size, by_kernel) = self._sampler.draw(*where), kind
         if by_kernel:
@@ -136,8 +156,9 @@ def _op(stage: Stage) -> BatchOp:
 
 
 def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
-    """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`; both have neutral values."""
-    op, (rows, own) = _op(stage), stage.packed(draws)
+    """Return the kernel's input for mixup or cutmix, (N, 6) float32, see `kernels.mix`. Both have neutral values."""
+    op = _op(stage)
+    rows, own = stage.packed(draws)
     values, count = stage_values(stage, own, size, neutral=True), len(stage.applied(draws))
     assert op.parts is not None
     left, top, right, bottom = op.parts(size=size, **values)[:, 1, :4].T
@@ -149,5 +170,5 @@ def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
 
 
 def kernel_runs(device: torch.device) -> bool:
-    """Return whether a kernel mixes here."""
+    """Return whether the mixing kernel runs on a device."""
     return device.type == "cuda" and kernels_run(device.index)

@@ -1,6 +1,7 @@
-"""Remap stages in PyTorch: trace places back through matrices and functions, resample there, and find places again.
+"""Remap stages in PyTorch: tracing output coordinates back to the input, resampling, and finding moved points.
 
-Places are x and y, (N, rows, columns) each, in pixels from the middle; values are those of `feed.remap_values`.
+Coordinates are x and y, (N, rows, columns) each, in pixels from the middle of the image. Values come from
+`parameter_feed.remap_values`.
 """
 
 from collections.abc import Mapping
@@ -18,15 +19,17 @@ from augment.recipe.stage import Stage
 from augment.support.device import to_device
 
 _PADDING = {"reflect_101": "reflection", "constant": "zeros", "replicate": "border"}
-_STARTS, _ROUNDS = 24, 20  # places along each side from which a place is sought, and how often it is improved
-_APART = 0.25  # pixels between places, for slopes
+_STARTS, _ROUNDS = 24, 20  # starting points along each side, and iterations, of Newton's method
+_APART = 0.25  # distance in pixels for numerical derivatives
 
 
 def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
-    """Apply a stage to (N, height, width, 3) uint8, see `feed.remap_values`."""
-    size, (mode, fill) = Size(*images.shape[1:3]), stage.border
+    """Apply a stage to (N, height, width, 3) uint8."""
+    size = Size(*images.shape[1:3])
+    mode, fill = stage.border
     across, down = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (size.width, size.height))
-    x, y = trace(stage, size, values, *(axis.expand(images.shape[:3]) for axis in (across, down[:, None])))
+    shape = images.shape[:3]
+    x, y = trace(stage, size, values, across.expand(shape), down[:, None].expand(shape))
     grid = torch.stack([x * (2 / max(size.width - 1, 1)), y * (2 / max(size.height - 1, 1))], dim=-1)
     planes = images.permute(0, 3, 1, 2).float().sub_(fill)
     moved = grid_sample(planes, grid, padding_mode=_PADDING[mode], align_corners=True).add_(fill)
@@ -36,7 +39,7 @@ def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
 def trace(
     stage: Stage, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor, *, after: int = -1
 ) -> tuple[Tensor, Tensor]:
-    """Return the places that those of the result show; of the result of a part, if only those `after` it count."""
+    """Trace output coordinates back to the input of the stage. With `after`, trace only to the output of that part."""
     for number in reversed(range(after + 1, len(stage.parts))):
         x, y = _traced(stage, number, size, values, x, y)
     return x, y
@@ -45,18 +48,18 @@ def trace(
 def _traced(
     stage: Stage, number: int, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the places that those of the result of a part show."""
+    """Trace output coordinates of one part back to its input."""
     step, m = stage.parts[number][0], values["chain"][:, number, :, :, None, None]
     if step.op.kind != "remap":
         u, v, w = (m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in range(3))
         return u / w, v / w
     own = {name.rpartition(" ")[0]: value for name, value in values.items() if name.endswith(f" {number}")}
     drawn = {name: value[:, None, None] if value.ndim == 1 else value for name, value in own.items()}
-    given = (place.to(torch.float32, copy=True) for place in (x, y))  # the op may write to them
+    given = (axis.to(torch.float32, copy=True) for axis in (x, y))  # copies, because the op may change them
     made = step.op.function(*given, size=size, **step.op.fixed(step.params), **drawn)
-    shapes = [tuple(np.shape(place)) for place in (() if made is None else made)]
+    shapes = [] if made is None else [tuple(np.shape(axis)) for axis in made]
     if shapes != [x.shape] * 2:
-        raise TypeError(f"op '{step.op.name}' made {shapes}. Allowed: x and y, {tuple(x.shape)} each")
+        raise TypeError(f"op '{step.op.name}' returned {shapes}. Return x and y, {tuple(x.shape)} each.")
     applies = m[:, 0, 0] == 0
     return torch.where(applies, made[0].to(x.dtype), x), torch.where(applies, made[1].to(y.dtype), y)
 
@@ -64,16 +67,16 @@ def _traced(
 def found(
     stage: Stage, size: Size, arrays: Mapping[str, NDArray[Any]], points: Array, owners: NDArray[np.int64]
 ) -> Array:
-    """Return the places of the result that show places of the images of `owners`, (M, 2) as x and y; NaN if none does.
+    """Find the output coordinates that show points, (M, 2) as x and y, of the images `owners`, (M,).
 
-    A place beyond the edges of the result is one, too, if the functions lead there.
+    A point that is not shown becomes NaN. Results can be outside the output image.
     """
     for number, steps in enumerate(stage.parts):
         chain = arrays["chain"][:, number]
         if steps[0].op.kind != "remap":
             points = apply(np.linalg.inv(chain)[owners], points)
             continue
-        # In a table with a row for each image: (rows, most points of an image, 2).
+        # Arrange the points in a table with one row per image: (rows, most points of an image, 2).
         moved = np.flatnonzero(chain[owners, 0, 0] == 0)
         moved = moved[np.argsort(owners[moved], kind="stable")]
         if not len(moved):
@@ -89,15 +92,17 @@ def found(
 
 
 def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor], wanted: Tensor) -> Tensor:
-    """Return the places of the result of a remap that show `wanted`, (N, K, 2) float64, by Newton's method.
+    """Find the output coordinates of a remap that show `wanted`, (N, K, 2) float64, by Newton's method.
 
-    It starts from the best of some places all over the result of the stage, as functions may bend as they like.
+    A remap can be any function, so the method starts from the best point of a grid over the whole output.
     """
 
     def shown(places: Tensor) -> Tensor:
         return torch.stack(_traced(stage, number, size, values, places[..., 0], places[..., 1]), dim=-1)
 
-    share = (torch.arange(_STARTS, dtype=torch.float64) + 0.5) / _STARTS - 0.5  # none on the edge, which may be a seam
+    share = (
+        torch.arange(_STARTS, dtype=torch.float64) + 0.5
+    ) / _STARTS - 0.5  # no point is on an edge, which may be a seam
     across, down = share * size.width, share * size.height
     x, y = (axis.expand(len(wanted), _STARTS, _STARTS) for axis in (across, down[:, None]))
     starts = torch.stack(trace(stage, size, values, x, y, after=number), dim=-1)
@@ -123,7 +128,7 @@ def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor]
 
 
 def apply(matrix: Array, points: Array) -> Array:
-    """Map points, (M, 2), by a matrix each, (M, 3, 3); what is at or beyond infinity becomes NaN."""
+    """Map points, (M, 2), by matrices, (M, 3, 3). A point at or beyond infinity becomes NaN."""
     moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
     with np.errstate(all="ignore"):
         return np.where(moved[:, 2:] > 0, moved[:, :2] / moved[:, 2:], np.nan)

@@ -1,10 +1,10 @@
-"""Build DALI pipelines from plans.
+"""Builds DALI pipelines from plans.
 
-    images -> decode and crop -> (height, width, 3) uint8 -> one operator a stage -> normalize -> float HWC
+    images -> decode and crop -> (height, width, 3) uint8 -> one operator per stage -> normalize -> float HWC
 
-On a GPU, one kernel runs the stages and the normalization of policies, see `augment.pipeline.kernels.instructions`.
+On a GPU, one kernel can run the stages of policies and the normalization, see `augment.pipeline.kernels.instructions`.
 
-A graph also hands out each sample's index, by which the loader looks up its target.
+A pipeline also outputs each sample's index, which the loader uses to look up the target.
 """
 
 from collections.abc import Sequence
@@ -36,31 +36,32 @@ from augment.support.dali_versions import Node
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a run of a pipeline hands out."""
+    """The outputs of one run of a pipeline."""
 
     views: list[Tensor]  # the images of each view, (batch, size, size, 3), normalized float HWC, or uint8
-    index: Tensor  # of each sample, (batch, 1) int32
-    windows: list[Tensor]  # with frames: of each view, (batch, 6) float32 on the CPU, see `GraphImage`
-    cpu_index: Tensor  # with frames: the index on the CPU; else like `index`
-    loaded: list[Any] = field(default_factory=list)  # what was read of the targets, if they follow the image
+    index: Tensor  # the index of each sample, (batch, 1) int32
+    windows: list[Tensor]  # with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`
+    cpu_index: Tensor  # with frames: the index on the CPU; otherwise the same as `index`
+    loaded: list[Any] = field(default_factory=list)  # the targets in the image, if there are any
 
     def first(self, count: int) -> "Outputs":
-        """Return those of the first samples."""
-        views, windows = ([one[:count] for one in some] for some in (self.views, self.windows))
+        """Return the outputs of the first samples."""
+        views = [view[:count] for view in self.views]
+        windows = [window[:count] for window in self.windows]
         return Outputs(views, self.index[:count], windows, self.cpu_index[:count], self.loaded[:count])
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
-    """A pipeline of a plan, and what it needs to hand out its outputs."""
+    """The DALI pipeline of a plan."""
 
-    form: Form  # of the images
-    program: Program | None  # what a kernel does after the graph, if anything
-    windows: list[int]  # with frames: where the window of each view is among those that are handed out
+    form: Form  # the form of the images
+    program: Program | None  # the program that a kernel runs after the graph, if any
+    windows: list[int]  # with frames: the position of each view's window among the windows in the outputs
 
     def hand_out(self, stream: Any) -> Outputs:
-        """Return the outputs of a scheduled run, used on a stream of PyTorch, with None on the CPU; nothing waits."""
+        """Return the outputs of a scheduled run for use on a PyTorch stream, None on the CPU. Nothing waits."""
         outputs = [output.as_tensor() for output in self.outputs(stream)]
-        # With frames, a pipeline on the GPU has CPU outputs, too, in pinned memory, which DLPack does not hand over.
+        # With frames, a pipeline on the GPU also has CPU outputs. DLPack cannot share their pinned memory.
         pinned = TensorCPU if stream is not None else ()
         given = [torch.tensor(np.asarray(o)) if isinstance(o, pinned) else from_dlpack(o) for o in outputs]
         count = len(self.windows)
@@ -80,10 +81,10 @@ def build_pipeline(
     form: Form | None = None,
     checkpoint: str | None = None,
 ) -> BuiltPipeline:
-    """Build the DALI pipeline of a plan, by default on the CPU; a run gives a batch, the last one of an epoch padded.
+    """Build the DALI pipeline of a plan, by default on the CPU.
 
-    Batch stages are not in it: they need the targets. A checkpoint to resume from is that of a pipeline that was built
-    with the same arguments, but for stand-ins.
+    A run yields a batch, and the last batch of an epoch is padded. The pipeline leaves out batch stages, which need the
+    targets. A checkpoint must come from a pipeline with the same arguments, except for `stand_ins`.
     """
     placement, form = placement or Placement(), form or Form()
     pipeline = BuiltPipeline(
@@ -91,9 +92,9 @@ def build_pipeline(
         num_threads=placement.threads,
         device_id=placement.device_id,
         prefetch_queue_depth=placement.prefetch,
-        # The executor whose outputs stay valid for as long as somebody holds them.
+        # With this executor, outputs stay valid as long as there is a reference to them.
         exec_dynamic=True,
-        # Else the many small operators of a batch queue up behind each other, also those of different batches.
+        # Otherwise the many small operators would wait for each other, even across batches.
         concurrency=OperatorConcurrency.FULL,
         enable_checkpointing=plan.checkpoints,
         checkpoint=checkpoint,
@@ -113,17 +114,18 @@ def build_pipeline(
 
 
 def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8]:
-    """Return files after a plan of the val split, which keeps their order, on the CPU: (N, size, size, 3) uint8."""
-    return np.array(build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True)).run()[0].as_tensor())
+    """Apply a plan of the val split to files on the CPU. Return (N, size, size, 3) uint8, in the order of the files."""
+    pipeline = build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True))
+    return np.array(pipeline.run()[0].as_tensor())
 
 
 class _LoaderSource(GraphSource):
-    """What DALI draws, and what feeds hand to it, batch by batch."""
+    """The draws of a loader's pipeline: DALI draws windows and noise, and feeds add the values of each batch."""
 
     def __init__(self, plan: Plan, reading: Reading, placement: Placement, form: Form, program: Program | None) -> None:
         super().__init__(placement, program)
         self._plans, self._reading, self._form = plan.per_view, reading, form
-        self.programs: list[Node] = []  # of each view, if a kernel runs them
+        self.programs: list[Node] = []  # the programs of each view, if a kernel runs them
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
         seed = self._seed(view, "crop", self._plans[view].crop.key)
@@ -143,16 +145,17 @@ class _LoaderSource(GraphSource):
         return Dali(self.placement.device, plan.size, noise, f"{plan.path}.{step.key}")
 
     def _seed(self, view: int, what: str, step: str, *names: str) -> int:
-        """Return the seed of what DALI draws for a step of a view."""
+        """Return the seed of DALI's draws for a step of a view."""
         plan, reading = self._plans[view], self._reading
         own = [view] if view and step.split(".")[0] not in plan.shared else []
         return reading.dali_seed(plan.split, what, *names, reading.epoch, reading.shard.rank, *own)
 
 
 def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes]) -> tuple[Node, Node]:
-    """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
-    # DALI's reader tells an index with its image, not before.
-    files, shard = as_paths(reading.files) if reading.announce is None else None, reading.shard
+    """Return the nodes of the stored images and of their indices, (1,) int32 each."""
+    shard = reading.shard
+    # DALI's reader cannot announce an index before it reads the image.
+    files = as_paths(reading.files) if reading.announce is None else None
     if files is None or not are_paths(files):
         feed = ImageFeed(reading, None if plan.split == "val" else (reading.seed, plan.split, "shuffle"))
         stored, index = fn.external_source(
@@ -167,17 +170,17 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index
     order: dict[str, Any] = {"stick_to_shard": True}
     if plan.split == "train":
-        # All ranks must shuffle alike, so the rank has no part in this seed.
+        # All ranks must shuffle alike, so this seed does not depend on the rank.
         seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(
-        name="reader",  # by which checkpoints know it
+        name="reader",  # its name in checkpoints
         **_listed(files, reading.stood_in, listed),
         shard_id=shard.rank,
         num_shards=shard.world_size,
         pad_last_batch=True,
-        # A mapped file that is truncated meanwhile would end the process, and to map a small one takes longer than to
-        # read it: 16 against 10 us for 10 kB on two cores.
+        # If a mapped file were truncated, the process would crash. Mapping a small file is also slower than reading it:
+        # 16 us instead of 10 us for 10 kB on two cores.
         dont_use_mmap=True,
         skip_cached_images=placement.caches,  # reading them would take longer than the augmentation
         **order,
@@ -186,10 +189,13 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
 
 
 def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[str, Any]:
-    """Return the arguments that name the files at some indices, in a file: of a million, lists take DALI a gigabyte."""
+    """Write the paths at the indices `read` to a file, and return the arguments with which DALI reads that file.
+
+    Lists of a million paths would take DALI a gigabyte.
+    """
     for some in np.array_split(read, len(read) // 65536 + 1):
         names = files.names[some].tolist()
-        if any(b"\n" in name or name[-1:].isspace() for name in names):  # which would end the name in the file
+        if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format cannot hold such names
             return {"files": list(files[read].texts()), "labels": read.tolist()}
         listed.writelines(map(b"%b %d\n".__mod__, zip(names, some.tolist(), strict=True)))
     listed.flush()
@@ -197,14 +203,14 @@ def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[st
 
 
 def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
-    """Return what the feed does, the images as DALI's list, which refers to them: it looks at arrays for longer."""
+    """Return the feed's images and indices. DALI takes a list of its own tensors in less time than arrays."""
     images, index = feed(info)
     tensors = [TensorCPU(image, feed.layout) for image in images]
     return TensorListCPU(tensors, feed.layout, contiguous=False), index  # type: ignore[call-overload]
 
 
 def _external(feed: Feed) -> list[dict[str, Node]]:
-    """Return for each stage the nodes of the values that are fed to it."""
+    """Return the nodes of each stage's fed values, by name."""
     stages = feed.by_stage((0, 0, 1))
     count = sum(map(len, stages))
     nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())

@@ -1,4 +1,4 @@
-"""Decoding and cropping in a DALI graph."""
+"""Decoding, cropping and resizing in a DALI graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,34 +14,34 @@ Device = Literal["cpu", "gpu"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where decoding runs and what it may take."""
+    """The device and the settings of a loader's decoder."""
 
-    device: Device = "cpu"  # where the image is after decoding; all that follows runs there
+    device: Device = "cpu"  # the device of decoded images and of all later operators
     decode: Literal["cpu", "mixed"] = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
-    cache: int = 0  # MiB of GPU memory for decoded images; 0 for none
-    prefetch: int = 2  # batches
+    cache: int = 0  # MiB of GPU memory for decoded images; 0 disables the cache
+    prefetch: int = 2  # number of batches
     hw_decoder_load: float = 0.65  # share of the JPEGs for the GPU's hardware decoder, which rounds differently
-    auto: bool = False  # whether `decode` was left open: a resumed run decodes as it did
-    load_auto: bool = False  # whether `hw_decoder_load` was left to `place`
-    reason: str = field(default="", compare=False)  # what was chosen and why, if anything was; for people
-    threads: int = field(default=2, compare=False)  # of the CPU
-    gpu: int = field(default=0, compare=False)  # its number
+    auto: bool = False  # whether `decode` was chosen automatically; a resumed run then keeps the choice
+    load_auto: bool = False  # whether `hw_decoder_load` was chosen automatically
+    reason: str = field(default="", compare=False)  # an explanation of automatic choices, for users
+    threads: int = field(default=2, compare=False)  # number of CPU threads
+    gpu: int = field(default=0, compare=False)  # number of the GPU
 
     def on(self, device: torch.device, threads: int) -> "Placement":
-        """Return the same choices on a device, with CPU threads."""
+        """Return the same settings for a device and a number of CPU threads."""
         is_gpu = device.type == "cuda"
-        # "cuda" alone is PyTorch's current one; the thread that builds a pipeline may have another.
+        # "cuda" alone is PyTorch's current GPU, which can differ in the thread that builds the pipeline.
         gpu = torch.cuda.current_device() if is_gpu and device.index is None else device.index or 0
         return replace(self, device="gpu" if is_gpu else "cpu", threads=threads, gpu=gpu)
 
     @property
     def torch_device(self) -> torch.device:
-        """Where batches are made."""
+        """The device of batches."""
         return torch.device("cuda", self.gpu) if self.device == "gpu" else torch.device("cpu")
 
     @property
     def device_id(self) -> int | None:
-        """The number of the GPU, None if it runs on the CPU."""
+        """The number of the GPU, or None on the CPU."""
         return self.gpu if self.device == "gpu" else None
 
     @property
@@ -51,7 +51,7 @@ class Placement:
 
     @property
     def decoding(self) -> list[str | float | bool] | None:
-        """What determines the pixels of a decoded image; what was chosen for the machine does not count."""
+        """The settings that determine the pixels of a decoded image, without automatic choices."""
         if self.device == "cpu":
             return None
         chosen = ["auto"] if self.auto else [self.decode, self.cache > 0]
@@ -60,28 +60,27 @@ class Placement:
 
 @dataclass(frozen=True)
 class Form:
-    """In which form images are handed out."""
+    """The form of output images."""
 
-    half: bool = False  # float16 in place of float32
-    raw: bool = False  # without normalization: uint8 images, for figures and tests
-    frames: bool = False  # with the window of its image that each sample shows
+    half: bool = False  # float16 instead of float32
+    raw: bool = False  # uint8 images without normalization, for figures and tests
+    frames: bool = False  # also output the window of the image that each sample shows
 
 
 class GraphImage:
-    """What a crop op asks of the graph: the image, decoded and resized in one way or another.
+    """An image in a DALI graph, with the operators that a crop op uses.
 
     Args:
-        stored: the image, encoded or not.
+        stored: the image, encoded or decoded.
         placement: where it is decoded.
         seed: the seed of DALI's random draws.
-        raw: whether it is stored decoded.
-        peek: read sides from the encoded image, so that no executor has to copy them from the GPU.
-        frames: whether to find out which window of the image the result shows.
+        raw: whether the image is stored decoded.
+        peek: read the image size from the encoded image, so that no executor has to copy it from the GPU.
+        frames: set `window`.
 
     Attributes:
-        window: with `frames`: height and width of the upright image, and the top, left, bottom and right edges of the
-            window that became the output, in pixels from the image's top left corner, (6,) int32 or float32; None if
-            the op resized something else than an image that `decode` returned.
+        window: the height and width of the upright image, then the top, left, bottom and right edges of the crop window
+            in pixels, (6,) int32 or float32. None if the op resized an image that `decode` did not return.
     """
 
     def __init__(
@@ -109,21 +108,21 @@ class GraphImage:
         self._whole: Node | None = None
 
     def decode(self) -> Node:
-        """Return the whole image, (height, width, 3) uint8 RGB, upright as its EXIF block says."""
+        """Return the whole image, (height, width, 3) uint8 RGB, turned upright by its EXIF orientation."""
         cache = {"cache_size": self._placement.cache, "cache_type": "threshold"} if self._cached else {}
         image = self._stored if self._raw else fn.decoders.image(self._stored, **self._decoder, **cache)
         self._whole = self._here(image)
         return self._whole
 
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
-        """Return a random window as (height, width, 3) uint8; DALI draws it, by the crop's own seed.
+        """Return a random window as (height, width, 3) uint8. DALI draws the window with the crop's seed.
 
-        Whether frames are asked for or not, windows and pixels are the same: an operator that draws and cuts is
-        replaced by one that draws, from the same seed, and one that cuts.
+        Frames do not change windows or pixels. With frames, one operator draws the window and another operator cuts it.
+        Without frames, a single operator does both with the same seed.
         """
         window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
         drawn = {"seed": self._seed, **window}
-        whole = self.decode() if self._cached or self._raw else None  # only whole images are kept or stored
+        whole = self.decode() if self._cached or self._raw else None  # DALI caches and stores only whole images
         if self._frames:
             shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
             anchor, sides = fn.random_crop_generator(shape, **drawn)
@@ -138,12 +137,12 @@ class GraphImage:
         return self._resized(self._here(fn.decoders.image_random_crop(self._stored, **drawn, **self._decoder)), size)
 
     def centered_window(self, image: Node, size: Size, scale: float) -> tuple[Node, Node]:
-        """Return start and end, (y, x) in pixels, of a centered window of the proportions of `size`.
+        """Return the start and the end, (y, x) in pixels, of a centered window with the aspect ratio of `size`.
 
-        Its sides are `scale` times those of the largest such window.
+        `scale` is the side of the window, relative to the largest such window.
         """
         sides = self._sides(image)
-        if size.is_square:  # fewer operators
+        if size.is_square:  # this needs fewer operators
             window = scale * fn.reductions.min(sides)
         else:
             proportions = _of_each_side(size.proportions)
@@ -151,17 +150,23 @@ class GraphImage:
         return (sides - window) / 2, (sides + window) / 2
 
     def resize(self, image: Node, size: Size, window: tuple[Node, Node] | None = None) -> Node:
-        """Return the window of an image, by default all of it, as (height, width, 3) uint8; antialiased."""
+        """Resize a window of an image, by default the whole image, to (height, width, 3) uint8 with antialiasing."""
         if self._frames and image is self._whole:
             sides = self._sides(image)
             self.window = fn.cat(sides, *(window or (sides * 0, sides)))
-        return self._resized(image, size, **({} if window is None else {"roi_start": window[0], "roi_end": window[1]}))
+        if window is None:
+            return self._resized(image, size)
+        return self._resized(image, size, roi_start=window[0], roi_end=window[1])
 
     def random_window(self, size: Size, scale: float, padding: float, border: str, fill: int) -> Node:
-        """Return a window of fixed scale at a random position as (height, width, 3) uint8; by default DALI draws it.
+        """Return a window of fixed scale at a random position as (height, width, 3) uint8.
 
-        Its sides are `scale` times those of the largest that has the proportions of `size`. Over these, it may reach
-        `padding` beyond the edges, where the border lies, or with border constant the gray level `fill`.
+        Args:
+            size: the size of the result.
+            scale: the side of the window, relative to the largest window with the aspect ratio of `size`.
+            padding: how far the window may reach beyond the image, relative to its side.
+            border: the border mode beyond the image.
+            fill: the gray level of a constant border.
         """
         whole = self.decode()
         least = [round(side / scale) for side in size]
@@ -169,18 +174,18 @@ class GraphImage:
         beyond = [round(padding * side) for side in size]
         sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
         positions = sides - _of_each_side([side - 2 * more for side, more in zip(size, beyond, strict=True)]) + 1
-        # A cast rounds, and would take the positions at both ends half as often as the others.
+        # Use floor, because a cast rounds and would halve the probability of the first and the last position.
         start = fn.cast(math.floor(self.random_position() * positions), dtype=types.INT32) - _of_each_side(beyond)
         if self._frames:
             self._show_cut(whole, sides, start, size, fn.reductions.max(_of_each_side(least) / self._sides(whole)))
         return self._cut(image, start, size, border, fill)
 
     def random_position(self) -> Node:
-        """Return two numbers in [0, 1); DALI draws them, by the crop's seed."""
+        """Return two numbers in [0, 1), which DALI draws with the crop's seed."""
         return fn.random.uniform(range=[0.0, 1.0], shape=[2], seed=self._seed)
 
     def letterbox(self, size: Size, border: str, fill: int) -> Node:
-        """Return the whole image, resized to fit, in the middle of (height, width, 3) uint8."""
+        """Resize the whole image to fit into (height, width, 3) uint8, and center it."""
         whole = self.decode()
         image = fn.resize(whole, size=list(size), mode="not_larger", interp_type=types.INTERP_LINEAR, antialias=True)
         if self._peek:
@@ -200,9 +205,9 @@ class GraphImage:
         return fn.cast(shape, dtype=types.FLOAT)[:2]
 
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
-        """Note which window the result shows, at `start` of an image that was resized to `sides`.
+        """Set `window` for a cut at `start` from an image that was resized to `sides` by `scale`.
 
-        The scale is exact: where the sides were rounded, the edges of the image are a fraction of a pixel off.
+        The scale is exact. If the sides were rounded, the image edges are off by a fraction of a pixel.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale
@@ -222,12 +227,12 @@ class GraphImage:
 
 
 def _to(size: Size) -> dict[str, Any]:
-    """Return how an operator resizes to a size."""
+    """Return the arguments of a resize operator."""
     return {"size": list(size), "interp_type": types.INTERP_LINEAR, "antialias": True}
 
 
 def _of_each_side(values: Sequence[float]) -> Any:
-    """Return values of height and width for arithmetic; equal ones are one number, which is no operator of its own."""
+    """Return values of height and width for arithmetic. Equal values become one number, which needs no operator."""
     if values[0] == values[1]:
         return values[0]
     whole = all(isinstance(value, int) for value in values)

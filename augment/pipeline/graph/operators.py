@@ -1,4 +1,4 @@
-"""The operators of a DALI graph that run the stages of a plan, and what local ops need of DALI."""
+"""The DALI operators that run the stages of a plan, and the DALI interface of local ops."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ from augment.recipe.stage import Stage
 from augment.support.dali_versions import Node, drawing_from, fn, merge, split, types
 from augment.support.errors import UserError
 
-RANDOM_STATE = "random state"  # name of a fed value; no parameter of an op has a blank in it
+RANDOM_STATE = "random state"  # the name of a fed value; parameters of ops have no blank in their names
 
 
 class Dali:
-    """What a local op needs of DALI, so that it need not import it."""
+    """The DALI interface of local ops, which therefore do not import DALI."""
 
     fn = fn
     types = types
@@ -31,36 +31,38 @@ class Dali:
         self.device = device
         self.size = size
         self._seed, self._key = seed, key
-        self.state: Node | None = None  # fed for each batch, (words,) uint32, in place of the seed
+        self.state: Node | None = None  # fed for each batch instead of the seed, (words,) uint32
         self._taken = 0
 
     @property
     def random(self) -> dict[str, Any]:
-        """What an operator that draws takes: `dali.fn.noise.gaussian(images, stddev=std, **dali.random)`.
+        """Arguments of a random operator, as in `dali.fn.noise.gaussian(images, stddev=std, **dali.random)`.
 
-        It is something else each time, so that operators draw independently.
+        They differ with each access, so that operators draw independently.
 
         Raises:
-            UserError: the op does not declare that it draws.
+            UserError: the op does not declare random=True.
         """
         number, self._taken = self._taken, self._taken + 1
         if self.state is not None:
             return drawing_from(self.state ^ types.Constant(number, dtype=types.UINT32) if number else self.state)
         if self._seed is None:
-            allowed = "**dali.random, in an op that declares random=True"
-            raise UserError(f"{self._key}: its random draws in DALI cannot be repeated. Allowed: {allowed}.")
+            raise UserError(
+                f"{self._key}: its random draws in DALI cannot be repeated. Declare the op with random=True and pass "
+                "**dali.random to the operator."
+            )
         return {"seed": self._seed + number}
 
     def here(self, value: Node) -> Node:
-        """Bring a value to the device where the images are, as operators ask for that take it as an input."""
+        """Move a value to the device of the images. Operators need this for inputs."""
         return value.gpu() if self.device == "gpu" else value
 
     def numpy_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
-        """Apply `function(image, **values)` to each image, (height, width, 3) uint8 to the same, on the CPU."""
+        """Apply `function(image, **values)` to each image on the CPU. It keeps (height, width, 3) uint8."""
         drawn, fixed = _split(values)
 
         def call(image: Any, *given: Any) -> Any:
-            own = np.array(image)  # other views may read it, too
+            own = np.array(image)  # a copy, because other views may read the image
             result = function(own, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
             return _same(None if result is None else np.asarray(result), image, function)
 
@@ -70,7 +72,7 @@ class Dali:
         )
 
     def torch_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
-        """Apply `function(images, **values)` to each batch, (N, size, size, 3) uint8 to the same, where it is."""
+        """Apply `function(images, **values)` to each batch on its device. It keeps (N, size, size, 3) uint8."""
         import torch
 
         drawn, fixed = _split(values)
@@ -90,56 +92,56 @@ class Dali:
 
 
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, Node], dict[str, Any]]:
-    """Separate drawn values, which are nodes, from fixed ones."""
+    """Separate drawn values, which are nodes, from fixed values."""
     drawn = {name: value for name, value in values.items() if isinstance(value, DataNode)}
     return drawn, {name: value for name, value in values.items() if name not in drawn}
 
 
 def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
-    """Return the result of a user's function if it is of the shape and type of what it was given."""
+    """Return the result of a user's function after checking that it has the shape and type of the input."""
     if result is None:
-        raise TypeError(f"op '{function.__name__}' returned nothing. Allowed: the changed images")
+        raise TypeError(f"op '{function.__name__}' returned nothing. Return the changed images.")
     made, allowed = (f"{tuple(np.shape(some))} {getattr(some, 'dtype', type(some))}" for some in (result, given))
     if made != allowed:
-        raise TypeError(f"op '{function.__name__}' made {made} of {allowed}; an op keeps shape and type")
+        raise TypeError(f"op '{function.__name__}' returned {made} for {allowed}. Keep the shape and the type.")
     return result
 
 
 class GraphSource(ABC):
-    """What is drawn for the views of a plan, as nodes of a graph; a kernel may run a program after it."""
+    """Supplies a graph with the draws for the views of a plan. A kernel may run `program` after the graph."""
 
     def __init__(self, placement: Placement, program: Program | None) -> None:
         self.placement, self.program = placement, program
 
     @abstractmethod
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
-        """Return the image that the crop of a view is given; `raw`: it is stored decoded."""
+        """Return the input of a view's crop. `raw` means that the image is stored decoded."""
 
     @abstractmethod
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
-        """Return for each stage of a view the nodes of its values, see `apply`."""
+        """Return the nodes of the values of a view's stages, see `apply`."""
 
     @abstractmethod
     def dali(self, view: int, stage: Stage) -> Dali:
-        """Return what a stage of a view needs of DALI."""
+        """Return the DALI interface for a stage of a view."""
 
 
 def add_views(
     plan: Plan, stored: Node, source: GraphSource, form: Form, *, raw: bool
 ) -> tuple[list[Node], list[Node], list[int]]:
-    """Add the views of a plan to a graph, of images that are stored encoded or, if `raw`, decoded.
+    """Add the views of a plan to a graph. Images are stored encoded or, if `raw`, decoded.
 
     Returns:
-        The images of each view, (height, width, 3), uint8 if a kernel does the rest; and with frames the windows of
-        crops, see `GraphImage`, and the position of each view's window among them.
+        The images of each view, (height, width, 3), which are uint8 if a kernel runs after the graph; the windows of
+        the crops, see `GraphImage`, if the form has frames; and the position of each view's window among them.
     """
-    # Up to two windows are cheaper to decode apart than to cut out of one decoded image.
+    # Decoding up to two windows is cheaper than decoding the whole image.
     if plan.views.named and not raw and sum(not own.in_common(plan) for own in plan.others) > 1:
         stored, raw = GraphImage(stored, source.placement, seed=0).decode(), True
     views: list[Node] = []
     windows: list[Node] = []
     shown: list[int] = []
-    first: list[Node] = []  # the results of the first view: its crop's, and those of each stage after it
+    first: list[Node] = []  # the results of the first view's crop and stages
     for number, own in enumerate(plan.per_view):
         made = first[: own.in_common(plan)] if number else []
         shown.append(0 if made else len(windows))
@@ -148,8 +150,8 @@ def add_views(
             made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
             if form.frames and image.window is None:
                 raise UserError(
-                    f"{own.path}.{own.crop.key}: the op '{own.crop.op.name}' does not say which window of the image it "
-                    "shows. Allowed: crops that resize what source.decode() returns by source.resize."
+                    f"{own.path}.{own.crop.key}: the window that the op '{own.crop.op.name}' shows is unknown. "
+                    "Resize the result of source.decode() with source.resize()."
                 )
             windows.append(image.window)
         program = source.program
@@ -164,7 +166,8 @@ def add_views(
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:
     """Apply a stage to (height, width, 3) uint8 images.
 
-    It is fed its values of each sample, on the CPU; with `applied`, only those samples are touched.
+    `fed` holds the stage's values for each sample, on the CPU. If it has `applied`, the stage changes only samples for
+    which `applied` is true.
     """
     run = {"geometry": _warp, "remap": _remap, "color": _color, "local": _local}[stage.kind]
     warp = {name.removeprefix("warp "): value for name, value in fed.items() if name.startswith("warp ")}
@@ -197,14 +200,14 @@ def _remap(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -
 def _color(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
     if not stage.chained:
         return _linear(images, values["matrix"], values.get("mean_matrix"), types.UINT8)
-    images = fn.cast(images, dtype=types.UINT16)  # an operator cannot change from one integer type to another
+    images = fn.cast(images, dtype=types.UINT16)  # coord_transform cannot convert one integer type to another
     for link in range(sum(name.startswith("matrix ") for name in values)):
         images = _linear(images, values[f"matrix {link}"], values.get(f"mean_matrix {link}"), types.UINT16)
     return fn.cast(images, dtype=types.UINT8)
 
 
 def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) -> Node:
-    """Apply a matrix to each pixel, and another one to the mean of the image; clip the sum to an integer type."""
+    """Apply a matrix to each pixel and another matrix to the mean color. Clip the sum to an integer type."""
     if mean_matrix is None:
         return fn.coord_transform(images, MT=matrix, dtype=dtype)
     offset = fn.coord_transform(fn.reductions.mean(images, axes=[0, 1], keep_dims=True), MT=mean_matrix)
@@ -218,7 +221,7 @@ def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -
 
 
 def normalize(images: Node, plan: Plan, *, half: bool, layout: str = "HWC") -> Node:
-    """Turn (height, width, 3) uint8 into float of a layout, by mean and standard deviation."""
+    """Normalize (height, width, 3) uint8 to float in a layout, with the plan's mean and standard deviation."""
     return fn.crop_mirror_normalize(
         images,
         dtype=types.FLOAT16 if half else types.FLOAT,

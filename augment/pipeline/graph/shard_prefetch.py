@@ -1,4 +1,4 @@
-"""Fetch the larger files that images are read from, such as shards that are elsewhere, ahead of their batches."""
+"""Prefetches larger files that hold images, such as remote shards, before their batches are read."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.records import Opened, RecordFile, close_files
 
-_FETCHED = 4  # files at once, each by a process of 70 MB or more
+_FETCHED = 4  # number of parallel downloads, each in a process of 70 MB or more
 
 _Asked = SimpleQueue[tuple[RecordFile, Future[Opened]] | None]
 
@@ -20,20 +20,20 @@ _Asked = SimpleQueue[tuple[RecordFile, Future[Opened]] | None]
 class Uses(NamedTuple):
     """The files that an epoch reads, in the order of their first images."""
 
-    files: NDArray[np.int32]  # their numbers
-    first: NDArray[np.int64]  # positions in the epoch of the first image of each
-    last: NDArray[np.int64]  # and of the last one
+    files: NDArray[np.int32]  # the numbers of the files
+    first: NDArray[np.int64]  # the position of each file's first image in the epoch
+    last: NDArray[np.int64]  # the position of each file's last image in the epoch
 
 
 class Stream:
-    """Keeps the larger files of the coming batches open, so that they stay, and fetches those of the next window.
+    """Downloads the files of the next window, and keeps the files of coming batches on the disk by opening them.
 
     Args:
         images: the images of a split, each with its `file`.
-        window: how many files are read at a time.
+        window: number of files that are shuffled together.
 
     Attributes:
-        numbers: the number of each image's file, (N,), by their first images.
+        numbers: the number of each image's file, (N,). Files are numbered in the order of their first images.
     """
 
     def __init__(self, images: Sequence[Any], window: int) -> None:
@@ -44,13 +44,13 @@ class Stream:
         self._stay = all(file.stays for file in self._files)
         self._held: dict[int, Future[Opened]] = {}
         self._stopped, self._asked = Event(), _Asked()
-        # Not those of an executor, which Python would wait for, and so for all that was asked for, when it ends.
+        # At its end, Python would wait for an executor's threads and so for all downloads. It does not wait for these.
         for _ in range(0 if self._stay else _FETCHED):
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)
 
     def uses(self, order_of: Callable[[int], NDArray[np.int32]], epoch: int) -> Uses:
-        """Return which files an epoch uses, by what returns the indices of its images, (N,), in order."""
+        """Return the files that an epoch uses. `order_of` returns the indices of an epoch's images, (N,), in order."""
         files = self.numbers[order_of(epoch)]
         found, first = np.unique(files, return_index=True)
         last = len(files) - 1 - np.unique(files[::-1], return_index=True)[1]
@@ -58,17 +58,17 @@ class Stream:
         return Uses(found[by_use], first[by_use], last[by_use])
 
     def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
-        """Wait for the files of the images at some positions of an epoch, fetch the next ones, and free the others.
+        """Wait for the files of the images from `start` to `stop` in an epoch. Request the next files, free the others.
 
         Raises:
-            UserError: one cannot be fetched.
+            UserError: a file cannot be downloaded.
         """
         if self._stay:
             return
         files, first, last = uses(epoch)
         begun = int(np.searchsorted(first, stop))
         ended = int(np.count_nonzero(last[:begun] < start))
-        ahead = min(begun, ended + self.window) + self.window  # two windows, unless a batch needs more
+        ahead = min(begun, ended + self.window) + self.window  # at most two windows, unless a batch needs more
         now = files[:begun][last[:begun] >= start].tolist()
         wanted = now + files[begun:ahead].tolist()
         if ahead > len(files):
@@ -91,7 +91,7 @@ class Stream:
 
 
 def _open(asked: _Asked, stopped: Event) -> None:
-    """Open files that are asked for, until None is."""
+    """Open requested files until None is requested."""
     while (found := asked.get()) is not None:
         file, future = found
         if not stopped.is_set() and future.set_running_or_notify_cancel():
@@ -99,7 +99,7 @@ def _open(asked: _Asked, stopped: Event) -> None:
                 future.set_result(Opened(file, stopped))
             except BaseException as error:
                 future.set_exception(error)
-        del found, file, future  # which would hold it open
+        del found, file, future  # references would keep the file open
 
 
 def _stop(asked: _Asked, stopped: Event) -> None:

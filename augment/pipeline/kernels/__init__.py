@@ -1,1 +1,1 @@
-"""The Triton kernels and the instructions that they run for each sample."""
+"""The Triton kernels, and the instructions that they run for each sample."""

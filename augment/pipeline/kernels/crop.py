@@ -1,6 +1,6 @@
 """The kernel that resizes windows of decoded images, see `augment.pipeline.kernels.decoded_images`. Needs Triton."""
 
-# Triton compiles these functions: they are written in its language, which types cannot describe.
+# Triton compiles these functions. Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import torch
@@ -15,12 +15,12 @@ _BLOCK = 256  # pixels of the result
 
 
 def resize_windows(images: Tensor, windows: Tensor, size: Size) -> Tensor:
-    """Resize a window of each image, as DALI does: by a triangle as wide as a pixel of the larger of image and result.
+    """Resize a window of each image, like DALI. The triangular filter is one pixel wide in the coarser of the two.
 
     Args:
         images: (N, height, width, 3) uint8, contiguous.
         windows: start and end, (y, x) in pixels, (N, 4) float32, contiguous.
-        size: height and width of the result.
+        size: height and width of the results.
 
     Returns:
         (N, *size, 3) uint8.
@@ -43,7 +43,7 @@ def _resize(images, windows, out, height, width, rows, columns, block: tl.conste
     top, left = tl.load(window), tl.load(window + 1)
     step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
     reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
-    # Of the center of each result's pixel, among the centers of the image's, which are at integers.
+    # The center of each output pixel in image coordinates, where pixel centers are at integers.
     y = top + ((pixel // columns).to(tl.float32) + 0.5) * step_y - 0.5
     x = left + ((pixel % columns).to(tl.float32) + 0.5) * step_x - 0.5
     first_y, first_x = tl.floor(y - reach_y).to(tl.int32) + 1, tl.floor(x - reach_x).to(tl.int32) + 1

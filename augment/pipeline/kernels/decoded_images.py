@@ -1,7 +1,6 @@
-"""A recipe on decoded images of one size in GPU memory: one kernel crops, another runs all stages, without DALI.
+"""Runs a recipe on decoded images of one size in GPU memory, without DALI: one kernel crops, another runs all stages.
 
-What they do with each image is drawn for several calls at once: a draw of many steps costs NumPy a fixed time, as much
-as the samples of ten batches.
+Draws are made for several calls at once, because drawing many steps costs NumPy as much as the samples of ten batches.
 """
 
 import math
@@ -26,23 +25,23 @@ from augment.support.device import to_device
 
 
 class Direct:
-    """What `Transform` does with each view of a batch, in place of a graph of DALI's."""
+    """Transforms the views of a batch with kernels instead of a DALI graph."""
 
     batch_size = math.inf
 
     def __init__(self, plan: Plan, device: torch.device, form: Form, samplers: Sequence[Sampler]) -> None:
         self._program, self._device, self._form, self._samplers = Program(plan), device, form, samplers
-        self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # of the sides of images
+        self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # by the sides of the images
 
     @staticmethod
-    def knows(plan: Plan, placement: Placement) -> bool:
-        """Return whether the kernels do all that a plan does, and run here."""
+    def supports(plan: Plan, placement: Placement) -> bool:
+        """Return whether the kernels support the whole plan and run here."""
         program = Program(plan)
         known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= LARGEST
         return placement.device == "gpu" and known and kernels_run(placement.gpu, every_op=program.every_op)
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each view, (N, 3, height, width), with the draws of a call, and with frames its windows."""
+        """Return each view, (N, 3, height, width), with the draws of a call. With frames, also return its windows."""
         from augment.pipeline.kernels.crop import resize_windows
 
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
@@ -58,7 +57,7 @@ class Direct:
         return views, windows
 
     def _draw(self, sides: Sequence[int], where: Where) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
-        """Return what is drawn for images of these sides: of each view the windows, and on the device all it takes."""
+        """Draw for images with these sides. Return the windows of each view, and its kernel inputs on the device."""
         sizes = np.tile(np.array(sides), (math.prod(where[2:]), 1))
         windows, there = [], {}
         for view, sampler in enumerate(self._samplers):
@@ -69,13 +68,13 @@ class Direct:
 
 
 def _has_window(plan: Plan) -> bool:
-    """Return whether a plan's crop resizes a window, and nothing else."""
+    """Return whether a plan's crop only resizes a window."""
     name = plan.crop.op.name
     return name in {"random_resized_crop", "center_crop"} or (name == "resize" and plan.crop.params["side"] != "long")
 
 
 def _windows(sampler: Sampler, where: Where, sizes: NDArray[np.int64]) -> Array:
-    """Return the windows that the crop resizes, of images of these sizes: start and end, (y, x) in pixels, (N, 4)."""
+    """Return the crop windows for images of these sizes: start and end, (y, x) in pixels, (N, 4)."""
     crop, proportions = sampler.plan.crop, np.array(sampler.plan.size.proportions)
     if crop.op.random:
         uniform = sampler.uniform(crop.key, where, COLUMNS)

@@ -1,11 +1,11 @@
-"""All stages of a plan in one kernel on the GPU, in place of up to sixty DALI operators.
+"""All stages of a plan in one kernel on the GPU, instead of up to sixty DALI operators.
 
-A policy applies one or two of many ops to a sample. As DALI operators all of them run for every batch, and their starts
-on the CPU take longer than decoding. Here each sample has a program: for each stage whether it applies, and its values.
-One block of threads runs it, and touches the image only where a stage applies. The kernel is written in Triton, which
-comes with PyTorch for CUDA, and runs on PyTorch's stream, after DALI's graph.
+A policy applies one or two of many ops to a sample. As DALI operators, all ops run for each batch, and launching them
+from the CPU takes longer than decoding. Here each sample has a program. For each stage, it holds whether the stage
+applies, and its values. One block of threads runs the program, and changes the image only where a stage applies.
+The kernel is written in Triton, which PyTorch for CUDA includes. It runs on PyTorch's stream after the DALI graph.
 
-Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed for each sample and stage.
+The kernel draws noise with a counter-based generator (Philox). Each sample and stage has its own seed.
 """
 
 import math
@@ -26,18 +26,18 @@ from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler, Where
 from augment.recipe.stage import Stage
 
-LARGEST = 256**2  # pixels up to which the other ops than those of policies run in the kernel
+LARGEST = 256**2  # the largest image, in pixels, for which the kernel runs ops that policies do not use
 
 
 class Program:
-    """What the kernel does for the samples of a plan.
+    """The work of the kernel for the samples of a plan.
 
     Attributes:
         plan: the plan.
-        before: its stages up to the last one that the kernel does not know, which DALI's operators run, in the graph.
-        stages: those after it, which the kernel runs.
-        names: their names; to find them for each batch would take longer than to start the kernel.
-        every_op: whether the kernel is needed with more ops than those of policies.
+        before: the stages up to the last one that the kernel does not support. DALI's operators run them.
+        stages: the remaining stages, which the kernel runs.
+        names: the names of `stages`. Finding them for each batch would take longer than launching the kernel.
+        every_op: whether the kernel needs ops that policies do not use.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -48,10 +48,10 @@ class Program:
 
     @staticmethod
     def of(plan: Plan) -> "Program | None":
-        """Return the program of a plan, None if DALI's operators must run it, or do so as fast.
+        """Return the program of a plan, or None if DALI's operators must run the plan or are as fast.
 
-        They do with a single local stage: on the CPU it starts few operators, beside decoding. They may with other ops
-        than those of policies on large images, as here one block of threads runs a sample.
+        They are as fast for a single local stage, which launches few operators. They can be as fast for large images
+        and ops that policies do not use, because here one block of threads runs a whole sample.
         """
         program = Program(plan)
         several = sum(stage.kind == "local" for stage in program.stages) > 1
@@ -60,9 +60,9 @@ class Program:
     def values(self, sampler: Sampler, where: Where) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
 
-        For each stage they are its code, the number of its values, and these; where it does not apply, all but that
-        number are 0. The number is the same for all samples, but it depends on them where motions are blurred: the
-        kernels are as large as the longest motion.
+        For each stage, a program holds the stage's code, the count of its values, and the values. If the stage does not
+        apply to a sample, all except the count are 0. All samples of one call have the same count. It depends on these
+        samples if a stage blurs motion: its convolution kernels are as large as the longest motion.
         """
         draws, size = sampler.draw(*where), self.plan.size
         made: list[tuple[str, NDArray[np.intp], list[Values]]] = []
@@ -71,22 +71,26 @@ class Program:
             fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
             fed.pop("applied", None)
             if stage.steps[0].op.random:
-                # Two numbers of 24 bits, as many as a float holds.
+                # A float holds integers of 24 bits, so the seed consists of two of them.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
             values = ROUTINES[name](stage, fed, size)
             made.append((name, rows, values))
         counts = [sum(value.shape[1] for value in values) for _, _, values in made]
-        programs, at = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32), 0
+        programs = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32)
+        at = 0
         for (name, rows, values), count in zip(made, counts, strict=True):
-            programs[rows, at], programs[:, at + 1], at = CODES[name], count, at + 2
+            programs[rows, at], programs[:, at + 1] = CODES[name], count
+            at += 2
             for value in values:
-                programs[rows, at : at + value.shape[1]], at = value, at + value.shape[1]
+                end = at + value.shape[1]
+                programs[rows, at:end] = value
+                at = end
         return programs
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
-        """Apply the stages to (N, height, width, 3) uint8 and normalize: float, or uint8 if the form is raw.
+        """Apply the stages to (N, height, width, 3) uint8 and normalize to float. A raw form stays uint8.
 
-        The programs, which `values` returns, are on the device of the images.
+        The programs come from `values`, and are on the device of the images.
         """
         from augment.pipeline.kernels.stages import launch
 
@@ -99,9 +103,9 @@ class Program:
 
 
 def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
-    """Return the stages up to the last one that the kernel does not know, and those after it.
+    """Split the stages after the last one that the kernel does not support.
 
-    Stages of which a sample meets one at most, such as the choices of a `one_of`, may change places.
+    Stages may change places if at most one of them applies to a sample, such as the choices of a `one_of`.
     """
     positions = enumerate(positions_of(plan.tree))
     position = {step.key: number for number, alternatives in positions for step in alternatives}
@@ -120,18 +124,18 @@ def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
 
 
 def program_of(plan: Plan, placement: Placement) -> Program | None:
-    """Return what a kernel does on a GPU in place of DALI's operators, None for plans that it does not run."""
+    """Return the program that a kernel runs instead of DALI's operators, or None if DALI must run the plan."""
     program = Program.of(plan) if placement.device == "gpu" and are_alike(plan) else None
     return program if program is not None and kernels_run(placement.gpu, every_op=program.every_op) else None
 
 
 def are_alike(plan: Plan) -> bool:
-    """Return whether all views run the same steps, each on a crop of its own."""
+    """Return whether all views run the same steps, each on its own crop."""
     return plan.views.crop == "own" and not plan.views.named
 
 
 class ProgramFeed(Feed):
-    """Feeds the programs of each batch, (batch_size, numbers), in place of the values of each stage."""
+    """Feeds the programs of each batch, (batch_size, numbers), instead of the values of each stage."""
 
     def __init__(self, program: Program, sampler: Sampler, reading: Reading) -> None:
         super().__init__(sampler, reading)
@@ -150,18 +154,18 @@ def _name(stage: Stage) -> str:
 
 @cache
 def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
-    """Return whether programs can be compiled and run on the GPU of that number, by default those of policies."""
+    """Return whether the kernel compiles and runs on a GPU, by default with the ops of policies only."""
     if not torch.cuda.is_available():
         return False
     try:
         from augment.pipeline.kernels.stages import launch
 
         image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=torch.device("cuda", gpu))
-        # As for most batches, so that this compiles the kernel that they need.
+        # The same types as in most batches, so that this compiles the kernel that they need.
         programs = torch.zeros(1, 2, device=image.device)
         launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
     except Exception as error:  # no Triton, no C compiler, an old version, ...
-        instead = "DALI's and PyTorch's operators run instead"
-        getLogger(__name__).info("%s, as Triton's kernels do not run here: %s", instead, error)
+        message = "the Triton kernels do not run here, so DALI's and PyTorch's operators run instead: %s"
+        getLogger(__name__).info(message, error)
         return False
     return True

@@ -1,6 +1,6 @@
-"""JPEG compression artifacts in the kernel, equal to the artifacts that DALI's GPU operator makes."""
+"""JPEG compression artifacts in the kernel, equal to the artifacts of DALI's GPU operator."""
 
-# Triton compiles these functions: they are written in its language, which types cannot describe.
+# Triton compiles these functions. Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
@@ -16,7 +16,7 @@ _NORM = tl.constexpr(0.3535533905932737)
 
 @triton.jit
 def jpeg(source, target, plane, tables, given, height, width, block: tl.constexpr):
-    """Quantize luma and chroma as JPEG does, chroma at half the resolution; given the quality, a row of `tables`."""
+    """Quantize luma, and chroma at half the resolution, like JPEG. `given` is the quality, which selects a table."""
     table = tables + 128 * tl.load(given).to(tl.int32)
     _compress(source, target, plane, table, 0, False, height, width, block)
     for channel in range(1, 3):
@@ -32,8 +32,8 @@ def jpeg(source, target, plane, tables, given, height, width, block: tl.constexp
 
 @triton.jit
 def _compress(source, target, plane, table, channel, chroma: tl.constexpr, height, width, block: tl.constexpr):
-    """Write luma, or one chroma, compressed, into a channel of the target; each has blocks of its own."""
-    cell: tl.constexpr = 2 if chroma else 1  # pixels along the side of a chroma
+    """Compress luma or one chroma channel, in its own blocks, and write it into a channel of the target."""
+    cell: tl.constexpr = 2 if chroma else 1  # image pixels along the side of a chroma pixel
     rows, columns = ((height + cell - 1) // cell + 7) // 8 * 8, ((width + cell - 1) // cell + 7) // 8 * 8
     for start in range(0, rows * columns, block):
         number = start + tl.arange(0, block)
@@ -63,7 +63,7 @@ def _compress(source, target, plane, table, channel, chroma: tl.constexpr, heigh
 
 @triton.jit
 def _quarter(source, x, y, height, width, inside):
-    """Return the mean of 2 x 2 pixels of a channel, rounded, halves to even."""
+    """Return the mean of 2 x 2 pixels of a channel, rounded with halves to even."""
     total = tl.zeros_like(x)
     for corner in tl.static_range(4):
         u, v = within(2 * x + corner % 2, width, 0), within(2 * y + corner // 2, height, 0)
@@ -73,9 +73,9 @@ def _quarter(source, x, y, height, width, inside):
 
 @triton.jit
 def _transform_blocks(plane, table, rows, columns, block: tl.constexpr):
-    """Quantize the cosine transform of each block of 8 x 8, in place: the rows, the columns, and the rows again.
+    """Quantize the cosine transform of each 8 x 8 block in place, in three passes: rows, columns, and rows again.
 
-    Each thread has the eight numbers of a row or column to itself, so passes only wait for each other.
+    Each thread works on its own row or column of eight numbers, so threads wait only between the passes.
     """
     count = rows * columns // 8
     for start in range(0, count, block):
@@ -154,7 +154,7 @@ def _cosines(a, b, c, d, e, f, g, h):
 
 @triton.jit
 def _levels(a, b, c, d, e, f, g, h):
-    """Return the eight levels whose cosine transform is given."""
+    """Invert the cosine transform of eight levels."""
     sums, differences = a + e, a - e
     wide, narrow = c * _B + g * _E, c * _E - g * _B
     p, q, r, s = sums + wide, differences + narrow, differences - narrow, sums - wide

@@ -1,6 +1,6 @@
-"""Local ops of the kernel, and how all of its ops read and write pixels; see `augment.pipeline.kernels.stages`."""
+"""Local ops of the kernel in `augment.pipeline.kernels.stages`, and functions that read and write pixels."""
 
-# Triton compiles these functions: they are written in its language, which types cannot describe.
+# Triton compiles these functions. Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
@@ -9,13 +9,13 @@ import triton.language as tl
 
 @triton.jit
 def byte(value):
-    """Round and saturate."""
+    """Round to the nearest integer and clip to 0..255."""
     return tl.minimum(tl.maximum(tl.floor(value + 0.5), 0.0), 255.0).to(tl.int32).to(tl.uint8)
 
 
 @triton.jit
 def store(target, red, green, blue, inside):
-    """Write pixels, rounded."""
+    """Round pixels and write them."""
     tl.store(target, byte(red), mask=inside)
     tl.store(target + 1, byte(green), mask=inside)
     tl.store(target + 2, byte(blue), mask=inside)
@@ -23,7 +23,7 @@ def store(target, red, green, blue, inside):
 
 @triton.jit
 def load(source, inside):
-    """Return red, green and blue as floats."""
+    """Read red, green and blue as floats."""
     red = tl.load(source, mask=inside, other=0).to(tl.float32)
     green = tl.load(source + 1, mask=inside, other=0).to(tl.float32)
     return red, green, tl.load(source + 2, mask=inside, other=0).to(tl.float32)
@@ -31,7 +31,7 @@ def load(source, inside):
 
 @triton.jit
 def within(position, size, border):
-    """Return the pixel that stands for one beyond the edge; border 3 is 1 for at most a side beyond, and faster."""
+    """Return the pixel that replaces one beyond the edge. Border 3 is a faster border 1 for at most one side beyond."""
     if border == 3:
         position = tl.abs(position)
         position = tl.minimum(position, 2 * size - 2 - position)
@@ -52,7 +52,7 @@ def mean_color(source, area, block: tl.constexpr):
         red += tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.int32)
         green += tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.int32)
         blue += tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.int32)
-    # Floats, as the sum of nine million bright pixels is too large for an int32.
+    # Sum floats, because the sum of nine million bright pixels is too large for an int32.
     r, g, b = tl.sum(red.to(tl.float32)), tl.sum(green.to(tl.float32)), tl.sum(blue.to(tl.float32))
     return r / area, g / area, b / area
 
@@ -71,7 +71,7 @@ def correlate(source, target, weights, side, height, width, block: tl.constexpr)
         red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
         for tap in range(side * side):
             weight = tl.load(weights + tap)
-            if weight != 0:  # most are 0 in the kernel of a motion
+            if weight != 0:  # most weights of a motion blur are 0
                 v, u = y + tap // side - side // 2, x + tap % side - side // 2
                 r, g, b = load(source + 3 * (within(v, height, border) * width + within(u, width, border)), kept)
                 red += weight * r
@@ -82,10 +82,10 @@ def correlate(source, target, weights, side, height, width, block: tl.constexpr)
 
 @triton.jit
 def gaussian_blur(source, target, plane, given, height, width, block: tl.constexpr):
-    """Blur across, into a plane of floats, and down, channel by channel; given sigma."""
+    """Blur each channel across into a plane of floats, and then down. `given` is sigma."""
     sigma = tl.load(given)
     radius = tl.ceil(3 * sigma).to(tl.int32)
-    falloff = tl.minimum(0.5 / (sigma * sigma), 1e9)  # finite, as it is multiplied by 0
+    falloff = tl.minimum(0.5 / (sigma * sigma), 1e9)  # finite, because it is also multiplied by 0
     total = 1.0
     for tap in range(1, radius + 1):
         total += 2 * tl.exp(-falloff * (tap * tap))
@@ -104,7 +104,7 @@ def gaussian_blur(source, target, plane, given, height, width, block: tl.constex
 
 @triton.jit
 def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, height, width, block: tl.constexpr):
-    """Return levels that are blurred across or down; from one pixel to the next it is `step`."""
+    """Return levels that are blurred across or down. `step` is the distance between pixels in memory."""
     x, y = pixel % width, pixel // width
     border = tl.where(radius < (width if across else height), 3, 1)
     level = tl.zeros([block], tl.float32)
@@ -124,13 +124,13 @@ def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, 
 
 @triton.jit
 def _seed(given):
-    """Return the seed of a sample, which is given as two numbers of 24 bits."""
+    """Return the seed of a sample, which is stored as two numbers of 24 bits."""
     return tl.load(given).to(tl.int64) + tl.load(given + 1).to(tl.int64) * 16777216
 
 
 @triton.jit
 def gaussian_noise(source, target, given, area, block: tl.constexpr):
-    """Add normal noise; given its standard deviation and a seed."""
+    """Add normal noise. `given` holds the standard deviation and a seed."""
     std, seed = tl.load(given), _seed(given + 1)
     for start in range(0, area, block):
         pixel = start + tl.arange(0, block)
@@ -142,7 +142,7 @@ def gaussian_noise(source, target, given, area, block: tl.constexpr):
 
 @triton.jit
 def erase(source, target, given, height, width, block: tl.constexpr):
-    """Fill a rectangle; given its top, left, height and width, the number of a fill, a level and a seed."""
+    """Fill a rectangle. `given` holds its top, left, height and width, the number of a fill, a level and a seed."""
     top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
     fill, level, seed = tl.load(given + 4).to(tl.int32), tl.load(given + 5), _seed(given + 6)
@@ -172,10 +172,10 @@ def erase(source, target, given, height, width, block: tl.constexpr):
 
 @triton.jit
 def downscale(source, target, plane, given, height, width, block: tl.constexpr):
-    """Resize a channel to a smaller plane and back.
+    """Resize each channel to a smaller plane and back.
 
-    Given, each for y and x: the sides of the plane, those of the image over them, and the reverse; and 1 for linear
-    enlargement.
+    `given` holds, each for y and x, the sides of the plane, the ratio of the image to the plane, and the inverse ratio.
+    The last value is 1 for linear enlargement.
     """
     rows, columns = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     shrink_y, shrink_x = tl.load(given + 2), tl.load(given + 3)
@@ -200,12 +200,12 @@ def downscale(source, target, plane, given, height, width, block: tl.constexpr):
 
 @triton.jit
 def _shrink(source, plane, rows, columns, ratio_y, ratio_x, height, width, block: tl.constexpr):
-    """Resize one channel to (rows, columns) with a triangular filter, each pixel of which covers two of the result."""
+    """Resize one channel to (rows, columns) with a triangular filter that is two output pixels wide."""
     taps_y, taps_x = tl.ceil(2 * ratio_y).to(tl.int32), tl.ceil(2 * ratio_x).to(tl.int32)
     for start in range(0, rows * columns, block):
         pixel = start + tl.arange(0, block)
         x, y = (pixel % columns).to(tl.float32), (pixel // columns).to(tl.float32)
-        # Where the filter begins, in pixels of the source.
+        # The start of the filter, in pixels of the source.
         from_x = x * ratio_x + (0.5 * ratio_x - 0.5 - ratio_x)
         from_y = y * ratio_y + (0.5 * ratio_y - 0.5 - ratio_y)
         left, top = tl.ceil(from_x).to(tl.int32), tl.ceil(from_y).to(tl.int32)
@@ -223,7 +223,7 @@ def _shrink(source, plane, rows, columns, ratio_y, ratio_x, height, width, block
 
 @triton.jit
 def _triangle(position):
-    """Return the height, at a position in 0..2, of a triangle of height 1."""
+    """Return the height of a triangle of height 1 at a position in 0..2."""
     return tl.maximum(1 - tl.abs(position - 1), 0.0)
 
 

@@ -1,6 +1,6 @@
-"""The kernel that mixes samples and targets of a batch, see `augment.pipeline.geometry.mixing`. Needs Triton."""
+"""The kernel that mixes the samples and targets of a batch, see `augment.pipeline.geometry.mixing`. Needs Triton."""
 
-# Triton compiles these functions: they are written in its language, which types cannot describe.
+# Triton compiles these functions. Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import torch
@@ -16,13 +16,13 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
 
     Args:
         images: (N, 3, height, width) float in channels_last memory.
-        targets: (N,) class indices, or (N, K) float32 labels or numbers.
-        records: (N, stages, 6) float32, contiguous: left, right, top and bottom of a rectangle, the weight of the own
-            image in it, and the weight of the own target.
+        targets: (N,) class indices, or (N, K) float32 labels or regression targets.
+        records: (N, stages, 6) float32, contiguous: left, right, top and bottom of a rectangle, the weight of the
+            sample's image in it, and the weight of the sample's target.
         classes: number of classes, if targets are class indices.
 
     Returns:
-        Images like those given, and targets, (N, classes) or (N, K) float32.
+        The mixed images in the form of `images`, and targets, (N, classes) or (N, K) float32.
     """
     count, _, height, width = images.shape
     labels, targets = targets.is_floating_point(), targets.contiguous()
@@ -47,7 +47,7 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
     return mixed, shares
 
 
-# Compiled once, wherever in memory the records of a batch begin.
+# Compile once, for any memory alignment of a batch's records.
 @triton.jit(do_not_specialize=["targets", "records", "stages", "height", "width", "columns"])
 def _mix(
     images, mixed, targets, shares, records, stages, height, width, columns,
@@ -86,5 +86,5 @@ def _mix(
 
 @triton.jit
 def _between(start, end, weight):
-    """Interpolate as PyTorch does: exactly the start or the end for a weight of 0 or 1."""
+    """Interpolate like PyTorch. Weights of 0 and 1 return exactly the start and the end."""
     return tl.where(weight < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))

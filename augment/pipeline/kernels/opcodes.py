@@ -1,4 +1,4 @@
-"""The table of what the kernel runs, by which the programs of samples and the kernel itself know stages."""
+"""The table of the stages that the kernel runs. It defines their codes and their values in programs."""
 
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -16,7 +16,7 @@ BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
 
 
 def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
-    """Return the numbers that a routine takes of a stage, as columns, (N, any) each: what DALI's operators take."""
+    """Return the values of a stage as columns, (N, any) each: the same values as for DALI's operators."""
     return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
 
 
@@ -44,9 +44,9 @@ def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
     return [np.full((count, 1), value, np.float32) for value in values]
 
 
-# What the kernel runs, and what it takes of each: a kind of stage, or an op of the registry. A stage's code is its
-# place here, from 1; 0 stands for a stage that does not apply to a sample. The first eight are all that policies need:
-# without the others, the kernel compiles in less time.
+# The kinds of stages and the ops that the kernel runs, and the functions that return their values. The code of a stage
+# is its position here, from 1. Code 0 means that a stage does not apply to a sample. Policies need only the first
+# eight: without the others, the kernel compiles faster.
 ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]] = {
     "geometry": _warp,
     "color": _as_fed,
@@ -65,18 +65,18 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]]
 }
 CODES = {name: number for number, name in enumerate(ROUTINES, 1)}
 OF_POLICIES = CODES["equalize"]
-PLANES = {"gaussian_blur", "jpeg", "downscale"}  # need memory for one channel as floats
+PLANES = {"gaussian_blur", "jpeg", "downscale"}  # ops that need memory for one channel as floats
 
 
 def quantization_tables() -> NDArray[np.float32]:
-    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
+    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded like DALI."""
     quality = np.arange(101, dtype=np.float32)[:, None]
     scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
     return np.asarray(np.clip(np.floor(scale * standard_tables().reshape(1, -1) + 0.5), 1, 255), np.float32)
 
 
 def standard_tables() -> NDArray[np.float32]:
-    """Return the tables of luma and chroma in Annex K of the JPEG standard, (2, 8, 8), which Pillow has as well."""
+    """Return the luma and chroma tables of the JPEG standard, Annex K, (2, 8, 8), as Pillow writes them."""
     file = BytesIO()
     Image.new("RGB", (8, 8)).save(file, "JPEG", quality=50)
     tables = JpegImageFile(BytesIO(file.getvalue())).quantization

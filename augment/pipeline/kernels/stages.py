@@ -1,6 +1,6 @@
 """The kernel that runs the programs of samples, see `augment.pipeline.kernels.instructions`. Needs Triton."""
 
-# Triton compiles these functions: they are written in its language, which types cannot describe.
+# Triton compiles these functions. Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from augment.pipeline.kernels.local_ops import (
 )
 from augment.pipeline.kernels.opcodes import CODES, quantization_tables
 
-# What a stage is, by the table of `augment.pipeline.kernels.opcodes`.
+# The codes of stages, from the table in `augment.pipeline.kernels.opcodes`.
 (
     _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _SHARPEN, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE,
     _BLUR, _MOTION, _NOISE, _JPEG, _DOWNSCALE, _ERASE,
 ) = map(tl.constexpr, CODES.values())  # fmt: skip
 
-_BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
+_BLOCK = 1024  # pixels at a time; larger blocks fit fewer samples on a multiprocessor
 _WARPS = 8
 
 
@@ -44,13 +44,13 @@ def launch(
 
     Args:
         images: (N, height, width, 3) uint8, contiguous.
-        programs: (N, numbers) float32: for each stage its code, how many numbers it is given, and these.
-        out: result, (N, height, width, 3) float, or uint8, which is not normalized.
+        programs: (N, numbers) float32: for each stage its code, the count of its values, and the values.
+        out: the result, (N, height, width, 3), normalized float or unnormalized uint8.
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
-        every_op: compile the ops that policies do not need as well.
-        plane: give each sample memory for one channel as floats, which blur, JPEG and downscale need.
+        every_op: also compile the ops that policies do not need.
+        plane: allocate memory for one channel of each sample as floats. Blur, JPEG and downscale need it.
     """
     count, height, width = images.shape[:3]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
@@ -70,7 +70,7 @@ def launch(
 
 @cache
 def _quantization(device: torch.device) -> Tensor:
-    """Return the tables of each quality, (101, 128), on a device."""
+    """Return the quantization tables of each quality, (101, 128), on a device."""
     return torch.from_numpy(quantization_tables()).to(device)
 
 
@@ -83,7 +83,7 @@ def _run(
     sample = tl.program_id(0).to(tl.int64)
     area = height * width
     source = images + sample * area * 3
-    other = tl.num_programs(0).to(tl.int64) * area * 3  # from one buffer to the other
+    other = tl.num_programs(0).to(tl.int64) * area * 3  # the distance between the two buffers
     table, plane = tables + sample * 768, planes + sample * room
     given = programs + sample * numbers
     at = 0
@@ -105,7 +105,7 @@ def _run(
                 _look_up(source, target, table, area, block)
             elif every_op:
                 _local(source, target, plane, quantization, given, code, height, width, block)
-            # What the other threads of the block wrote is read next.
+            # The next stage reads what other threads of the block wrote.
             tl.debug_barrier()
             source = target
             at = 1 - at
@@ -150,7 +150,7 @@ def _warp(source, target, m, height, width, block: tl.constexpr):
         kept = pixel < height * width
         x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
         w = g * x + h * y + i
-        # Far away is far enough: what is beyond would not be a whole number any more.
+        # Limit the coordinates, because larger ones do not fit into an integer.
         from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
         from_y = tl.minimum(tl.maximum((d * x + e * y + f) / w, -1e6), 1e6)
         left, top = tl.floor(from_x), tl.floor(from_y)
@@ -172,7 +172,7 @@ def _warp(source, target, m, height, width, block: tl.constexpr):
 
 @triton.jit
 def _offsets(source, m, area, block: tl.constexpr):
-    """Return what the mean color adds to each channel, by a (3, 4) matrix."""
+    """Apply a (3, 4) matrix to the mean color. The results are added to each channel."""
     r, g, b = mean_color(source, area, block)
     return (
         tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + tl.load(m + 3),
@@ -183,7 +183,7 @@ def _offsets(source, m, area, block: tl.constexpr):
 
 @triton.jit
 def _color(source, target, m, of_mean, area, block: tl.constexpr):
-    # A (3, 4) matrix; or a (3, 3) one and a (3, 4) one for the mean.
+    # `m` is a (3, 4) matrix, or a (3, 3) matrix followed by a (3, 4) matrix for the mean.
     if of_mean:
         add_r, add_g, add_b = _offsets(source, m + 9, area, block)
         row = 3
@@ -202,7 +202,7 @@ def _color(source, target, m, of_mean, area, block: tl.constexpr):
 
 @triton.jit
 def _table(source, table, given, code, area, block: tl.constexpr):
-    """Write the new level of each level, (256,), for one channel."""
+    """Write the lookup table of one channel, (256,)."""
     level = tl.arange(0, 256)
     new = level
     if code == _POSTERIZE:

@@ -1,8 +1,9 @@
-"""The validation transform in Pillow and NumPy, whose source `transform_source` copies into a file.
+"""The validation transform in Pillow and NumPy. `transform_source` copies its source into an exported file.
 
-Functions here therefore use only Pillow, NumPy, `math` and each other, and address readers of that file. Each crop op
-has a function of its name: `(image, size, **parameters) -> image`, with the size as (height, width); `resize`
-implements side both only, as its other sides equal other crops. The reader of `augment.data.images` is copied, too.
+Functions here therefore use only Pillow, NumPy, `math` and each other, and their comments address readers of that file.
+Each crop op has a function of its name: `(image, size, **parameters) -> image`, where size is (height, width). `resize`
+implements only side both, because the other sides equal other crops. The reader of `augment.data.images` is copied
+too.
 """
 
 import math
@@ -14,19 +15,19 @@ from PIL import Image
 
 
 def resample(image: Image.Image, sides: tuple[int, int], box: tuple[float, float, float, float]) -> Image.Image:
-    """Resize the part of an RGB image within box (left, top, right, bottom) to (width, height), with antialiasing.
+    """Resize the box (left, top, right, bottom) of an RGB image to (width, height), with antialiasing.
 
-    Beyond the edges of the image, DALI's filter repeats the edge pixels, while Pillow's is cut off, which changes the
-    outermost pixels by some 20 levels. The image is therefore padded with its edge pixels first.
+    Beyond the edges of the image, DALI's filter repeats the edge pixels. Pillow's filter is cut off there, which
+    changes the outermost pixels by about 20 levels. The image is therefore padded with its edge pixels first.
     """
     left, top, right, bottom = box
-    # Pad by how far the box, plus half the filter (one pixel of the result), extends beyond the image.
+    # Pad by the distance that the box and half the filter (one output pixel) extend beyond the image.
     x = math.ceil(max(-left, right - image.width, 0) + max((right - left) / sides[0], 1))
     y = math.ceil(max(-top, bottom - image.height, 0) + max((bottom - top) / sides[1], 1))
     wide = np.pad(np.asarray(image), ((y, y), (x, x), (0, 0)), mode="edge")
     moved = (left + x, top + y, right + x, bottom + y)
-    # In floating point: images of 8 bits are rounded to whole levels between the two passes of a resize, too.
-    # reducing_gap=None: no fast reduction first, which is less exact.
+    # Resize in floating point, because 8-bit images are also rounded between the two passes of a resize.
+    # reducing_gap=None turns off a fast first reduction, which is less exact.
     pixels = np.empty((sides[1], sides[0], 3), np.float32)
     for channel in range(3):
         plane = Image.fromarray(wide[..., channel].astype(np.float32))
@@ -42,19 +43,19 @@ def resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 def center_crop(image: Image.Image, size: tuple[int, int], scale: float) -> Image.Image:
     """Cut a centered window, with subpixel precision, and resize it to (height, width).
 
-    It has the aspect ratio of the result, and `scale` times the sides of the largest such window.
+    The window has the aspect ratio of the result. `scale` is its side, relative to the largest such window.
     """
     rows, columns = size[0] / min(size), size[1] / min(size)
-    side = scale * min(image.height / rows, image.width / columns)  # the shorter one
+    side = scale * min(image.height / rows, image.width / columns)  # the shorter side
     left, top = (image.width - side * columns) / 2, (image.height - side * rows) / 2
     return resample(image, size[::-1], (left, top, left + side * columns, top + side * rows))
 
 
 def letterbox(image: Image.Image, size: tuple[int, int], fill: int) -> Image.Image:
-    """Resize the image so that all of it fits (height, width), center it, and pad the rest."""
+    """Resize the whole image to fit into (height, width), center it, and pad the rest."""
     scale = min(size[0] / image.height, size[1] / image.width)
     width, height = (max(1, math.floor(side * scale + 0.5)) for side in image.size)
-    # Keep the exact scale: if the size was rounded, the box is a fraction of a pixel off the image's edges.
+    # Keep the exact scale. If the size was rounded, the box differs from the image edges by a fraction of a pixel.
     x, y = (image.width - width / scale) / 2, (image.height - height / scale) / 2
     pixels = np.asarray(resample(image, (width, height), (x, y, image.width - x, image.height - y)))
     left, top = (size[1] - width) // 2, (size[0] - height) // 2

@@ -1,8 +1,8 @@
-"""The validation transform as a PyTorch module of plain arithmetic, so that it can be exported with a model.
+"""The validation transform as a PyTorch module of plain arithmetic, which can be exported with a model.
 
-Each side of the result is a product of the image with a matrix of filter weights, built from the image's size when it
-runs: a triangle, as wide as a pixel of the larger of image and result. DALI's filter repeats the edge pixels beyond the
-edges of the image; here their weights are added to those of the edge pixels.
+Each side of the result is a product of the image with a matrix of filter weights. The matrix is built at run time from
+the size of the image. The filter is a triangle, one pixel wide in the coarser of image and result. DALI's filter
+repeats the edge pixels beyond the edges of the image. Here, those weights are added to the weights of the edge pixels.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,18 +20,18 @@ _Sides = tuple[Tensor, Tensor]  # height and width of an image
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the rows, or the columns, of the result lie in the image."""
+    """The positions of the rows or columns of the result in the image."""
 
-    centers: Tensor  # (length,) in pixels of the image, from its edge
-    step: Tensor  # (1,) pixels of the image per pixel of the result
-    inside: Tensor | None = None  # (length,) whether they show the image; None: all do
+    centers: Tensor  # (length,) in image pixels from the edge of the image
+    step: Tensor  # (1,) image pixels per output pixel
+    inside: Tensor | None = None  # (length,) whether the row or column shows the image; None: all do
 
 
 class Crop(nn.Module):
-    """A plan that consists of a crop that is not random: images of any size to the input of a model.
+    """A plan with a fixed crop and no steps. It converts images of any size to the input of a model.
 
     Raises:
-        UserError: the plan is random, has steps besides the crop, or a crop that is not available here.
+        UserError: the plan is random, has steps in addition to the crop, or has an unsupported crop.
     """
 
     scale: Tensor
@@ -49,7 +49,7 @@ class Crop(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform (N, height, width, 3) uint8 RGB to (N, 3, height, width) float32, normalized."""
-        # Positions and lengths are tensors, so that an exported graph has them for any size of image.
+        # Positions and lengths are tensors, so that an exported graph works for any image size.
         rows, columns = (torch.arange(n, device=images.device) + 0.5 for n in images.shape[1:3])
         height, width = rows[-1:] + 0.5, columns[-1:] + 0.5
         pixels = [torch.arange(side, device=images.device) + 0.5 for side in self._size]
@@ -63,17 +63,17 @@ class Crop(nn.Module):
 
 
 def _weights(grid: Grid, pixels: Tensor, length: Tensor) -> Tensor:
-    """Return the weights of an image's rows or columns in those of the result, (its length, length)."""
+    """Return the filter weights, (output length, image length), of the rows or columns."""
     reach = grid.step.clamp(min=1)
     centers = grid.centers[:, None]
     inner = (1 - (pixels - centers).abs() / reach).clamp(min=0)
     first, last = pixels < 1, pixels > length - 1
-    all_of = inner + first * _beyond(centers, reach) + last * _beyond(length - centers, reach)
-    return all_of / all_of.sum(dim=1, keepdim=True)
+    weights = inner + first * _beyond(centers, reach) + last * _beyond(length - centers, reach)
+    return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _beyond(distance: Tensor, reach: Tensor) -> Tensor:
-    """Return the sum of a triangle's weights over all pixels beyond an edge at a distance from its center."""
+    """Return the sum of a filter's weights beyond an image edge. `distance` is from its center to the edge."""
     nearest = distance + 0.5
     count = (reach - nearest).ceil().clamp(min=0)
     return count - (count * nearest + count * (count - 1) / 2) / reach
@@ -94,13 +94,13 @@ def _center_crop(pixels: Tensor, axis: int, sides: _Sides, size: Size, scale: fl
 def _letterbox(pixels: Tensor, axis: int, sides: _Sides, size: Size) -> Grid:
     side = sides[axis]
     step = torch.maximum(sides[0] / size.height, sides[1] / size.width)
-    length = (side / step + 0.5).floor().clamp(min=1)  # of the image in the result, in pixels
+    length = (side / step + 0.5).floor().clamp(min=1)  # the length of the image in output pixels
     place = pixels - ((len(pixels) - length) / 2).floor()
     inside = (place > 0) & (place < length)
     place = torch.minimum(place.clamp(min=0.5), length - 0.5)
-    # The scale is exact: if the length was rounded, the image's edges are a fraction of a pixel off.
+    # The scale is exact. If the length was rounded, the image edges are off by a fraction of a pixel.
     return Grid(side / 2 + (place - length / 2) * step, step, inside)
 
 
-# Crop ops by name: how each places the result in the image.
+# The functions that place the result in the image, by crop op.
 _GRIDS: Mapping[str, Callable[..., Grid]] = {"resize": _resize, "center_crop": _center_crop, "letterbox": _letterbox}

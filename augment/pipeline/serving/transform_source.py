@@ -1,4 +1,4 @@
-"""Write a plan as Python source in Pillow and NumPy, and as a serialized DALI pipeline."""
+"""Exports of a plan: Python source in Pillow and NumPy, and a serialized DALI pipeline."""
 
 import inspect
 from typing import Any
@@ -18,7 +18,7 @@ from augment.support.errors import UserError
 _PYTHON = '''\
 """A model's validation transform: `transform(PIL.Image.open(file))`. Requires only Pillow and NumPy."""
 
-# Written by `python -m augment export`, of this plan:
+# Written by `python -m augment export` from this plan:
 #
 {plan}
 
@@ -34,7 +34,7 @@ STD = {std}
 
 
 def transform(image: Image.Image) -> NDArray[np.float32]:
-    """Turn an image of any size and mode into the model's input, (3, height, width) float32: RGB, normalized."""
+    """Convert an image of any size and mode to the model's input: normalized RGB, (3, height, width) float32."""
     return normalize({crop}(to_rgb(image), SIZE{arguments}), MEAN, STD)
 
 
@@ -42,7 +42,7 @@ def transform(image: Image.Image) -> NDArray[np.float32]:
 
 
 def python_source(plan: Plan) -> str:
-    """Return a plan as Python source that defines `transform(image)` in Pillow and NumPy."""
+    """Write a plan as Python source that defines `transform(image)` in Pillow and NumPy."""
     require_fixed(plan)
     name, values = crop_call(plan.crop)
     parts = (pillow.CROPS[name], pillow.resample, pillow.normalize)
@@ -58,13 +58,13 @@ def python_source(plan: Plan) -> str:
 
 
 def serialize(plan: Plan, device: Device) -> bytes:
-    """Return a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
+    """Serialize a plan as a DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
 
-    Its input "encoded" takes the bytes of encoded images, its output is (N, 3, height, width) float32, normalized.
-    That for the GPU can be written without one, and must be loaded with `device_id`.
+    The input "encoded" takes the bytes of encoded images. The output is normalized (N, 3, height, width) float32. A
+    pipeline for the GPU can be written on any machine. Load it with `device_id`.
     """
     require_fixed(plan)
-    # A pipeline that is fed by hand has no further batch to prefetch. Its size and threads can be changed on loading.
+    # A pipeline with manual input has no batch to prefetch. The user can change the batch size and threads on loading.
     pipeline = Pipeline(batch_size=64, num_threads=4, device_id=None, prefetch_queue_depth=1, exec_dynamic=True)
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
@@ -88,20 +88,19 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
 
 
 def require_fixed(plan: Plan) -> None:
-    """Check that a plan consists of a crop only, one that Pillow and PyTorch know, and draws nothing."""
-    reasons = [
-        f"aug.{plan.split}.{step.key}: is random" if is_random(step) else f"aug.{plan.split}.{step.key}: is not a crop"
-        for step in plan.steps
-    ]
-    crop = plan.crop
+    """Check that a plan consists of one fixed crop that Pillow and PyTorch support."""
+    crop, section = plan.crop, f"aug.{plan.split}"
+    reasons = []
     if is_random(crop):
-        reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
+        reasons.append(f"{section}.{crop.key}: is random")
     elif crop_call(crop)[0] not in pillow.CROPS:
-        reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
+        reasons.append(f"{section}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
     elif (border := crop.params.get("border", "constant")) != "constant":
-        reasons.insert(0, f"aug.{plan.split}.{crop.key}.border: {border} is available in DALI only")
+        reasons.append(f"{section}.{crop.key}.border: {border} is available in DALI only")
+    for step in plan.steps:
+        reasons.append(f"{section}.{step.key}: {'is random' if is_random(step) else 'is not a crop'}")
     if reasons:
         raise UserError(
-            f"{'; '.join(reasons)}. An export treats all images alike and consists of a crop only. "
-            f"Allowed in aug.{plan.split}: {', '.join(pillow.CROPS)}."
+            f"{'; '.join(reasons)}. An export needs a single fixed crop. Allowed in {section}: "
+            f"{', '.join(pillow.CROPS)}."
         )

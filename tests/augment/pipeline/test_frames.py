@@ -256,5 +256,5 @@ def test_a_crop_that_says_nothing_of_its_window_is_refused() -> None:
         return source.resize(source.decode()[:10, :10], size)
 
     assert len(list(loader_of({"train": {"corner": {}}}, STORED, frames=False))) == 2
-    with pytest.raises(UserError, match=r"^aug\.train\.corner: the op 'corner' does not say which window"):
+    with pytest.raises(UserError, match=r"^aug\.train\.corner: the window that the op 'corner' shows is unknown"):
         next(iter(loader_of({"train": {"corner": {}}}, STORED)))

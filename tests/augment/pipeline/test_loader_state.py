@@ -20,18 +20,18 @@ from augment.support.errors import UserError
 def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, device: torch.device) -> None:
     loader = make(grays, device, plan=plan_of(RECIPE))
     take(loader, 1)
-    with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
+    with pytest.raises(UserError, match=r"^aug\.train differs from the saved run"):
         make(grays, device, plan=plan_of(other)).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"batch_size": 2}, "fit.batch_size: not that of the saved run (4, not 2)"),
-        ({"seed": SEED + 1}, "seed: not that of the saved run (3, not 4)"),
-        ({"shard": RankShard(0, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
-        ({"shard": RankShard(1, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
-        ({"files": 11}, "data: not that of the saved run"),
+        ({"batch_size": 2}, "fit.batch_size differs from the saved run (4, not 2)"),
+        ({"seed": SEED + 1}, "seed differs from the saved run (3, not 4)"),
+        ({"shard": RankShard(0, 2), "batch_size": 2}, "fit.gpus differs from the saved run (1, not 2)"),
+        ({"shard": RankShard(1, 2), "batch_size": 2}, "fit.gpus differs from the saved run (1, not 2)"),
+        ({"files": 11}, "data differs from the saved run"),
     ],
 )
 def test_state_of_other_batches_is_refused(
@@ -44,12 +44,14 @@ def test_state_of_other_batches_is_refused(
     with pytest.raises(UserError) as caught:
         make(first(grays, options.pop("files", FILES)), device, **options).load_state_dict(loader.state_dict())
     assert str(caught.value).startswith(message)
-    assert "Allowed: " in str(caught.value)
+    assert "Resume with " in str(caught.value)
 
 
 @pytest.mark.parametrize("state", [None, {}, {"model": 1}])
 def test_what_is_no_state_is_refused(state: Any, grays: Split) -> None:
-    with pytest.raises(UserError, match=r"^state: (NoneType|dict) is not allowed\. Allowed: what state_dict"):
+    with pytest.raises(
+        UserError, match=r"^state: (NoneType|dict) is not a loader's state\. Pass the result of loader\.state_dict"
+    ):
         make(first(grays, 9), torch.device("cpu")).load_state_dict(state)
 
 
@@ -74,7 +76,7 @@ def test_state_of_other_operators_resumes_between_epochs_only(
     (_, states), (_, others) = states_of(make(data, device)), states_of(make(data, device, plan=plan))
     mixed = [state | {"pipeline": other["pipeline"]} for state, other in zip(states, others, strict=True)]
     resumed = make(data, device)
-    with pytest.raises(UserError, match=r"^data: .* other operators, .* in the middle of an epoch\. Allowed: "):
+    with pytest.raises(UserError, match=r"^data: .* other operators, .* in the middle of an epoch\. Resume with "):
         resumed.load_state_dict(mixed[0])
     assert not caplog.records
     resumed.load_state_dict(mixed[-1])

@@ -146,8 +146,8 @@ def test_ranks_that_share_nothing_cause_a_warning(
         loader_of(recipe, folder, split, **given)
         augment.Transform(recipe, split, device="cpu", rank=given.get("rank", 0))
     expected = [
-        "world_size=1: each of the 2 processes reads all images; rank and world_size share them",
-        "rank=0, but this is rank 1 of 2: all draw the same, unless each is given its rank",
+        "world_size=1: each of the 2 processes reads all images. Pass rank and world_size.",
+        "rank=0, but this is rank 1 of 2, so all draw the same. Pass each its own rank.",
     ]
     found = [record.message for record in caplog.records if record.name == "augment.pipeline.arguments"]
     assert found == ([] if given else expected)

@@ -255,11 +255,11 @@ def test_resumes_to_the_same_objects(tmp_path: Path, device: torch.device) -> No
 @pytest.mark.parametrize(
     ("op", "targets", "message"),
     [
-        ("mixup", [np.zeros((8, 8), np.uint8)], "masks cannot follow. Allowed: ops that paste, as cutmix and mosaic"),
-        ("cutmix", np.zeros((1, 2, 2)), "keypoints cannot follow. Allowed: a recipe without it."),
-        ("mosaic", np.zeros((1, 2, 2)), "keypoints cannot follow. Allowed: a recipe without it."),
+        ("mixup", [np.zeros((8, 8), np.uint8)], "masks cannot follow. Use an op that pastes, such as cutmix or mosaic"),
+        ("cutmix", np.zeros((1, 2, 2)), "keypoints cannot follow. Remove this step."),
+        ("mosaic", np.zeros((1, 2, 2)), "keypoints cannot follow. Remove this step."),
         ("mosaic", {"mask": [np.zeros((8, 8), np.uint8)], "class": [1]}, "targets of several kinds cannot follow."),
-        ("blend", [{"boxes": [], "labels": []}], "boxes cannot follow. Allowed: ops with parts=..., as mixup."),
+        ("blend", [{"boxes": [], "labels": []}], "boxes cannot follow. Use an op with parts=..., such as mixup."),
     ],
 )
 @pytest.mark.usefixtures("clean_registry")

@@ -110,7 +110,7 @@ def test_resume_with_named_views(varied: Split, device: torch.device) -> None:
     for number, view in enumerate(whole):
         assert torch.equal(torch.cat([views[number] for views in rest]), view[4:])
     changed = plan_of(RECIPE, views | {"second": {"size": 8}})
-    with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
+    with pytest.raises(UserError, match=r"^aug\.train differs from the saved run"):
         make(varied, device, plan=changed).load_state_dict(loader.state_dict())
 
 

@@ -195,7 +195,7 @@ def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
 def test_kernels_alone_make_of_decoded_images_what_dali_does_on_the_gpu(recipe: list[str]) -> None:
     cuda, made = torch.device("cuda"), load_recipe(*recipe, "aug.views.count=2")
     by_kernels, by_dali = (Transform(made, device=cuda, seed=SEED, threads=2) for _ in range(2))
-    assert Direct.knows(by_kernels.plan, Placement().on(cuda, 2))
+    assert Direct.supports(by_kernels.plan, Placement().on(cuda, 2))
     images = torch.from_numpy(np.stack([draw_photo(190, 160, seed) for seed in range(24)])).to(cuda)
     levels = 255 * torch.tensor(by_dali.plan.std, device=cuda)[:, None, None]
     for call in range(4):

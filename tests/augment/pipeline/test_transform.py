@@ -79,25 +79,25 @@ def test_half(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (ALIKE.astype(np.float32), "images: float32 (6, 30, 40, 3) is not allowed. Leave out ToTensor and"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "images: uint8 (2, 3, 8, 8) is not allowed. Channels come last:"),
-        (ALIKE[0], "images: uint8 (30, 40, 3) is not allowed. A single image comes in a list."),
+        (ALIKE.astype(np.float32), "images: float32 (6, 30, 40, 3) is not allowed. Remove ToTensor and"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "images: uint8 (2, 3, 8, 8) is not allowed. Move the channels"),
+        (ALIKE[0], "images: uint8 (30, 40, 3) is not allowed. Pass a single image in a list."),
         (ALIKE[..., 0], "images: uint8 (6, 30, 40) is not allowed. Gray images need three channels: np.stack([gray] *"),
-        (np.zeros((2, 8, 8, 4), np.uint8), "images: uint8 (2, 8, 8, 4) is not allowed. Leave out the alpha channel: "),
+        (np.zeros((2, 8, 8, 4), np.uint8), "images: uint8 (2, 8, 8, 4) is not allowed. Remove the alpha channel: "),
         (ALIKE[:0], "images: uint8 (0, 30, 40, 3) is not allowed. Allowed: "),
-        ([], "images: none are given."),
-        (b"...", "images: bytes is not allowed. A single image comes in a list."),
-        (Image.new("L", (8, 8)), "images: Image is not allowed. A single image comes in a list."),
-        ("a.jpg", "images: str is not allowed. The content of a file is read_bytes() of its Path."),
-        ([Path("a.jpg")], "images[0]: PosixPath is not allowed. The content of a file is read_bytes() of its Path."),
+        ([], "images: the list is empty."),
+        (b"...", "images: bytes is not allowed. Pass a single image in a list."),
+        (Image.new("L", (8, 8)), "images: Image is not allowed. Pass a single image in a list."),
+        ("a.jpg", "images: str is not allowed. Read a file with Path(file).read_bytes()."),
+        ([Path("a.jpg")], "images[0]: PosixPath is not allowed. Read a file with Path(file).read_bytes()."),
         ([ALIKE[0].astype(int)], "images[0]: int64 (30, 40, 3) is not allowed. Allowed: "),
         (iter(ALIKE), "images: iterator is not allowed."),
         ([ALIKE[0], ALIKE[0][..., 0]], "images[1]: uint8 (30, 40) is not allowed. Gray images"),
-        ([ALIKE[0], b"..."], "images[1]: bytes is not allowed. All images are encoded, or none is."),
+        ([ALIKE[0], b"..."], "images[1]: bytes is not allowed. Encode all images or none."),
         ([Image.new("F", (8, 8))], "images[0]: a PIL image of mode F is not allowed."),
         ([Image.new("I", (8, 8))], "images[0]: a PIL image of mode I is not allowed."),
         ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0]: cannot be decoded: image file is truncated"),
-        ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Channels come last: image.permute"),
+        ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Move the channels last: image"),
         ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM variant that DALI does not decode (levels from 0 to 1023)."),
         ([encoded(ALIKE[0, ..., 0] * 1.0, "TIFF")], "images[0] is a float TIFF from 79 to 172. Scale it"),
         ([encoded(ALIKE[0], "GIF")], "images[0] is not an image that DALI decodes. Allowed: JPEG, PNG,"),
@@ -221,13 +221,13 @@ def test_labels_and_numbers_are_floats() -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (None, "targets: missing, and mixup mixes them. Allowed: transform(images, targets)."),
+        (None, "targets are missing, but mixup mixes them. Call transform(images, targets)."),
         ([0, 1], "targets: (2,) int64 for 6 images. Allowed: (6,) class indices, or (6, K) floats."),
         ([[0]] * 6, "targets: (6, 1) int64 for 6 images."),
         ([0.5] * 6, "targets: (6,) float32 for 6 images."),
         (3, "targets: () int64 for 6 images."),
-        (["cat"] * 6, "targets: no tensor can be made of them: too many dimensions 'str'. Allowed: (6,) class"),
-        ([0] * 6, "classes: missing, and mixup mixes class indices. Allowed: Transform(..., classes=N)."),
+        (["cat"] * 6, "targets cannot be converted to a tensor: too many dimensions 'str'. Allowed: (6,) class"),
+        ([0] * 6, "classes is missing, but mixup mixes class indices. Call Transform(..., classes=N)."),
     ],
 )
 def test_targets_that_are_not_allowed(targets: Any, message: str) -> None:
@@ -238,5 +238,5 @@ def test_targets_that_are_not_allowed(targets: Any, message: str) -> None:
 @pytest.mark.parametrize("wrong", [CLASSES, -1])
 def test_a_class_that_does_not_exist_is_named(wrong: int) -> None:
     transform = transform_of({"mixup": {}}, torch.device("cpu"), classes=CLASSES)
-    with pytest.raises(UserError, match=f"^targets: there is no class {wrong}. Allowed: 0 to 3.$"):
+    with pytest.raises(UserError, match=f"^targets: class {wrong} does not exist. Allowed: 0 to 3.$"):
         transform(ALIKE, [0, 1, 2, 3, wrong, 0])

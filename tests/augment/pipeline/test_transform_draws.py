@@ -126,7 +126,7 @@ def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, 
         lambda: Transform(recipe, device="cpu"),
         lambda: first_batch(recipe, "train", stored, torch.device("cpu")),
     ):
-        with pytest.raises(UserError, match=r"^aug\.train\.secret_noise: its random draws .* declares random=True"):
+        with pytest.raises(UserError, match=r"^aug\.train\.secret_noise: its random draws .* with random=True"):
             make()
 
 
@@ -148,7 +148,7 @@ def test_a_crop_that_draws_by_itself_is_refused(clean_registry: None) -> None:
         """Cut somewhere."""
         return source.resize(fn.crop(source.decode(), crop=[8, 8], crop_pos_x=fn.random.uniform(range=[0, 1])), size)
 
-    with pytest.raises(UserError, match=r"^aug\.train\.own_crop: draws by itself, which no call can repeat\."):
+    with pytest.raises(UserError, match=r"^aug\.train\.own_crop: draws windows itself, so no call can be repeated\."):
         transform_of({"own_crop": {}}, torch.device("cpu"))
 
 

@@ -54,7 +54,7 @@ def test_windows_of_shards(source: str, held: int, server: Server, samples: list
         kept = sum(file.stat().st_size for file in Path("outputs/data").glob("[rw]*/*/[!.]*"))
         assert kept <= there.files[0].file.most_gb * 1e9
     state = build_loader(PLAN, there, batch_size=2, seed=1).state_dict()
-    with pytest.raises(UserError, match=r"^data\.window: not that of the saved run"):
+    with pytest.raises(UserError, match=r"^data\.window differs from the saved run"):
         build_loader(PLAN, replace(there, window=3), batch_size=2, seed=1).load_state_dict(state)
     shutil.rmtree("outputs/data/window")
     assert passes(there, 2) == expected
