@@ -1,4 +1,4 @@
-"""Load a trained model, and predict from Python."""
+"""Load a trained model and predict from Python."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,18 +85,17 @@ class TrainedModel:
             crops away.
 
         Raises:
-            UserError: images of another kind, or none that can be decoded.
+            UserError: images of an unknown type, or no image that can be decoded.
         """
-        given = _listed(images)
-        return predict(self._trained, [_as_ref(image, number) for number, image in enumerate(given)], top=top,
-                       threshold=threshold)  # fmt: skip
+        given = [_as_ref(image, number) for number, image in enumerate(_listed(images))]
+        return predict(self._trained, given, top=top, threshold=threshold)
 
     @public
     def preprocess(self, images: Any) -> Tensor:
-        """Return images as validation feeds them to the model, (N, 3, height, width), normalized, on its device.
+        """Prepare images as in validation, (N, 3, height, width), normalized, on the model's device.
 
         Args:
-            images: see `predict`, but no folders.
+            images: see `predict`. Folders are not allowed.
         """
         encoded = [read_file(Path(image)) if isinstance(image, str | Path) else image for image in _listed(images)]
         prepared: Tensor = self._transform(encoded)
@@ -111,10 +110,10 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
         run: the folder of the run.
         overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
         device: "cuda" or "cpu". "auto" is the GPU if there is one.
-        trust: whether the folder may name code to import, see SECURITY.md.
+        trust: whether the run may name code to import, see SECURITY.md.
 
     Raises:
-        UserError: no run, no checkpoint, or an override that is not allowed.
+        UserError: the folder is not a run, has no checkpoint, or an override is not allowed.
     """
     return TrainedModel(load_trained(Path(run), [*overrides, f"fit.device={device}"], trust=trust, data=False))
 
