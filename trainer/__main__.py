@@ -11,7 +11,7 @@ from trainer.run import NOTHING_TO_RESUME
 
 
 def main() -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     atexit.register(ignore_stop_signals)  # registered first, so it runs last
     exit_on_stop(130, f"{NOTHING_TO_RESUME}\n")
     keep_names()

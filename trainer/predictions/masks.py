@@ -119,7 +119,7 @@ def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[
 
 
 def palette(names: Sequence[str]) -> list[int]:
-    """Return the colors of all labels, RGB one after the other: background black, what is unknown gray."""
+    """Return the red, green and blue values of all labels' colors. The background is black, unseen pixels are gray."""
     from augment.drawing.target_overlays import color_of
 
     colors = [color_of(label) for label in range(IGNORE)] + [_UNKNOWN]
@@ -128,10 +128,11 @@ def palette(names: Sequence[str]) -> list[int]:
     return [value for color in colors for value in color]
 
 
-def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path, flag: str = "--out") -> Mapping[Path, Path]:
-    """Return the file of each image's mask. Below `folder`, it has the path that the image has in its given folder."""
+def mask_files(
+    images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out"
+) -> Mapping[Path, Path]:
+    """Return the file of each image's mask in `folder`, at the path that the image has in one of `folders`."""
     taken: dict[Path, Path] = {}
-    folders = [path for path in given if path.is_dir()]
     for image in dict.fromkeys(images):
         above = next((path for path in folders if image.is_relative_to(path)), image.parent)
         file = (folder / image.relative_to(above)).with_suffix(".png")

@@ -92,9 +92,10 @@ def predict(
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
     # Images in memory have no files for masks and maps.
-    paths, roots = ([image for image in some if isinstance(image, Path)] for some in (images, given))
-    masks = {} if out is None else mask_files(paths, roots, out)
-    maps = {} if explain is None else mask_files(paths, roots, explain, "--explain")
+    paths = [image for image in images if isinstance(image, Path)]
+    folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
+    masks = {} if out is None else mask_files(paths, folders, out)
+    maps = {} if explain is None else mask_files(paths, folders, explain, "--explain")
     problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
     if not good:

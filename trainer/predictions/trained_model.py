@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -19,20 +17,6 @@ from augment.support.files import read_file
 from augment.support.user_code import public
 from trainer.predictions.predict import Prediction, predict
 from trainer.run.best_model import Trained, load_trained
-
-
-@dataclass(frozen=True, eq=False)
-class _Pixels:
-    """A decoded image in memory."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-
-    def read(self) -> bytes:
-        return as_ppm(self.pixels)
-
-    def read_pixels(self) -> NDArray[np.uint8]:
-        return self.pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +54,7 @@ class TrainedModel:
 
     @public
     def predict(self, images: Any, *, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
-        """Predict images. The results equal those of `python -m trainer predict`.
+        """Predict images. The results are the same as from `python -m trainer predict`.
 
         Args:
             images: a path of an image or a folder, or a list of them; a Pillow image; a uint8 array or tensor, (height,
@@ -129,4 +113,4 @@ def _as_ref(image: Any, number: int) -> ImageRef:
         return Path(image)
     if isinstance(image, bytes):
         return _Encoded(name, image)
-    return _Pixels(name, pixels_of(image, number))
+    return _Encoded(name, as_ppm(pixels_of(image, number)))

@@ -15,10 +15,9 @@ from augment.cli.parser import Parser, one_of, readable_errors, table_console, w
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
-from augment.data.sources import Source, load_dataset
+from augment.data.sources import load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
 from augment.data.targets.classification import CLASSES
-from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.secrets import masked
@@ -76,8 +75,8 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     if folder is not None:
         if task.kind is not CLASSES:
             raise UserError(
-                f"{folder}: a folder defines a class for each image, but this model predicts {task.units}. Evaluate it "
-                f"on {_other_data(trained.config.data)} instead."
+                f"{folder}: a folder defines a class for each image, but this model predicts {task.units}. Set other "
+                "data with overrides, such as data.root=DIR or data.val=FILE."
             )
         listed = scan_split(folder, classes)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
@@ -92,16 +91,6 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     if dataset.task != task.name:
         raise UserError(f"data: the targets are for the task {dataset.task}, but the model's task is {task.name}.")
     return dataset.val
-
-
-def _other_data(source: Source) -> str:
-    """Return an override that selects other images with the targets of a source."""
-    known = settings(type(source))
-    if "root" in known and known["root"].required:
-        return "data.root=DIR, with the layout of the run's data,"
-    if "val" in known:
-        return "data.val=FILE, with the format of the run's data,"
-    return "data=NAME data.root=DIR, another source for the same task,"
 
 
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str]) -> None:
@@ -146,7 +135,7 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     description = "Score the best model of a run on its validation data or on other images."
     parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),

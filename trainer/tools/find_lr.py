@@ -39,12 +39,12 @@ _FALL = 0.02  # relative fall of the loss that a suggestion needs
 _BELOW = 3.0  # ratio of the rate with the lowest loss to the suggestion
 
 _EXAMPLES = """\
-  python -m trainer find_lr +aug=imagenette
-  python -m trainer find_lr +aug=imagenette data=folder data.root=DIR model=timm model.name=resnet18
+  python -m trainer find_lr aug=imagenette
+  python -m trainer find_lr aug=imagenette data=folder data.root=DIR model=timm model.name=resnet18
   python -m trainer find_lr fit.optimizer=adamw --from 1e-7 --to 1 --steps 200 --out lr.png
 
 Overrides are the same as for python -m trainer. The suggestion is for this model, data, optimizer, aug.size and batch
-size. Callbacks except grad_clip are ignored, and so are fit.stages. No weights are saved."""
+size. fit.stages and all callbacks except grad_clip are ignored. No weights are saved."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     parser = Parser("trainer find_lr", "Suggest a learning rate, from a test with rising rates.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=_START, metavar="LR",
                         help=f"first learning rate (default: {_START:g})")  # fmt: skip

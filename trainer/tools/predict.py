@@ -65,7 +65,7 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     description = "Predict with the best model of a run."
     parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes per image (default: 3)")

@@ -176,7 +176,7 @@ def test_the_evaluation_and_the_report(
         assert {key: written[key] for key in alone} == pytest.approx(alone, rel=1e-4)
     assert np.mean([values[each] for values in written["per_class"].values()]) == pytest.approx(row[key], rel=1e-4)
     assert (run / "evaluation.png").is_file()
-    with pytest.raises(UserError, match=r"Evaluate it on data\.val=FILE"):
+    with pytest.raises(UserError, match=r"Set other data .* data\.val=FILE"):
         evaluate.evaluate(run, lists)
     monkeypatch.setattr("trainer.report.run_content.load", None)  # a finished run has written what its page shows
     record = read_record(run)

@@ -15,17 +15,17 @@ from trainer.run.config.schema import parse_config
 from trainer.run.jobs import require_ranks
 
 _EXAMPLES = """\
-  python -m trainer bench +aug=imagenette                          on the built-in sample
-  python -m trainer bench +aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
-  python -m trainer bench +aug=strong --placements                 compares decoding on GPU and CPU
-  python -m trainer bench +aug=imagenette fit.graph=false --rounds 3 --out DIR
+  python -m trainer bench aug=imagenette                           on the built-in sample
+  python -m trainer bench aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
+  python -m trainer bench aug=strong --placements                  compares decoding on GPU and CPU
+  python -m trainer bench aug=imagenette fit.graph=false --rounds 3 --out DIR
 
 Images have aug.size and batches have fit.batch_size. Stages are ignored.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     with readable_errors():
         parser = Parser("trainer bench", __doc__ or "", _EXAMPLES)
         add_measuring_flags(parser)
