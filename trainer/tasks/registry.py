@@ -35,14 +35,14 @@ class _Monitored(Collection[str]):
     """
 
     def __contains__(self, key: object) -> bool:
-        return key in [*self] or any(_unit_columns(str(key)))
+        return key in iter(self) or any(_unit_columns(str(key)))
 
     def __iter__(self) -> Iterator[str]:
         keys = (column.key for task in known_tasks().values() for column in columns_of(task.metrics))
         return iter(dict.fromkeys((AUTO, *keys)))
 
     def __len__(self) -> int:
-        return len([*self])
+        return sum(1 for _ in self)
 
 
 ALL_MONITORED = _Monitored()
