@@ -1,4 +1,4 @@
-"""Training of image models: a readable loop, callbacks, and runs that are described by YAML.
+"""Train image models with a readable loop, callbacks and YAML configurations.
 
     from trainer import train
 
@@ -65,7 +65,7 @@ __all__ = [
     "train",
 ]
 
-# Where each name is declared, for `__getattr__`.
+# The names that `__getattr__` imports, by module.
 _MODULES = {
     "trainer.callbacks.recorder": "Recorder",
     "trainer.cli.single_run": "train",

@@ -1,4 +1,4 @@
-"""`python -m trainer`: train as configured, or run the tool that the first argument names."""
+"""`python -m trainer`: train, or run the tool that the first argument names."""
 
 import atexit
 import gc
@@ -11,15 +11,15 @@ from trainer.run import NOTHING_TO_RESUME
 
 
 def main() -> int:
-    """Run the command line; return the exit code."""
-    atexit.register(ignore_stop_signals)  # registered first, it runs last
+    """Run the command line and return the exit code."""
+    atexit.register(ignore_stop_signals)  # registered first, so it runs last
     exit_on_stop(130, f"{NOTHING_TO_RESUME}\n")
     keep_names()
     if sys.argv[1:2] == ["--completion"] and sys.argv[2:] in [[shell] for shell in SHELLS]:
-        sys.stdout.write(script(sys.argv[2]))  # each shell that starts waits for it
+        sys.stdout.write(script(sys.argv[2]))  # fast, because each new shell waits for it
         return 0
-    gc.disable()  # what is being imported is no garbage
-    from trainer.cli.main import main as run  # takes a while, in which signals are handled already
+    gc.disable()  # imports create no garbage
+    from trainer.cli.main import main as run  # slow, but signals are already handled
 
     gc.enable()
     code: object = 1
@@ -29,8 +29,8 @@ def main() -> int:
         code = ended.code
         raise
     finally:
-        exit_on_stop(code if isinstance(code, int) else 0)  # while threads end
-        gc.freeze()  # or Python looks for garbage among all of PyTorch once more, which takes a second
+        exit_on_stop(code if isinstance(code, int) else 0)  # until all threads have ended
+        gc.freeze()  # otherwise a last collection over all of PyTorch takes a second
 
 
 if __name__ == "__main__":

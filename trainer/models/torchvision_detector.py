@@ -14,7 +14,6 @@ from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 from trainer.models.unet import convolution
 
 DETECTIONS = 100  # most objects found in an image, as in COCO
-_LEARNED = ("boxes", "labels", "masks")  # the parts of targets that losses depend on
 
 
 class DetectorNetwork(nn.Module):
@@ -49,8 +48,7 @@ class DetectorNetwork(nn.Module):
             found = self.detector(list(pixels))
             rows = [torch.cat([one["boxes"], one["labels"][:, None], one["scores"][:, None]], dim=1) for one in found]
             return torch.stack([pad(row, (0, 0, 0, DETECTIONS - len(row))) for row in rows])
-        learned = [{name: target[name] for name in _LEARNED if name in target} for target in targets]
-        losses = self.detector(list(pixels), learned)
+        losses = self.detector(list(pixels), list(targets))
         return torch.stack([cast(Tensor, loss) for loss in losses.values()])
 
 

@@ -1,1 +1,1 @@
-"""Optimizers, learning rate schedules, and the order of a network's layers."""
+"""Optimizers, learning rate schedules, and the layers of a network in order."""

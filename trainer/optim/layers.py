@@ -39,9 +39,9 @@ def _children(module: nn.Module, prefix: str, *, deep: bool) -> Iterator[list[st
     own = [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)]
     if own:
         yield own
-    filled = [(name, child) for name, child in module.named_children() if any(True for _ in child.parameters())]
+    filled = [(name, child) for name, child in module.named_children() if [*child.parameters()]]
     for name, child in filled:
-        wraps = not own and len(filled) == 1 and any(True for _ in child.children())
+        wraps = not own and len(filled) == 1 and [*child.children()]
         if wraps or (deep and isinstance(child, nn.Sequential | nn.ModuleList)):
             yield from _children(child, f"{prefix}{name}.", deep=deep)
         else:

@@ -183,10 +183,11 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
 
 def _places(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
     """Return the views of the batch for the matrices. Tall matrices are transposed."""
-    return [
-        (place if rows <= columns else place.mT)[:rows, :columns]
-        for place, (rows, columns) in zip(batch, (matrix.shape for matrix in matrices), strict=True)
-    ]
+    places = []
+    for place, matrix in zip(batch, matrices, strict=True):
+        rows, columns = matrix.shape
+        places.append((place if rows <= columns else place.mT)[:rows, :columns])
+    return places
 
 
 def _matrices(param: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from trainer.optim.settings import OptimizerSettings
 
 Made = TypeVar("Made", bound=Callable[..., Optimizer])
 
-# Optimizers without timm, whose import takes seconds, and those of plugins.
+# Optimizers that work without importing timm, which takes seconds, and optimizers of plugins.
 _OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
 
 # Replaces a default momentum of 0, as in `timm.optim.create_optimizer_v2`.

@@ -1,1 +1,1 @@
-"""Predictions of a trained model: from paths or arrays to classes, masks, boxes and files."""
+"""Predict with a trained model, and write predictions and masks to files."""

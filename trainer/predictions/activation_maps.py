@@ -1,4 +1,4 @@
-"""Where models of classes look: class activation maps by captum's LayerGradCam (Selvaraju 2017, arXiv:1610.02391)."""
+"""Class activation maps of classifiers by captum's LayerGradCam (Selvaraju et al. 2017, arXiv:1610.02391)."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -29,20 +29,19 @@ from trainer.loop.learner import Learner
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 
-_BATCH = 16  # images at once, as gradients take memory
-_SHARE = 0.55  # of the color where the map is highest
+_BATCH = 16  # images at once, because gradients need memory
+_SHARE = 0.55  # share of the color at the map's maximum
 
 log = logging.getLogger(__name__)
 
 
 class MapWriter(Callback):
-    """Writes each image of a pass as it was fed, and on it where the model finds the class that it predicts, as PNG."""
+    """Writes each image of a pass, as fed to the model, with a map of the predicted class as a PNG file."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
 
     def after_batch(self, learner: Learner) -> None:
-        """Write those of the batch."""
         plan = learner.train_loader.plan
         for number, image in _overlays(learner.model, learner.batch, learner.output.argmax(dim=1), plan):
             content = BytesIO()
@@ -51,28 +50,29 @@ class MapWriter(Callback):
 
 
 def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> list[Image.Image]:
-    """Return where the best model finds what it predicts for some samples of validation, as images.
+    """Return the best model's maps of its predictions for some validation samples, drawn on the images.
 
-    None where nobody can say: without captum, without classes, or without a feature map.
+    The list is empty without captum, for other tasks than classification, and without a feature map.
     """
     loader, folder = learner.val_loader, learner.folder
     wanted = positions and find_spec("captum")
     if not (wanted and folder and isinstance(samples, ClassSamples) and isinstance(loader, Loader)):
         return []
     indices, classes = samples.index[[*positions]].tolist(), samples.prediction[[*positions]]
-    files, targets = (tuple(of[i] for i in indices) for of in (loader.split.files, loader.split.targets))
+    files = tuple(loader.split.files[i] for i in indices)
+    targets = tuple(loader.split.targets[i] for i in indices)
     split = replace(loader.split, files=files, targets=targets, repeated=0, bad=(), left_out=())
     order = Order(min(loader.batch_size, len(files)), 0, RankShard(0, 1), False)
     try:
         network, images = deepcopy(learner.model).eval(), dict[int, Image.Image]()
         network.load_state_dict(load(folder / BEST, BestModel).model)
-        # On the CPU, as another decoder on the GPU would take longer to begin than these few images.
+        # On the CPU, because another decoder on the GPU would take longer to start.
         placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)
         with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as part:
             for batch in part:
                 images |= _overlays(network, batch, classes[batch.indices].to(learner.device), loader.plan)
-    except Exception as error:  # of a model of one's own, or of captum: a report without maps is better than none
-        log.info("no maps of where the model looks: %s", first_line(error))
+    except Exception as error:  # a report without maps is better than no report
+        log.info("no class activation maps: %s", first_line(error))
         return []
     return [images[number] for number in range(len(files))]
 
@@ -84,10 +84,10 @@ def _overlays(network: nn.Module, batch: Batch, classes: Tensor, plan: Plan) -> 
 
 
 def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
-    """Return where a network finds the class of each image, (N, height, width) in [0, 1].
+    """Return the class activation map of each image, (N, height, width) in [0, 1].
 
     Args:
-        network: (N, 3, height, width) -> (N, classes); its mode is left as it is.
+        network: maps (N, 3, height, width) to (N, classes). Its mode does not change.
         images: (N, 3, height, width).
         classes: (N,) indices.
 
@@ -97,7 +97,7 @@ def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
     from captum.attr import LayerGradCam
 
     with torch.inference_mode(False), torch.enable_grad():
-        # What is made in inference mode has no gradients.
+        # Copies, because tensors made in inference mode have no gradients.
         images, classes = images.float().to(classes.device, copy=True).requires_grad_(), classes.clone()
         seen = LayerGradCam(network, feature_layer(network, images[:1]))
         parts = zip(torch.split(images, _BATCH), torch.split(classes, _BATCH), strict=True)
@@ -107,10 +107,10 @@ def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
 
 
 def feature_layer(network: nn.Module, images: Tensor) -> nn.Module:
-    """Return the module that makes the last feature map, (N, channels, height, width), before the pooling.
+    """Return the module that computes the last feature map, (N, channels, height, width), before the pooling.
 
     Raises:
-        UserError: there is none: the network ends in tokens, (N, L, channels), or has maps of another layout.
+        UserError: the network ends in tokens, (N, L, channels), or its feature maps have another layout.
     """
     made: list[tuple[nn.Module, Tensor]] = []
 
@@ -125,17 +125,17 @@ def feature_layer(network: nn.Module, images: Tensor) -> nn.Module:
     finally:
         for handle in handles:
             handle.remove()
-    channels = getattr(network, "num_features", None)  # of timm's models
+    channels = getattr(network, "num_features", None)  # only timm models have it
     for module, output in reversed(made):
         if output.ndim == 3:
             break
         if output.ndim == 4 and max(output.shape[2:]) > 1 and channels in (None, output.shape[1]):
             return module
-    raise UserError(f"model: {type(network).__name__} makes no map of features. Allowed: convolutional models.")
+    raise UserError(f"model: {type(network).__name__} has no feature map. Use a convolutional model.")
 
 
 def overlay(pixels: NDArray[np.uint8], values: NDArray[np.float32]) -> Image.Image:
-    """Return an image, (height, width, 3), below a map, (height, width) in [0, 1]: nothing at 0, yellow at 1."""
+    """Draw a map, (height, width) in [0, 1], on an image, (height, width, 3). 0 is transparent, 1 is yellow."""
     from matplotlib import colormaps
 
     colors, share = colormaps["inferno"](values)[..., :3] * 255, _SHARE * values[..., None]

@@ -1,13 +1,14 @@
-"""Predictions as JSON and CSV."""
+"""Predictions as JSON, COCO JSON and CSV."""
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from augment.support.formatting import table_cell
-from trainer.predictions.objects import as_coco, as_rows
 from trainer.predictions.predict import Prediction
 from trainer.run.folder.coco_ids import Ids
 
@@ -15,39 +16,99 @@ from trainer.run.folder.coco_ids import Ids
 def as_json(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
     """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
 
-    Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`; where masks are, classes have shares of
-    the pixels, and "mask" is their file; of objects, see `as_coco`.
+    A regression or keypoint model gives `[{"file": ..., "numbers": {name: ...}}]`. For masks, "mask" is their file, and
+    classes have a "share" of the pixels. For objects, see `as_coco`.
     """
-    if objects := [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]:
-        return as_coco(objects, ids)
-    rows: list[dict[str, Any]] = []
-    for prediction in predictions:
-        key, mask = ("share", {"mask": str(prediction.mask)}) if prediction.mask else ("probability", {})
-        classes = [{"class": name, key: share} for name, share in prediction.classes]
-        found = {"numbers": dict(prediction.numbers)} if prediction.numbers else {**mask, "classes": classes}
-        rows.append({"file": str(prediction.file)} | ({"error": prediction.error} if prediction.error else found))
-    return json.dumps(rows, indent=2) + "\n"
+    if any(prediction.objects for prediction in predictions):
+        return as_coco(predictions, ids)
+    return json.dumps([_json_row(prediction) for prediction in predictions], indent=2) + "\n"
+
+
+def _json_row(prediction: Prediction) -> dict[str, Any]:
+    row: dict[str, Any] = {"file": str(prediction.file)}
+    if prediction.error:
+        return row | {"error": prediction.error}
+    if prediction.numbers:
+        return row | {"numbers": dict(prediction.numbers)}
+    key = "probability"
+    if prediction.mask:
+        key, row["mask"] = "share", str(prediction.mask)
+    return row | {"classes": [{"class": name, key: share} for name, share in prediction.classes]}
+
+
+def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
+    """Write objects as a COCO dataset whose annotations also have a score, like COCO's results.
+
+    Boxes are left, top, width and height, in pixels of the upright images. Without ids, images and categories are
+    numbered from 1.
+    """
+    found = [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]
+    known, names = ids or {}, found[0][1].names
+    images = _ids([file for file, _ in found], known.get("images", {}))
+    categories = dict(enumerate(_ids(names[1:], known.get("categories", {})), 1))
+    content: dict[str, list[dict[str, Any]]] = {"images": [], "categories": [], "annotations": []}
+    for label, category in categories.items():
+        content["categories"].append({"id": category, "name": names[label]})
+    for image, (file, objects) in zip(images, found, strict=True):
+        width, height = objects.size
+        content["images"].append({"id": image, "file_name": str(file), "width": width, "height": height})
+        for one in objects.found:
+            if one.label:  # 0 is the background
+                annotation = {
+                    "id": len(content["annotations"]) + 1,
+                    "image_id": image,
+                    "category_id": categories[one.label],
+                    "bbox": [*one.box[:2], one.width, one.height],
+                    "area": one.width * one.height,
+                    "iscrowd": 0,
+                    "score": one.score,
+                }
+                content["annotations"].append(annotation)
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
+    """Return the known ids of images or classes, and new numbers for others. Any end of a path may be known."""
+    free = count(1 + max((of for of in known.values() if isinstance(of, int)), default=0))
+    found = []
+    for name in names:
+        parts = name.parts if isinstance(name, Path) else (name,)
+        ends = ("/".join(parts[start:]) for start in range(len(parts)))
+        one = next((known[end] for end in ends if end in known), None)
+        found.append(next(free) if one is None else one)
+    return found
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
-    """Write predictions as CSV: file, error, class_1, probability_1, class_2, ...; or file, error and the numbers.
+    """Write predictions as CSV: file, error, class_1, probability_1, class_2, ... or file, error and the numbers.
 
-    Of masks it is file, error, class_1, share_1, ...; of objects, see `as_rows`.
-
-    Names that a spreadsheet would run as formulas get an apostrophe, see `augment.support.formatting.table_cell`.
+    Masks have share_1 instead of probability_1. Objects have a line each: file, error, class, score, left, top, right,
+    bottom. An apostrophe precedes names that a spreadsheet would run as formulas.
     """
-    if any(prediction.objects for prediction in predictions):
-        return as_rows([(prediction.file, prediction.error, prediction.objects) for prediction in predictions])
-    rows = [_cells(prediction) for prediction in predictions]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["file", "error", *max(rows, key=len)])
-    for prediction, cells in zip(predictions, rows, strict=True):
-        writer.writerow([table_cell(prediction.file), table_cell(prediction.error), *cells.values()])
+    if any(prediction.objects for prediction in predictions):
+        writer.writerow(["file", "error", "class", "score", "left", "top", "right", "bottom"])
+        rows = [(prediction, _object_rows(prediction)) for prediction in predictions]
+    else:
+        columns = [_columns(prediction) for prediction in predictions]
+        writer.writerow(["file", "error", *max(columns, key=len)])
+        rows = [(prediction, [found.values()]) for prediction, found in zip(predictions, columns, strict=True)]
+    for prediction, cells in rows:
+        first = table_cell(prediction.file), table_cell(prediction.error)
+        writer.writerows([*first, *row] for row in cells)
     return text.getvalue()
 
 
-def _cells(prediction: Prediction) -> dict[str, str]:
+def _object_rows(prediction: Prediction) -> list[Iterable[str]]:
+    """Return the cells of each object, or a row of empty cells for an image without objects."""
+    rows: list[Iterable[str]] = []
+    for one in prediction.objects.found if prediction.objects else ():
+        rows.append([table_cell(one.name), f"{one.score:.6g}", *(f"{edge:.6g}" for edge in one.box)])
+    return rows or [[""] * 6]
+
+
+def _columns(prediction: Prediction) -> dict[str, str]:
     """Return the cells of a prediction by the names of their columns."""
     share = "share" if prediction.mask else "probability"
     cells: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Predicted masks as files, at the size of their images."""
+"""Write predicted masks at the size of their images."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ from trainer.loop.callback import Callback
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
-_MOST = 2**25  # values that are sampled at once
+_MOST = 2**25  # most values to sample at once
 _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction
 
 
 class MaskWriter(Callback):
-    """Writes the mask of each image of a pass as PNG, whose pixels are labels with a palette.
+    """Writes the mask of each image of a pass as a PNG file with a palette. Its pixels are labels.
 
-    Masks are those of the upright images, as masks to train on are. Pixels that the model did not see, since validation
-    crops, are 255.
+    Masks have the size of the upright images, like masks for training. Pixels that validation crops away are 255.
 
     Attributes:
-        shares: for each image the share of every class in the pixels with a prediction, (classes,).
-        unseen: for each image the share of pixels without one.
-        labels: the masks that have no file, (height, width).
+        shares: the share of each class in the pixels with a prediction, (classes,), by image.
+        unseen: the share of pixels without a prediction by image.
+        labels: masks without a file, (height, width), by image.
 
     Args:
         files: the images.
-        masks: the file of each mask; None: the mask is kept in memory.
+        masks: the file of each mask. A mask without a file stays in memory.
         names: names of the classes.
-        folder: where the files of the masks are; None: no mask has a file.
-        overlay: whether to write the images with their masks drawn on them, too.
+        folder: the folder that contains all files of masks, if there are any.
+        overlay: whether to also write the images with their masks drawn on them.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class MaskWriter(Callback):
         self.labels: dict[int, NDArray[np.uint8]] = {}
 
     def after_batch(self, learner: Learner) -> None:
-        """Write those of the batch."""
         frames = learner.batch.frames
         assert frames is not None
         for number, output, frame in zip(learner.batch.indices.tolist(), learner.output, frames, strict=True):
@@ -92,7 +90,7 @@ class MaskWriter(Callback):
 
 
 def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
-    """Return the matrix from pixels of an image, turned upright, to stored ones, (3, 3), and its width and height."""
+    """Return the matrix from pixels of the upright image to stored pixels, (3, 3), and the upright width and height."""
     from augment.pipeline.geometry.frames import turns  # imports PyTorch
 
     size = upright_size(image)
@@ -101,15 +99,15 @@ def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
 
 
 def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the mask of an image: logits, interpolated linearly at its pixels, and their highest.
+    """Return the mask of an image. Logits are interpolated linearly at its pixels.
 
     Args:
         output: (classes, height, width) logits.
-        frame: (3, 3), from pixels of the image to those of the output.
+        frame: (3, 3) matrix from pixels of the image to pixels of the output.
         size: height and width of the image.
 
     Returns:
-        (height, width) labels; 255 where the output shows nothing of the image.
+        (height, width) labels. They are 255 outside of the output.
     """
     height, width = output.shape[1:]
     matrix = frame.to(device=output.device, dtype=torch.float64)
@@ -127,7 +125,7 @@ def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[
 
 
 def palette(names: Sequence[str]) -> list[int]:
-    """Return the colors of all labels, RGB one after the other: background black, what is unknown gray."""
+    """Return the red, green and blue values of all labels' colors. The background is black, unseen pixels are gray."""
     from augment.drawing.target_overlays import color_of
 
     colors = [color_of(label) for label in range(IGNORE)] + [_UNKNOWN]
@@ -136,13 +134,14 @@ def palette(names: Sequence[str]) -> list[int]:
     return [value for color in colors for value in color]
 
 
-def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path, flag: str = "--out") -> Mapping[Path, Path]:
-    """Return the file of each image's mask, below a folder as the image is below the one that was given."""
+def mask_files(
+    images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out"
+) -> Mapping[Path, Path]:
+    """Return the file of each image's mask in `folder`, at the path that the image has in one of `folders`."""
     taken: dict[Path, Path] = {}
-    folders = [path for path in given if path.is_dir()]
     for image in dict.fromkeys(images):
         above = next((path for path in folders if image.is_relative_to(path)), image.parent)
         file = (folder / image.relative_to(above)).with_suffix(".png")
         if (other := taken.setdefault(file, image)) != image:
-            raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Allowed: one at a time.")
+            raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Predict one at a time.")
     return {image: file for file, image in taken.items()}

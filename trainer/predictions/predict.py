@@ -1,7 +1,7 @@
 """Predict with a trained model: images in, a prediction for each image out."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,30 +16,39 @@ from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file
+from augment.support.lazy_torch import Tensor
 from trainer.loop.callback import Callback
 from trainer.predictions.masks import MaskWriter, mask_files, upright
-from trainer.predictions.objects import FoundObjects
 from trainer.run.best_model import KeptOutputs, Trained
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
+from trainer.tasks.display import FoundObject
 from trainer.tasks.segment import Segment
+
+
+@dataclass(frozen=True)
+class FoundObjects:
+    """The objects that were found in an image."""
+
+    found: tuple[FoundObject, ...]  # in pixels of the upright image, the highest score first
+    size: tuple[int, int]  # width and height of the upright image
+    names: tuple[str, ...]  # names of all classes by label
 
 
 @dataclass(frozen=True)
 class Prediction:
     """A model's prediction for an image."""
 
-    file: Path  # of an image in memory, its name
-    # The most probable classes, or the labels, with their probabilities, in [0, 1], the highest first
+    file: Path  # or the name of an image in memory
+    # The most probable classes, or the labels, with their probabilities in [0, 1], the highest first. For masks, the
+    # classes with their shares of the pixels. For objects, their classes with their scores.
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""  # why the image cannot be used; then there is no prediction
-    numbers: tuple[tuple[str, float], ...] = ()  # a value for each name, where the task predicts numbers
-    unit: str = "class"  # what the classes are, "class" or "label"
-    # The objects that were found, where the task is to find some; then `classes` has the class of each
+    numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
+    unit: str = "class"  # what `classes` contains, "class" or "label"
     objects: FoundObjects | None = None
-    # The file with the label of each pixel, if these are predicted; then `classes` have their shares of the pixels
-    mask: Path | None = None
-    labels: NDArray[np.uint8] | None = None  # the mask itself, (height, width), if it is not written
+    mask: Path | None = None  # the file of the mask, whose pixels are labels
+    labels: NDArray[np.uint8] | None = None  # the mask, (height, width), if it has no file
 
 
 def predict(
@@ -52,153 +61,154 @@ def predict(
     overlay: bool = False,
     explain: Path | None = None,
 ) -> list[Prediction]:
-    """Predict with the best model of a run; images are prepared exactly as in validation.
+    """Predict with the best model of a run. Images are prepared as in validation.
 
     Args:
         trained: the model.
-        given: images, and folders that are searched for images at any depth.
-        top: number of classes or labels to name for each image; None: 3 classes, or the labels above the threshold.
-        threshold: probability from which a label is predicted; None: 0.5.
-        out: where masks are written, see `trainer.predictions.masks`; None: they are kept in memory.
+        given: images, and folders to search for images at any depth.
+        top: number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
+        threshold: lowest probability of a label or object. Default: 0.5.
+        out: folder for masks, see `trainer.predictions.masks`. Default: masks stay in memory.
         overlay: whether to write images with their masks drawn on them, too.
-        explain: where to write images with what the model looks at drawn on them; None: nowhere.
+        explain: folder for images with a map of what the model looks at. Default: no maps.
 
     Returns:
-        A prediction for each image in the order of `given`, those of a folder sorted by path.
+        A prediction for each image in the order of `given`. A folder's images are sorted by path.
 
     Raises:
-        UserError: no such file, a folder without images, or no image that can be used.
+        UserError: a missing file, a folder without images, no usable image, or an option that the task does not have.
     """
     task, images = trained.task, list_images(given)
-    for flag, used, fits, allowed in (
+    for option, used, fits, allowed in (
         ("--threshold", threshold is not None, task.threshold is not None, "labels or boxes"),
         ("--top", top is not None, task.ranked, "classes, labels, masks or boxes"),
         ("--out, --overlay", out is not None or overlay, isinstance(task, Segment), "masks"),
         ("--explain", explain is not None, isinstance(task, Classify), "classes"),
     ):
         if used and not fits:
-            raise UserError(f"{flag}: this model predicts {task.kind.units}. Allowed: with models of {allowed}.")
+            raise UserError(
+                f"{option}: only for models that predict {allowed}, but this one predicts {task.kind.units}. Remove it."
+            )
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
-    # Only images with a path have files for their masks and explanations.
-    paths, roots = ([image for image in some if isinstance(image, Path)] for some in (images, given))
-    masks = {} if out is None else mask_files(paths, roots, out)
-    maps = {} if explain is None else mask_files(paths, roots, explain, "--explain")
+    # Images in memory have no files for masks and maps.
+    paths = [image for image in images if isinstance(image, Path)]
+    folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
+    masks = {} if out is None else mask_files(paths, folders, out)
+    maps = {} if explain is None else mask_files(paths, folders, explain, "--explain")
     problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
     if not good:
         file, reason = next(iter(problems.items()))
-        none = (
-            "the image cannot be used" if len(images) == 1 else f"none of {len(images)} images can be used; the first"
-        )
-        raise UserError(f"{none}: {name_of(file)} {reason}")
+        text = "the image cannot be used"
+        if len(images) > 1:
+            text = f"none of {len(images)} images can be used. The first problem"
+        raise UserError(f"{text}: {name_of(file)} {reason}")
     # The loader needs targets, but nothing reads them.
     split = Split(good, (task.kind.blank(len(trained.classes)),) * len(good), task.kind)
-    if not isinstance(task, Segment):
-        from trainer.predictions.activation_maps import MapWriter  # imports PyTorch
-
-        writers = [MapWriter([maps[_path_of(file)] for file in good])] if maps else []
-        predicted = iter(_predict(trained, good, split, top, threshold, *writers))
+    if isinstance(task, Segment):
+        predicted = _predict_masks(trained, split, masks, out, top, overlay=overlay)
     else:
-        predicted = iter(_predict_masks(trained, good, split, masks, out, top, overlay=overlay))
-    return [
-        Prediction(_path_of(image), error=problems[image]) if image in problems else next(predicted) for image in images
-    ]
-
-
-def _file_of(image: ImageRef, files: Mapping[Path, Path]) -> Path | None:
-    return files.get(image) if isinstance(image, Path) else None
-
-
-def _path_of(image: ImageRef) -> Path:
-    return image if isinstance(image, Path) else Path(name_of(image))
+        predicted = _predict(trained, split, top, threshold, maps)
+    predictions = []
+    for image in images:
+        failed = Prediction(_path_of(image), error=problems[image]) if image in problems else None
+        predictions.append(failed or next(predicted))
+    return predictions
 
 
 def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
-    """Return the given files, and in place of each folder the images in it, in order.
+    """Return the given files, and in the position of each folder its images in order.
 
     Raises:
-        UserError: a path does not exist, or is a folder without images; or there are none at all.
+        UserError: a path does not exist, a folder has no images, or nothing is given.
     """
     images: list[ImageRef] = []
     for path in given:
         if not isinstance(path, Path):
             images.append(path)
             continue
-        # Images of other formats are listed, too, with the reason why they have no prediction.
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder.{near_file(path)}")
+        # Images of unsupported formats are listed to report why they have no prediction.
         found = find_images(path, with_foreign=True) if path.is_dir() else [path]
         if not found:
-            raise UserError(f"{path}: holds no images.")
-        if not path.exists():
-            raise UserError(f"{path}: there is no such file or folder.{near_file(path)}")
+            raise UserError(f"{path}: the folder has no images.")
         images += found
     if not images:
-        raise UserError("no images are given. Allowed: files, and folders that hold images.")
+        raise UserError("no images are given. Name files, or folders with images.")
     return images
 
 
+def _path_of(image: ImageRef) -> Path:
+    return image if isinstance(image, Path) else Path(name_of(image))
+
+
 def _predict(
-    trained: Trained,
-    files: Sequence[ImageRef],
-    split: Split,
-    top: int | None,
-    threshold: float | None,
-    *writers: Callback,
-) -> list[Prediction]:
-    names, task, kept = trained.classes, trained.task, KeptOutputs()
+    trained: Trained, split: Split, top: int | None, threshold: float | None, maps: Mapping[Path, Path]
+) -> Iterator[Prediction]:
+    """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
+    kept = KeptOutputs()
+    writers: list[Callback] = [kept]
+    if maps:
+        from trainer.predictions.activation_maps import MapWriter  # imports PyTorch
+
+        writers.append(MapWriter([maps[_path_of(file)] for file in split.files]))
     with writing("--explain"):
-        trained.run_over(split, kept, *writers, description="predicting")
+        trained.run_over(split, *writers, description="predicting")
+    names, task = trained.classes, trained.task
     outputs, *frames = kept.in_order()
-    outputs, sizes = outputs.float(), []
-    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
-    for number, file in enumerate(files if frames else ()):
-        with open_image(file) as image:
-            turn, size = upright(image)
-        frames[0][number] @= turn
-        sizes.append(size)
+    outputs = outputs.float()
+    sizes = _make_upright(split.files, frames[0]) if frames else []
+    default = task.threshold if top is None else None
+    lowest = (default or 0.0) if threshold is None else threshold
     if isinstance(task, Detect):
-        found = []
-        for file, output, frame, size in zip(files, outputs, *frames, sizes, strict=True):
+        for file, output, frame, size in zip(split.files, outputs, *frames, sizes, strict=True):
             objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= lowest)[:top]
             classes = tuple((of.name, of.score) for of in objects)
-            found.append(Prediction(_path_of(file), classes, objects=FoundObjects(objects, size, names)))
-        return found
-    if not task.ranked:
+            yield Prediction(_path_of(file), classes, objects=FoundObjects(objects, size, names))
+    elif task.ranked:
+        values, units = task.activate(outputs).topk(min(top or task.top or len(names), len(names)), dim=1)
+        for file, *ranks in zip(split.files, units.tolist(), values.tolist(), strict=True):
+            classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= lowest)
+            yield Prediction(_path_of(file), classes, unit=task.unit)
+    else:
         columns, values = task.numbers(outputs, frames[0] if frames else None, names)
-        return [
-            Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))
-            for file, numbers in zip(files, values.tolist(), strict=True)
-        ]
-    values = task.activate(outputs)
-    highest = values.topk(min(top or task.top or len(names), len(names)), dim=1)
-    return [
-        Prediction(
-            _path_of(file), tuple((names[unit], share) for unit, share in pairs if share >= lowest), unit=task.unit
-        )
-        for file, pairs in zip(files, map(zip, highest.indices.tolist(), highest.values.tolist()), strict=True)
-    ]
+        for file, numbers in zip(split.files, values.tolist(), strict=True):
+            yield Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))
+
+
+def _make_upright(files: Sequence[ImageRef], frames: Tensor) -> list[tuple[int, int]]:
+    """Make frames start at pixels of the upright images, in place, and return the sizes of these images."""
+    sizes = []
+    for number, file in enumerate(files):
+        with open_image(file) as image:
+            turn, size = upright(image)
+        frames[number] @= turn
+        sizes.append(size)
+    return sizes
 
 
 def _predict_masks(
     trained: Trained,
-    files: Sequence[ImageRef],
     split: Split,
     masks: Mapping[Path, Path],
     folder: Path | None,
     top: int | None,
     *,
     overlay: bool,
-) -> list[Prediction]:
-    names, task, found = trained.classes, trained.task, []
-    writer = MaskWriter(files, [_file_of(file, masks) for file in files], names, folder, overlay=overlay)
+) -> Iterator[Prediction]:
+    names, task = trained.classes, trained.task
+    files = [masks.get(image) if isinstance(image, Path) else None for image in split.files]
+    writer = MaskWriter(split.files, files, names, folder, overlay=overlay)
     with writing("--out"):
         trained.run_over(split, writer, description="predicting")
-    for number, file in enumerate(files):
+    if most := max(writer.unseen.values()):
+        sys.stderr.write(
+            f"warning: aug.val crops images. Up to {most:.0%} of an image has no prediction and is 255 in the mask.\n"
+        )
+    for number, (image, file) in enumerate(zip(split.files, files, strict=True)):
         shares = writer.shares[number]
         largest = (-shares).argsort(kind="stable")[: top or task.top].tolist()
         classes = tuple((names[unit], float(shares[unit])) for unit in largest if shares[unit])
-        mask, labels = _file_of(file, masks), writer.labels.get(number)
-        found.append(Prediction(_path_of(file), classes, unit=task.unit, mask=mask, labels=labels))
-    if most := max(writer.unseen.values()):
-        sys.stderr.write(f"warning: aug.val crops: up to {most:.0%} of an image have no prediction, 255 in its mask.\n")
-    return found
+        yield Prediction(_path_of(image), classes, unit=task.unit, mask=file, labels=writer.labels.get(number))

@@ -1,12 +1,10 @@
-"""Load a trained model, and predict from Python."""
+"""Load a trained model and predict from Python."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -19,20 +17,6 @@ from augment.support.files import read_file
 from augment.support.user_code import public
 from trainer.predictions.predict import Prediction, predict
 from trainer.run.best_model import Trained, load_trained
-
-
-@dataclass(frozen=True, eq=False)
-class _Pixels:
-    """A decoded image in memory."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-
-    def read(self) -> bytes:
-        return as_ppm(self.pixels)
-
-    def read_pixels(self) -> NDArray[np.uint8]:
-        return self.pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +54,7 @@ class TrainedModel:
 
     @public
     def predict(self, images: Any, *, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
-        """Predict images. The results equal those of `python -m trainer predict`.
+        """Predict images. The results are the same as from `python -m trainer predict`.
 
         Args:
             images: a path of an image or a folder, or a list of them; a Pillow image; a uint8 array or tensor, (height,
@@ -85,18 +69,17 @@ class TrainedModel:
             crops away.
 
         Raises:
-            UserError: images of another kind, or none that can be decoded.
+            UserError: images of an unknown type, or no image that can be decoded.
         """
-        given = _listed(images)
-        return predict(self._trained, [_as_ref(image, number) for number, image in enumerate(given)], top=top,
-                       threshold=threshold)  # fmt: skip
+        given = [_as_ref(image, number) for number, image in enumerate(_listed(images))]
+        return predict(self._trained, given, top=top, threshold=threshold)
 
     @public
     def preprocess(self, images: Any) -> Tensor:
-        """Return images as validation feeds them to the model, (N, 3, height, width), normalized, on its device.
+        """Prepare images as in validation, (N, 3, height, width), normalized, on the model's device.
 
         Args:
-            images: see `predict`, but no folders.
+            images: see `predict`. Folders are not allowed.
         """
         encoded = [read_file(Path(image)) if isinstance(image, str | Path) else image for image in _listed(images)]
         prepared: Tensor = self._transform(encoded)
@@ -111,10 +94,10 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
         run: the folder of the run.
         overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
         device: "cuda" or "cpu". "auto" is the GPU if there is one.
-        trust: whether the folder may name code to import, see SECURITY.md.
+        trust: whether the run may name code to import, see SECURITY.md.
 
     Raises:
-        UserError: no run, no checkpoint, or an override that is not allowed.
+        UserError: the folder is not a run, has no checkpoint, or an override is not allowed.
     """
     return TrainedModel(load_trained(Path(run), [*overrides, f"fit.device={device}"], trust=trust, data=False))
 
@@ -130,4 +113,4 @@ def _as_ref(image: Any, number: int) -> ImageRef:
         return Path(image)
     if isinstance(image, bytes):
         return _Encoded(name, image)
-    return _Pixels(name, pixels_of(image, number))
+    return _Encoded(name, as_ppm(pixels_of(image, number)))

@@ -1,1 +1,1 @@
-"""What differs between tasks: targets, losses, metrics, and what a task shows."""
+"""Tasks with their losses, metrics and reports."""

@@ -124,7 +124,7 @@ class Meter:
         """Return a meter with the measurements of all ranks.
 
         Args:
-            gather: takes this rank's measurements, on the CPU, and returns those of all ranks in order.
+            gather: takes this rank's measurements, on the CPU, and returns all ranks' measurements in order.
         """
         parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._together()})
         whole = Meter(self._task, self._metrics, self._sums.device, keep=self._kept is not None)

@@ -164,7 +164,7 @@ def metric(
 
 
 def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple[Column, ...]:
-    """Return the columns of losses and metrics, those of training first. Some tasks have no validation loss."""
+    """Return the columns of losses and metrics. Training comes first. Some tasks have no validation loss."""
     columns = [column for metric in metrics for column in metric.columns]
     train = [column for column in columns if column.key.startswith("train_")]
     loss = (VAL_LOSS,) if val_loss else ()

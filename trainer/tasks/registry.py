@@ -1,4 +1,4 @@
-"""The registry of tasks, and what is known about their metrics by key."""
+"""The registry of tasks, and facts about their metrics by key."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -35,14 +35,14 @@ class _Monitored(Collection[str]):
     """
 
     def __contains__(self, key: object) -> bool:
-        return key in list(self) or any(_unit_columns(str(key)))
+        return key in iter(self) or any(_unit_columns(str(key)))
 
     def __iter__(self) -> Iterator[str]:
         keys = (column.key for task in known_tasks().values() for column in columns_of(task.metrics))
         return iter(dict.fromkeys((AUTO, *keys)))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 ALL_MONITORED = _Monitored()
@@ -73,10 +73,14 @@ def task_named(name: str) -> Task[Any]:
 
 
 def task_of(rows: Iterable[Mapping[str, float]]) -> Task[Any]:
-    """Return the task with the most metrics in the rows, or classification if there are none."""
+    """Return the task with the most metrics in the rows, or classification without any."""
     keys = {key for row in rows for key in row} - {"train_loss", "val_loss"}
     known = known_tasks()
-    return max((known[DEFAULT], *known.values()), key=lambda task: sum(c.key in keys for c in columns_of(task.metrics)))
+
+    def found(task: Task[Any]) -> int:
+        return sum(column.key in keys for column in columns_of(task.metrics))
+
+    return max((known[DEFAULT], *known.values()), key=found)
 
 
 def monitored(monitor: str, task: Task[Any]) -> str:
@@ -125,7 +129,9 @@ def range_of(key: str) -> tuple[float, float]:
 
 def _columns(key: str) -> list[Column]:
     known = [column for task in known_tasks().values() for column in task.columns if column.key == key]
-    return known or ([_READ[key]] if key in _READ else list(_unit_columns(key)))
+    if not known and key in _READ:
+        return [_READ[key]]
+    return known or [*_unit_columns(key)]
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
@@ -149,7 +155,7 @@ def learn_metrics(described: object) -> None:
     for key, value in described.items() if isinstance(described, Mapping) else ():
         match value:
             case [bool(smaller), int() | float() | None as low, int() | float() | None as high]:
-                within = (-inf if low is None else low, inf if high is None else high)  # in a file, infinity is null
+                within = (-inf if low is None else low, inf if high is None else high)  # JSON has no infinity
                 _READ[key] = Column(key, key, smaller=smaller, within=within)
 
 
@@ -165,4 +171,4 @@ def unused_settings(fit: object, task: Task[Any]) -> Iterator[str]:
     for name in dict.fromkeys(name for other in known_tasks().values() for name in other.loss_settings):
         param, value = settings(type(fit))[name], getattr(fit, name)
         if name not in task.loss_settings and value != param.default:
-            yield f"fit.{name}={param.show(value)} has no effect where {task.units} are predicted"
+            yield f"fit.{name}={param.show(value)} has no effect, because the model predicts {task.units}"

@@ -1,4 +1,4 @@
-"""The base class of tasks. A task decides what a model predicts, how it is trained and scored, and what is shown."""
+"""The base class of tasks. A task defines outputs, losses, scores and reports of a model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Task(Generic[S]):
     sums: ClassVar[tuple[str, ...]] = ()  # fields of `samples` that are summed over the batches, not joined
 
     loss_type: ClassVar[type[NamedLoss]] = NamedLoss
-    default_loss: ClassVar[str] = ""  # the loss without `fit.loss`; empty: `loss_type` without terms
+    default_loss: ClassVar[str] = ""  # what `fit.loss` defaults to; empty: `loss_type` without terms
     loss_settings: ClassVar[tuple[str, ...]] = ()  # settings of the fit that have an effect
 
     by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit, to measure one alone
@@ -115,8 +115,8 @@ class Task(Generic[S]):
             device: the device of outputs and targets.
             weights: (K,) weights of the classes or labels in training. Default: 1.
         """
-        usual = self.loss_type
-        return usual(fit.label_smoothing, weights) if fit.loss is None else self.named_loss(fit, weights), usual()
+        train = self.loss_type(fit.label_smoothing, weights) if fit.loss is None else self.named_loss(fit, weights)
+        return train, self.loss_type()
 
     def named_loss(self, fit: LossSettings, weights: Tensor | None = None) -> NamedLoss:
         """Return the loss that `fit.loss` names, or the default loss. See `make_losses` for the weights.
@@ -299,7 +299,7 @@ class Task(Generic[S]):
 
     @property
     def metrics(self) -> tuple[TaskMetric, ...]:
-        """All metrics of the task and of the tasks that it is derived from, those of plugins last."""
+        """All metrics of the task and of the tasks that it is derived from. Metrics of plugins come last."""
         return tuple(sorted(declared(METRICS, self.lineage).values(), key=lambda metric: metric.own))
 
     @property

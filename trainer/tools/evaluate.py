@@ -1,4 +1,4 @@
-"""`python -m trainer evaluate RUN_FOLDER`: score a run's best model on its validation data or on another folder."""
+"""`python -m trainer evaluate RUN`: score a run's best model on its validation data or on other images."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,10 +15,9 @@ from augment.cli.parser import Parser, one_of, readable_errors, table_console, w
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
-from augment.data.sources import Source, load_dataset
+from augment.data.sources import load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
 from augment.data.targets.classification import CLASSES
-from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.secrets import masked
@@ -32,11 +31,11 @@ _EXAMPLES = """\
   RUN                              on the run's own validation data
   RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*
   RUN data=folder data.root=DIR    on another source's validation data
-  RUN --tta flip                   averaged over each image and its mirror image
+  RUN --tta flip                   averages over each image and its mirror image
   RUN DIR fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. The scores are written into it, as evaluation.json or evaluation-<name of DIR>.json, and as
-a line of evaluations.jsonl, which also keeps earlier evaluations."""
+RUN is the folder of a run. The scores are written to evaluation.json or evaluation-<name of DIR>.json in that folder.
+Each evaluation also adds a line to evaluations.jsonl."""
 
 
 def evaluate(
@@ -51,13 +50,13 @@ def evaluate(
 
     Args:
         run: folder of the run.
-        folder: images to score it on, see `scan_split`; None: the run's validation data.
-        overrides: `key=value` that replace values of the run's configuration.
-        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
-        trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
+        folder: folder of images, see `scan_split`. Default: the run's validation data.
+        overrides: `key=value` overrides of the run's configuration.
+        tta: test-time augmentation, a name in `trainer.loop.settings.TTA`. Default: the run's.
+        trust: whether the run may name code to import, see `augment.cli.trust`.
 
     Raises:
-        UserError: no run, no checkpoint, or images that cannot be used.
+        UserError: the folder is not a run, has no checkpoint, or images cannot be used.
     """
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
     recorder = Recorder(everything=True)
@@ -67,17 +66,17 @@ def evaluate(
 
 
 def evaluated_split(trained: Trained, folder: Path | None) -> Split:
-    """Return the images to score a model on: those of a folder, see `scan_split`, or the run's validation data.
+    """Return the images of a folder, see `scan_split`, or the run's validation data.
 
     Raises:
-        UserError: there are none, some cannot be decoded, or they have other targets than the model.
+        UserError: no images, images that cannot be decoded, or targets that do not fit the model.
     """
     task, classes = trained.task, trained.classes
     if folder is not None:
         if task.kind is not CLASSES:
             raise UserError(
-                f"{folder}: a folder has a class for each image, but this model predicts {task.units}. Evaluate it on "
-                f"{_other_data(trained.config.data)} instead."
+                f"{folder}: a folder defines a class for each image, but this model predicts {task.units}. Set other "
+                "data with overrides, such as data.root=DIR or data.val=FILE."
             )
         listed = scan_split(folder, classes)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
@@ -86,24 +85,16 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     if not same_outputs(dataset.classes, classes):
         pairs = zip_longest(dataset.classes, classes, fillvalue="none")
         difference = next(f"{ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs)
-        raise UserError(f"data: its classes are no longer those of the model (first difference: {difference}).")
+        raise UserError(
+            f"data: the classes differ from the model's (first difference: {difference}). Use data with equal classes."
+        )
     if dataset.task != task.name:
-        raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {task.name}.")
+        raise UserError(f"data: the targets are for the task {dataset.task}, but the model's task is {task.name}.")
     return dataset.val
 
 
-def _other_data(source: Source) -> str:
-    """Return an override that chooses other images of the kind of a source."""
-    known = settings(type(source))
-    if "root" in known and known["root"].required:
-        return "data.root=DIR, with the layout of the run's data,"
-    if "val" in known:
-        return "data.val=FILE, in the format of the run's data,"
-    return "data=NAME data.root=DIR, another source of the same task,"
-
-
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str]) -> None:
-    """Print the scores and write them into the folder of the run."""
+    """Print the scores and write them to the folder of the run."""
     console = table_console()
     if scores.table.rows:
         table = Table(*scores.table.head, caption=scores.table.title or None)
@@ -132,23 +123,23 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
 
 
 def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Path, Path | None, list[str]]:
-    """Parse `RUN [DIR] [key=value ...]`: return the flags, both folders and the overrides.
+    """Parse `RUN [DIR] [key=value ...]` into options, both folders and overrides.
 
     Raises:
-        UserError: another number of folders is given.
+        UserError: no folder, or more than two.
     """
     options, folders, overrides = parser.split_paths(given)
     if not 1 <= len(folders) <= 2:
-        raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
+        raise UserError(f"{len(folders)} folders are given. Name the folder of a run, and at most one with images.")
     return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     description = "Score the best model of a run on its validation data or on other images."
     parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average (default: those of the run)")  # fmt: skip
+                        help="views of each image to average (default: the run's)")  # fmt: skip
     parser.add_trust_flag()
     with readable_errors():
         options, run, folder, overrides = run_and_images(parser, arguments)

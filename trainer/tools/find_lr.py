@@ -1,9 +1,9 @@
-"""Raise the learning rate from step to step, and suggest one.
+"""Find a learning rate with a range test (Smith 2017, arXiv:1506.01186).
 
-While the rate rises exponentially from batch to batch, the loss is flat, falls, and finally explodes (Smith 2017,
-arXiv:1506.01186). A third of the rate at which the smoothed loss is lowest is suggested: `fit.lr` is the highest rate
-of a schedule, held only briefly, and may be close to where the loss turns (Smith 2018, arXiv:1803.09820). The first
-tenth of the losses, in which the average has not settled, does not count.
+The learning rate rises exponentially from step to step. The loss is first flat, then falls, and finally explodes. The
+suggestion is a third of the rate with the lowest smoothed loss. It can be that high because `fit.lr` is the highest
+rate of a schedule, used only briefly (Smith 2018, arXiv:1803.09820). The first tenth of the losses does not count,
+because their moving average has not settled.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
 
 _START, _END, _STEPS = 1e-6, 10.0, 100
 
-_EVERY = 10  # steps between two checks of the losses, which wait for the device
-DIVERGED = 4.0  # ratio to the smallest smoothed loss
+_EVERY = 10  # steps between checks of the losses, which wait for the device
+DIVERGED = 4.0  # ratio of a loss that has exploded to the lowest one
 _WINDOW = 0.05  # share of the steps over which losses are averaged
-_SETTLE = 0.1  # share of the steps that is ignored at the start
-_FALL = 0.02  # share by which the loss must fall for a suggestion
-_BELOW = 3.0  # ratio of the rate at the lowest loss to the suggested peak
+_SETTLE = 0.1  # share of the steps to ignore at the start
+_FALL = 0.02  # relative fall of the loss that a suggestion needs
+_BELOW = 3.0  # ratio of the rate with the lowest loss to the suggestion
 
 _EXAMPLES = """\
-  python -m trainer find_lr +aug=imagenette
-  python -m trainer find_lr +aug=imagenette data=folder data.root=DIR model=timm model.name=resnet18
+  python -m trainer find_lr aug=imagenette
+  python -m trainer find_lr aug=imagenette data=folder data.root=DIR model=timm model.name=resnet18
   python -m trainer find_lr fit.optimizer=adamw --from 1e-7 --to 1 --steps 200 --out lr.png
 
-Overrides are those of python -m trainer. The suggestion holds for the model, data, optimizer, aug.size and batch size
-given here; of callbacks, only grad_clip applies, and stages are ignored. No weights are kept."""
+Overrides are the same as for python -m trainer. The suggestion is for this model, data, optimizer, aug.size and batch
+size. fit.stages and all callbacks except grad_clip are ignored. No weights are saved."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The result of a range test, up to the step in which the loss exploded."""
+    """The result of a range test, up to the step before the loss exploded."""
 
     lrs: tuple[float, ...]  # learning rate of each step
-    losses: tuple[float, ...]  # training loss of each step's batch, before the step was made
+    losses: tuple[float, ...]  # training loss of each step's batch, before the step
     smoothed: tuple[float, ...]  # running average of the losses
-    suggestion: float | None  # the suggested learning rate; None if the loss does not fall
+    suggestion: float | None  # None if the loss does not fall
 
 
 def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Curve:
-    """Read the losses of a test at rising learning rates, up to where they explode."""
+    """Smooth the losses, cut them off where they explode, and suggest a rate."""
     smoothed = smooth(losses, steps)
     pairs = enumerate(zip(smoothed, accumulate(smoothed, min), strict=True))
     exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
@@ -74,14 +74,14 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
 
 
 def smooth(losses: Sequence[float], steps: int) -> list[float]:
-    """Return the exponential moving average of losses, corrected for its initial bias towards 0."""
+    """Return the exponential moving average of losses with a correction of the initial bias towards 0."""
     keep = 1 - 1 / max(1.0, _WINDOW * steps)
     averages = accumulate(losses, lambda average, loss: keep * average + (1 - keep) * loss, initial=0.0)
     return [average / (1 - keep**count) for count, average in enumerate(averages) if count]
 
 
 def suggest_rate(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> float | None:
-    """Return the rate that a curve suggests, without its first steps; None if the loss does not fall."""
+    """Return the suggestion of a curve without its first steps, or None if the loss does not fall."""
     lowest = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
     highest = max(smoothed[skip : lowest + 1], default=0.0)
     falls = lowest >= skip + 2 and highest - smoothed[lowest] >= _FALL * abs(highest)
@@ -89,30 +89,29 @@ def suggest_rate(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int =
 
 
 class LRFinder(Callback):
-    """Raise the learning rate from step to step and record the losses; end the fit when they explode.
+    """Raises the learning rate from step to step, records the losses, and ends the fit when they explode.
 
-    Validation is skipped. The losses are checked, which waits for the device, only every few steps.
+    It skips validation. It checks the losses only every few steps, because that waits for the device.
     """
 
-    order = Phase.MEASURE  # as the scheduler, which it replaces
+    order = Phase.MEASURE  # the phase of the scheduler, which it replaces
 
     def __init__(self, start: float = _START, end: float = _END, steps: int = _STEPS) -> None:
         self._rise, self._steps = exp(start, end), steps
 
     def before_fit(self, learner: Learner) -> None:
-        """Make room for the losses."""
         self._losses, self._done = torch.zeros(self._steps, device=learner.device), 0
         self._weights = torch.zeros_like(self._losses)
 
     def before_batch(self, learner: Learner) -> None:
-        """Set the learning rate, the same for all batches of a step."""
+        """Set the learning rate. It is the same for all batches of a step."""
         from trainer.optim.optimizers import set_value
 
         for group in learner.optimizer.param_groups:
             set_value(group, "lr", self._rate(self._done))
 
     def after_batch(self, learner: Learner) -> None:
-        """Keep the loss, the mean over a step; check every few steps whether to stop."""
+        """Record the mean loss of a step. Every few steps, check whether to stop."""
         targets = learner.task.targets_of(learner.batch)
         weight = learner.progress.share * (weight_of(learner.loss_function, targets) / len(targets))
         self._losses[self._done] += learner.loss.detach() * weight
@@ -124,14 +123,13 @@ class LRFinder(Callback):
             raise CancelFit
 
     def before_validate(self, learner: Learner) -> None:
-        """Skip validation."""
         raise CancelValidate
 
     def curve(self) -> Curve:
-        """Return the losses of the test; waits for the device."""
+        """Return the result. This waits for the device."""
         if len((curve := self._read()).losses) < 2:
             first = self._losses[0].item()
-            raise UserError(f"the training loss is {first} in the first steps. Allowed: a smaller --from.")
+            raise UserError(f"the training loss is {first} in the first steps. Set a smaller --from.")
         return curve
 
     def _read(self) -> Curve:
@@ -143,9 +141,9 @@ class LRFinder(Callback):
 
 
 def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
-    """Run a learning rate range test: model, data and optimizer as configured, nothing is written."""
+    """Run a learning rate range test with the configured model, data and optimizer. It writes nothing."""
     if start >= end:
-        raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
+        raise UserError(f"--from {start:g} --to {end:g}: --to must be larger than --from.")
     from trainer.run.build import make_learner, make_loaders, session
 
     # Stages are ignored, because the best rate depends on the image size.
@@ -167,15 +165,15 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
         plot_rates(curve.lrs, curve.losses, curve.smoothed, curve.suggestion, out)
     console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
     if curve.suggestion is not None:
-        console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of where the loss is lowest")
+        console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of the rate with the lowest loss")
     else:
-        console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
+        console.print("no suggestion: the loss does not fall. Try more --steps, or another --from and --to.")
     console.print(f"{out}, .json")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-    parser = Parser("trainer find_lr", "Raise the learning rate from step to step, and suggest one.", _EXAMPLES)
+    """Run the command line and return the exit code."""
+    parser = Parser("trainer find_lr", "Suggest a learning rate, from a test with rising rates.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=_START, metavar="LR",
                         help=f"first learning rate (default: {_START:g})")  # fmt: skip
     parser.add_argument("--to", dest="end", type=positive_number(), default=_END, metavar="LR",
@@ -183,13 +181,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=whole_number(20, 100_000), default=_STEPS, metavar="N",
                         help=f"steps of the optimizer (default: {_STEPS})")  # fmt: skip
     parser.add_argument(
-        "--out", type=png_file, metavar="FILE.png", help="the figure (default: in a new folder of outputs)"
+        "--out", type=png_file, metavar="FILE.png", help="file of the figure (default: in a new folder in outputs)"
     )
     with readable_errors():
         options, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         if config.fit.resume is not None:
-            raise UserError("fit.resume: the test starts with fresh weights. Allowed: null.")
+            raise UserError("fit.resume: the test starts with new weights. Set fit.resume=null.")
         require_ranks(config)
         from trainer.run.config.checks import check_config  # PyTorch takes seconds to import
 

@@ -53,7 +53,7 @@ def test_the_last_feature_map_before_the_pooling(kind: dict[str, str], layer: st
     if layer:
         assert network.get_submodule(layer) is feature_layer(network, images)
         return
-    with pytest.raises(UserError, match=rf"^model: {type(network).__name__} makes no map of features\. Allowed: conv"):
+    with pytest.raises(UserError, match=rf"^model: {type(network).__name__} has no feature map\. Use a conv"):
         feature_layer(network, images)
     assert not any(module._forward_hooks for module in network.modules())
 

@@ -84,7 +84,7 @@ def test_a_setting_without_effect_is_told_in_the_log(
     photo_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepared(photo_root, tmp_path, "fit.standardize=false")
-    assert "fit.standardize=false has no effect where classes are predicted" in caplog.messages
+    assert "fit.standardize=false has no effect, because the model predicts classes" in caplog.messages
 
 
 def weights(learner: Learner) -> list[float]:

@@ -54,9 +54,9 @@ def both(task: str, fit: dict[str, object], weights: Tensor | None = None) -> tu
 
 def test_settings_of_another_task_are_reported() -> None:
     fit = parse_fit({"label_smoothing": 0.1, "standardize": False})
-    expected = ["fit.standardize=false has no effect where classes are predicted"]
+    expected = ["fit.standardize=false has no effect, because the model predicts classes"]
     assert list(unused_settings(fit, task_named("classify"))) == expected
-    expected = ["fit.label_smoothing=0.1 has no effect where numbers are predicted"]
+    expected = ["fit.label_smoothing=0.1 has no effect, because the model predicts numbers"]
     assert list(unused_settings(fit, task_named("regress"))) == expected
 
 

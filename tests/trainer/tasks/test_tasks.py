@@ -143,7 +143,7 @@ def test_a_run_of_numbers(numbers: Path) -> None:
 def test_metrics_of_a_number_that_there_is_not(lists: Path) -> None:
     with pytest.raises(UserError, match=r"checkpoint\.monitor: val_mae_blue is not measured.*val_mae_green"):
         fit(lists, "numbers.csv", "data.targets=[red,green]", "callbacks.checkpoint.monitor=val_mae_blue")
-    with pytest.raises(UserError, match=r"fit\.metrics: rmse_blue is not measured.*Did you mean 'rmse_"):
+    with pytest.raises(UserError, match=r"fit\.metrics: .* has no metric 'rmse_blue'.*Did you mean 'rmse_"):
         fit(lists, "numbers.csv", "data.targets=[red,green]", "fit.metrics=[rmse_blue]")
     assert (smaller_is_better("val_rmse_red"), smaller_is_better("val_r2_red")) == (True, False)
 
@@ -176,7 +176,7 @@ def test_the_evaluation_and_the_report(
         assert {key: written[key] for key in alone} == pytest.approx(alone, rel=1e-4)
     assert np.mean([values[each] for values in written["per_class"].values()]) == pytest.approx(row[key], rel=1e-4)
     assert (run / "evaluation.png").is_file()
-    with pytest.raises(UserError, match=r"Evaluate it on data\.val=FILE"):
+    with pytest.raises(UserError, match=r"Set other data .* data\.val=FILE"):
         evaluate.evaluate(run, lists)
     monkeypatch.setattr("trainer.report.run_content.load", None)  # a finished run has written what its page shows
     record = read_record(run)
@@ -217,7 +217,7 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     (found,) = json.loads(as_json(predict_images(trained, [lists / "5.png"])))
     assert list(found["numbers"]) == ["red", "green"]
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0
-    with pytest.raises(UserError, match="--threshold: this model predicts numbers"):
+    with pytest.raises(UserError, match="^--threshold: .* predicts numbers"):
         predict_images(trained, [lists / "5.png"], threshold=0.5)
-    with pytest.raises(UserError, match="--top: this model predicts numbers"):
+    with pytest.raises(UserError, match="^--top: .* predicts numbers"):
         predict_images(trained, [lists / "5.png"], top=1)

@@ -24,8 +24,8 @@ def result(name: str, *speeds: int) -> Result:
     [
         (500, 99, "Bound by the model: feeding costs 1.0%."),
         (500, 101, "Bound by the model: feeding costs nothing."),
-        (80, 75, "Bound by the input pipeline: feeding costs 25.0%; try "),
-        (500, 75, "Bound by loader and model together: feeding costs 25.0%; try "),
+        (80, 75, "Bound by the input pipeline: feeding costs 25.0%. Try "),
+        (500, 75, "Bound by loader and model together: feeding costs 25.0%. Try "),
     ],
 )
 def test_the_verdict_says_what_limits_the_speed(loader: int, fed: int, sentence: str) -> None:
@@ -33,7 +33,7 @@ def test_the_verdict_says_what_limits_the_speed(loader: int, fed: int, sentence:
     # In the second round, the machine was slow; its ratio counts like the others.
     found = verdict(config, result("loader", loader), result("fixed", 100, 10, 100), result("fed", fed, fed // 10, fed))
     assert found.startswith(sentence)
-    assert ("a GPU" in found) == ("try" in found)
+    assert ("a GPU" in found) == ("Try" in found)
     assert "aug." not in found.replace("aug.size", ""), "the cache and the decoder are the GPU's"
 
 
@@ -45,7 +45,7 @@ def test_all_rows_run_and_are_reported(
     stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 16}, b: {epochs: 1}}"]  # which do not count
     assert main(["+aug=imagenette", *TINY, *stages, "fit.accumulate=2", "--out", "made", "--placements"]) == 0
     printed, said = capsys.readouterr()
-    assert said.startswith("about 0 s, once loaders and model are ready\n")
+    assert said.startswith("This takes about 0 s after loaders and model have started.\n")
     assert "Bound by " in printed
     assert "left out: training, aug.cache=gpu (no GPU)" in printed
     found = json.loads(Path("made/bench.json").read_text())

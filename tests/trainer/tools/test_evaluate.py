@@ -95,7 +95,7 @@ def test_a_single_number_may_have_had_another_name(classes, fits, photos, tmp_pa
     (tmp_path / "val.csv").write_text(f"path,score\n{photos[0]},0.5\n")
     data = parse_data({"source": "filelist", "train": str(tmp_path / "val.csv"), "val": str(tmp_path / "val.csv")})
     trained = SimpleNamespace(config=SimpleNamespace(data=data), classes=classes, task=SimpleNamespace(name="regress"))
-    with nullcontext() if fits else pytest.raises(UserError, match="no longer those of the model"):
+    with nullcontext() if fits else pytest.raises(UserError, match="the classes differ from the model's"):
         assert evaluated_split(trained, None).targets == ((0.5,),)
 
 

@@ -1,1 +1,1 @@
-"""`python -m trainer bench`: whether training waits for data."""
+"""`python -m trainer bench`: measure whether training waits for data."""

@@ -1,7 +1,7 @@
-"""Measure whether training waits for data: the loader alone, training on one fixed batch, and on the loader's batches.
+"""Measure whether training waits for data: the loader alone, training on one batch, and training on the loader's data.
 
-Each round runs every row for a few seconds, so that a disturbance of the machine slows all of them, and ratios are
-taken within a round. All batches are full. The learning rate is 0, which keeps the weights and costs the same.
+Each round runs every row for a few seconds, and ratios are taken within a round. So a disturbance of the machine slows
+all rows. All batches are full. The learning rate is 0, which keeps the weights and costs the same time.
 """
 
 import sys
@@ -15,35 +15,35 @@ from trainer.run.config.schema import parse_config
 from trainer.run.jobs import require_ranks
 
 _EXAMPLES = """\
-  python -m trainer bench +aug=imagenette                          on the built-in sample
-  python -m trainer bench +aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
-  python -m trainer bench +aug=strong --placements                 which placement of the decoder suits this model
-  python -m trainer bench +aug=imagenette fit.graph=false --rounds 3 --out DIR
+  python -m trainer bench aug=imagenette                           on the built-in sample
+  python -m trainer bench aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
+  python -m trainer bench aug=strong --placements                  compares decoding on GPU and CPU
+  python -m trainer bench aug=imagenette fit.graph=false --rounds 3 --out DIR
 
-Stages of a fit are ignored: images are of aug.size, batches of fit.batch_size.
+Images have aug.size and batches have fit.batch_size. Stages are ignored.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     with readable_errors():
         parser = Parser("trainer bench", __doc__ or "", _EXAMPLES)
         add_measuring_flags(parser)
         parser.add_argument(
-            "--placements", action="store_true", help="rows for decoding on GPU and CPU, and for the cache"
+            "--placements", action="store_true", help="add rows for decoding on GPU and CPU, and for the cache"
         )
         flags, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         require_ranks(config)
-        seconds = (3 + 3 * flags.placements) * (1 + flags.rounds) * flags.seconds  # of all rows, and to warm up
-        sys.stderr.write(f"about {duration(seconds)}, once loaders and model are ready\n")
+        seconds = (3 + 3 * flags.placements) * (1 + flags.rounds) * flags.seconds  # one round is for warm-up
+        sys.stderr.write(f"This takes about {duration(seconds)} after loaders and model have started.\n")
         # PyTorch takes seconds to import.
         from trainer.run.build import session
         from trainer.run.config.checks import check_config
         from trainer.tools.bench.training import measure
 
         check_config(config)
-        # A pass is as long as a window, of full batches of images of one size, and nothing is resumed.
+        # A pass is as long as a window, with full batches of one size. Nothing is resumed.
         fit = replace(config.fit, limit_batches=None, resume=None, epochs=1, steps=None, stages=(), drop_last=True)
         with session(config):
             measure(replace(config, fit=fit), flags, overrides)

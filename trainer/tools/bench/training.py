@@ -17,14 +17,14 @@ from trainer.optim.settings import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
 from trainer.run.config.schema import Config
 
-# Share of the speed that feeding may cost; beyond it, training is bound by the input.
+# Largest share of the speed that feeding may cost. Above it, training is bound by the input.
 _CHEAP = 0.05
 
-_PLACEMENTS = ("aug.decode=mixed", "aug.decode=cpu", "aug.cache=gpu")  # to be compared
+_PLACEMENTS = ("aug.decode=mixed", "aug.decode=cpu", "aug.cache=gpu")
 
 
 class _Pass:
-    """What a fit of one pass, which is neither saved nor resumed, asks of a loader."""
+    """A loader for fits of one pass that are neither saved nor resumed."""
 
     def __init__(self, batches: Iterator[Batch], count: int) -> None:
         self._batches, self._count = batches, count
@@ -36,16 +36,15 @@ class _Pass:
         return islice(self._batches, self._count)
 
     def batches_in(self, epoch: int) -> int:
-        """Return the same number for every epoch."""
         return self._count
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of batches, which are all alike."""
+        """Return the number of batches, because all have the same size."""
         return batches
 
 
 def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
-    """Measure training in turns, print a table and what limits the speed, and write the files."""
+    """Measure training, print a table and what limits the speed, and write the files."""
     settings = {section: as_written(config.resolved[section]) for section in ("model", "aug", "fit")}
     results = compare(
         f"{config.model_name}, {config.aug.size} px, batch {config.fit.batch_size}, {config.fit.precision}",
@@ -59,7 +58,7 @@ def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
 
 
 def make_rows(config: Config, *, placements: bool) -> list[Row]:
-    """Return the rows, which share a learner."""
+    """Return the rows. They share a learner."""
     loaders = make_loaders(config)
     learner = make_learner(config, loaders, callbacks=(Recorder(), ParamScheduler({"lr": constant(0.0)})))
     learner.val_loader = None
@@ -90,15 +89,16 @@ def make_rows(config: Config, *, placements: bool) -> list[Row]:
 
 
 def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
-    """Return what training is bound by, and what to try."""
+    """Return a sentence about what limits the speed, and what to try."""
     cost, cuda = 1 - fed.ratio(fixed), config.fit.torch_device().type == "cuda"
     price = f"feeding costs {100 * cost:.1f}%" if cost >= 0.0005 else "feeding costs nothing"
     if cost <= _CHEAP:
-        return f"Bound by the model: {price}{'; try fit.precision=bf16' * (cuda and config.fit.precision == 'fp32')}."
+        hint = " Try fit.precision=bf16." if cuda and config.fit.precision == "fp32" else ""
+        return f"Bound by the model: {price}.{hint}"
     bound = "the input pipeline" if loader.speed < fixed.speed else "loader and model together"
     hints = ["a lighter recipe (python -m augment bench times its parts)"]
     if not cuda:
         hints += ["a smaller aug.size", "a GPU"]
     elif config.aug.cache == "off":
         hints = ["aug.cache=gpu", *hints]
-    return f"Bound by {bound}: {price}; try {' or '.join(hints)}."
+    return f"Bound by {bound}: {price}. Try {' or '.join(hints)}."

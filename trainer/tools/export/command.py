@@ -1,4 +1,4 @@
-"""Export a run's best model for serving, with its preprocessing, and compare it with PyTorch on the validation data."""
+"""Export a run's best model as ONNX, and compare the export with PyTorch on the validation data."""
 
 from collections.abc import Sequence
 
@@ -8,30 +8,29 @@ from trainer.tools.evaluate import run_and_images
 
 PLACES = ("inside", "beside")
 _EXAMPLES = """\
-  RUN                            model.onnx, which takes images of any size, uint8 RGB
-  RUN --preprocessing beside     model.onnx, which takes preprocessed images, and transform.py
-  RUN DIR                        compared on the images of DIR/<class>/* or DIR/val/<class>/*
+  RUN                            writes model.onnx, which takes uint8 RGB images of any size
+  RUN --preprocessing beside     writes model.onnx, which takes preprocessed images, and transform.py
+  RUN DIR                        compares on the images of DIR/<class>/* or DIR/val/<class>/*
 
-RUN is the folder of a run. Files are written to RUN/export-onnx, or to --out: the model, predict.py, which
-runs it without this project, and export.json with the comparison. With --preprocessing inside, the model takes images
-as (N, height, width, 3) uint8, upright and in RGB; with beside, as (N, 3, height, width) float32 that transform.py
-makes. The comparison runs the export, with its own preprocessing, on every validation image, and PyTorch in fp32 as
-evaluate does."""
+RUN is the folder of a run. Files are written to RUN/export-onnx or to --out: the model, predict.py, which runs it
+without this project, and export.json with the comparison. With --preprocessing inside, the model takes upright RGB
+images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width) float32 from transform.py. For the
+comparison, every validation image goes through the export with its own preprocessing, and through PyTorch in fp32."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line and return the exit code."""
     description = "Export the best model of a run as ONNX, and compare it with PyTorch on its validation data."
     parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
-    parser.add_argument("--unchecked", action="store_true", help="write without comparing, where there are no images")
+    parser.add_argument("--unchecked", action="store_true", help="skip the comparison, for example without images")
     parser.add_trust_flag()
     with readable_errors():
         options, run, images, overrides = run_and_images(parser, arguments)
         if options.unchecked and images:
-            raise UserError(f"{images}: not used with --unchecked. Allowed: one of the two.")
+            raise UserError(f"{images}: not used with --unchecked. Remove one of them.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)

@@ -1,4 +1,4 @@
-"""Write a run's best model as one graph, with or without its preprocessing, as ONNX, and compare it with PyTorch."""
+"""Write a run's best model as ONNX, with or without its preprocessing, and compare it with PyTorch."""
 
 import json
 import logging
@@ -42,24 +42,23 @@ from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
 
 INPUT = "images"
-_EXAMPLE = 2, 40, 56  # images, height and width to trace with; none is 1 or repeated, which would fix them
+_EXAMPLE = 2, 40, 56  # images, height and width to trace with; a 1 or equal numbers would become constants
 _CPU = torch.device("cpu")
-_PIXELS = 0.01  # share of pixels, of those of masks, in which the highest output may be another one
+_PIXELS = 0.01  # share of a mask's pixels that may have another top class
 
-# The outputs of an export for an image, (K,) or (K, height, width) each: what the model returns, and its activation.
+# Maps an image to the raw and the activated outputs of an export, (K,) or (K, height, width) each.
 RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """How an export compares with PyTorch on some images."""
+    """The comparison of an export with PyTorch."""
 
-    images: int
-    pytorch: dict[str, float]  # the scores of the model in PyTorch
-    exported: dict[str, float]  # the scores of the export
-    largest: float  # the largest absolute difference of an activated output: of a probability, or of a number
-    # Names of the images whose highest output is another one, of masks in more than a hundredth of the pixels; none
-    # where outputs are not ranked
+    images: int  # number of images
+    pytorch: dict[str, float]  # scores of the model in PyTorch
+    exported: dict[str, float]  # scores of the export
+    largest: float  # largest absolute difference of a probability or number
+    # Names of the images with another top class. For masks, it counts from 1% of the pixels on. Empty for numbers.
     differing: tuple[str, ...]
 
 
@@ -77,7 +76,7 @@ def compare(trained: Trained, split: Split, run: RunExport) -> Check:
 
 
 class _Comparison(Callback):
-    """Runs an export on the images of each batch of a pass, as all outputs of masks would not fit in memory."""
+    """Runs an export on each batch of a pass, because all outputs of masks would not fit into memory."""
 
     def __init__(self, trained: Trained, split: Split, run: RunExport) -> None:
         self._trained, self._files, self._run = trained, split.files, run
@@ -86,11 +85,10 @@ class _Comparison(Callback):
         self.differing: list[int] = []
 
     def before_validate(self, learner: Learner) -> None:
-        """Measure what is measured of the model."""
+        """Measure the same metrics for the export as for the model."""
         self.meter = Meter(learner.task, learner.find(Recorder).metrics, _CPU, keep=True)
 
     def after_batch(self, learner: Learner) -> None:
-        """Compare the outputs of a batch."""
         batch, task = learner.batch, learner.task
         indices, targets = batch.indices.tolist(), task.targets_of(batch).cpu()
         exported = torch.stack([torch.from_numpy(np.array(self._run(self._files[i])[0])) for i in indices])
@@ -103,10 +101,10 @@ class _Comparison(Callback):
 
 
 class Served(nn.Module):
-    """A trained model as validation runs it, after its plan if there is one: views averaged, outputs activated.
+    """A trained model as in validation, after its plan if given. It averages views and activates outputs.
 
     Attributes:
-        outputs: names of the outputs: logits and probabilities, or numbers.
+        outputs: names of the outputs, which are logits and probabilities, or numbers.
     """
 
     def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
@@ -118,16 +116,16 @@ class Served(nn.Module):
         self._size = trained.config.aug.size if plan is None else None
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs, (N, K) each, or (N, K, height, width) of masks.
+        """Return the outputs, (N, K) each, or (N, K, height, width) for masks.
 
         Args:
-            images: (N, 3, height, width) float32, normalized; or with a plan (N, height, width, 3) uint8 RGB.
+            images: (N, 3, height, width) float32, normalized. With a plan, (N, height, width, 3) uint8 RGB.
         """
         outputs = average(self.network, self.crop(images), self._tta, self._task).float()
         return (outputs, self._task.activate(outputs)) if len(self.outputs) == 2 else (outputs,)
 
     def export(self) -> torch.export.ExportedProgram:
-        """Return the graph, for any number of images and, with a plan, of any height and width."""
+        """Return the graph for any number of images. With a plan, images may have any height and width."""
         count, height, width = _EXAMPLE
         if self._size is None:
             example, free = torch.zeros(count, height, width, 3, dtype=torch.uint8), range(3)
@@ -137,13 +135,12 @@ class Served(nn.Module):
             with torch.no_grad(), _quiet():
                 shapes = (dict.fromkeys(free, torch.export.Dim.DYNAMIC),)
                 return torch.export.export(self, (example,), dynamic_shapes=shapes)
-        # It raises nearly anything, by what it meets.
-        except Exception as error:
+        except Exception as error:  # it may raise nearly anything
             raise UserError(f"the model cannot be exported: {first_line(error)}.") from error
 
 
 def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
-    """Return a graph as ONNX, with metadata as JSON texts."""
+    """Convert a graph to ONNX, with metadata as JSON texts."""
     try:
         with _quiet():
             made = torch.onnx.export(
@@ -153,7 +150,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
         raise UserError(f"the model cannot be exported to ONNX: {first_line(error)}.") from error
     assert made is not None
     model = made.model_proto
-    # The exporter calls them s34 and the like.
+    # Replace the exporter's names of axes, such as s34.
     symbols = [axis.dim_param for axis in model.graph.input[0].type.tensor_type.shape.dim if axis.dim_param]
     axes = dict(zip(symbols, ("batch", "height", "width"), strict=False))
     del model.graph.value_info[:]
@@ -168,7 +165,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what exporters say about their own code."""
+    """Silence the exporters' messages about their own code."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -182,14 +179,12 @@ _FILE = "model.onnx"
 
 
 def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
-    """Write a model as ONNX into a folder; return what runs it.
+    """Write a model as ONNX into a folder, and return a function that runs it.
 
-    It contains its preprocessing if that is `inside`; otherwise transform.py does it.
+    The model contains its preprocessing if that is `inside`. Otherwise transform.py contains it.
     """
     if trained.task.own_loss:
-        raise UserError(
-            "export: this model predicts boxes. Allowed: models of classes, labels, numbers, masks or points."
-        )
+        raise UserError("export: this model predicts boxes, which cannot be exported. Use a model of another task.")
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan)
     for package in ("onnx", "onnxruntime", "onnxscript"):
@@ -227,7 +222,7 @@ def predict_source(*, inside: bool, masks: bool = False, points: bool = False) -
 
 
 def _runner(model: bytes, prepare: Callable[[Image.Image], NDArray[Any]]) -> RunExport:
-    """Return a function that runs an exported model on an image, as a batch of one."""
+    """Return a function that runs an exported model on a single image."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -247,21 +242,21 @@ def _report(check: Check, trained: Trained, folder: Path) -> None:
         table.add_row(key, f"{value:.4f}", f"{check.exported[key]:.4f}")
     console.print(table)
     what = "probability" if trained.task.ranked else "number"
-    lines = [f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"]
+    text = f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"
     if count := len(check.differing):
-        ones = f"{amount(count, 'image')} {plural(count, 'has', 'have')} another top class"
-        lines.append(f"{ones}: {list_some(check.differing)}")
+        text += f"; {amount(count, 'image')} {plural(count, 'has', 'have')} another top class: "
+        text += list_some(check.differing)
     elif trained.task.ranked:
-        lines.append("all have the same top class")
-    console.print("; ".join(lines), highlight=False, soft_wrap=True)
+        text += "; all have the same top class"
+    console.print(text, highlight=False, soft_wrap=True)
     with writing(f"--out {folder}"):
         write_json(folder / "export.json", vars(check))
 
 
 def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
-    """Export as the command line asks, and print how the export compares."""
+    """Export a run's model, and print the comparison with PyTorch."""
     own = images is None and not options.unchecked
-    # bfloat16 would differ by more than an export may.
+    # bfloat16 would differ too much from the export.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)
     split = None if options.unchecked else evaluated_split(trained, images)
     folder = options.out or own_folder(run / "export-onnx")
