@@ -105,8 +105,10 @@ class Checkpoint(Callback):
         """Save the best model if the metric has improved, and last.pt if it is time."""
         if not _saves(learner):
             return
-        recorder, epoch, best = learner.find(Recorder), learner.progress.epoch, None
-        row, (monitor, found) = recorder.rows[-1], best_of(learner)
+        recorder, epoch = learner.find(Recorder), learner.progress.epoch
+        row = recorder.rows[-1]
+        monitor, found = best_of(learner)
+        best = None
         if monitor in row and found.get("epoch", epoch) == epoch:  # also true if all scores are NaN
             best = BestModel(
                 model=learner.evaluated_state(),

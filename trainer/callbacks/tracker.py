@@ -279,9 +279,10 @@ class Tracker(Callback):
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.progress.batches_done
-        epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
-        found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
-        scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}
+        rows = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
+        scores = {}
+        for when, row in rows.items():
+            scores |= {f"{when}/{key}": value for key, value in row.items() if key.startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
         report = (learner.folder / REPORT).resolve() if learner.folder and reports else None
         self._attempt("the scores of the run", partial(self.reached, self._named(scores), report))
@@ -291,10 +292,9 @@ class Tracker(Callback):
         figure = learner.folder / learner.task.figure_file
         if figure.is_file():
             self._attempt(figure.stem, partial(self.image, figure.stem, figure, step))
-        rows = _mistakes(learner, best)
-        if rows:
+        if mistakes := _mistakes(learner, best):
             head = ("image", "true", "predicted", "confidence", "file")
-            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, rows, step))
+            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, mistakes, step))
         if self.checkpoint:
             self._attempt(BEST, partial(self.artifact, learner.folder / BEST))
 
