@@ -1,4 +1,4 @@
-"""The callback that saves last.pt and best.pt."""
+"""The callback that saves `last.pt` and `best.pt`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
-    """Return the metric that selects the best epoch, and that epoch's row; the row is empty if there is none yet."""
+    """Return the metric that selects the best epoch, and the row of that epoch. Before the first epoch, it is empty."""
     recorder = learner.find(Recorder)
     monitor = monitored(next((c.monitor for c in learner.callbacks if isinstance(c, Checkpoint)), AUTO), learner.task)
     return monitor, best_row(recorder.rows[recorder.since :], monitor)
 
 
 def best_model(learner: Learner) -> BestModel | None:
-    """Return what best.pt holds, perhaps without the model's weights; None if there is no such file.
+    """Return the content of best.pt, or None if there is no such file. The model's weights may be missing.
 
-    Only an epoch before this fit, of a run that was resumed, is read from the file, which may raise a UserError.
+    The file is read only if a resumed run has not found a better epoch yet.
+
+    Raises:
+        UserError: the file cannot be read.
     """
     kept = next((c.kept for c in learner.callbacks if isinstance(c, Checkpoint)), None)
     file = None if learner.folder is None else learner.folder / BEST
@@ -43,17 +46,20 @@ def best_model(learner: Learner) -> BestModel | None:
 @configurable
 @dataclass(eq=False)
 class Checkpoint(Callback):
-    """Saves `last.pt` at regular intervals and at the end, and `best.pt` when the monitored metric improves.
+    """Saves `last.pt` regularly and at the end, and `best.pt` when the monitored metric improves.
 
-    `last.pt` holds all that a resumed run needs, `best.pt` the model as it was validated, its metrics and its outputs
-    for each image. Both are written in the background.
+    `last.pt` contains everything that a resumed run needs. `best.pt` contains the validated model, its metrics, and its
+    outputs for each image. Both are written in the background.
     """
 
     monitor: str = setting(
-        monitor_param("what selects the best model; auto: val_accuracy, val_map for labels, val_loss for numbers")
+        monitor_param(
+            "metric that selects the best model. auto: the task's own, such as val_accuracy, val_map for labels, and "
+            "val_loss for numbers"
+        )
     )
     every: int = setting(
-        Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt; also written with best.pt")
+        Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt. It is also written with best.pt")
     )
     every_minutes: float | None = setting(
         Number(
@@ -61,29 +67,30 @@ class Checkpoint(Callback):
             within=(0, 10**6),
             above=0,
             optional=True,
-            doc="also write last.pt within an epoch, this many minutes after the last write; null: never",
+            doc="minutes after which last.pt is also written within an epoch. null: never",
         )
     )
     every_batches: int | None = setting(
         Count(
             within=(1, 10**9),
             optional=True,
-            doc="also write last.pt within an epoch, every this many batches; null: never",
+            doc="batches after which last.pt is also written within an epoch. Default: never",
         )
     )
-    keep: int = setting(Count(default=1, within=(0, 100), doc="older checkpoints to keep, as last.1.pt, last.2.pt ..."))
+    keep: int = setting(
+        Count(default=1, within=(0, 100), doc="number of older checkpoints to keep, as last.1.pt, last.2.pt and so on")
+    )
     order = Phase.SAVE
-    kept: BestModel | None = field(default=None, init=False)  # the best.pt of this fit, without weights
+    kept: BestModel | None = field(default=None, init=False)  # content of this fit's best.pt, without weights
     _saved: Position | None = field(default=None, init=False)
     _saved_at: float = field(default=0.0, init=False)  # time of the last save, in seconds
     _writing: Background[None] | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the clock, and forget the fit before."""
         self._saved_at, self._saved, self.kept, self._writing = monotonic(), None, None, None
 
     def after_batch(self, learner: Learner) -> None:
-        """Save within a training pass if it is due, once all callbacks are done with the batch."""
+        """Save within a training pass if it is time, once all callbacks have handled the batch."""
         if not _saves(learner) or not learner.training:
             return
         if self._writing is not None and self._writing.done:
@@ -95,12 +102,14 @@ class Checkpoint(Callback):
             learner.after_this_batch(self._save)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Save the best model if the metric has improved, and last.pt if it is due."""
+        """Save the best model if the metric has improved, and last.pt if it is time."""
         if not _saves(learner):
             return
-        recorder, epoch, best = learner.find(Recorder), learner.progress.epoch, None
-        row, (monitor, found) = recorder.rows[-1], best_of(learner)
-        if monitor in row and found.get("epoch", epoch) == epoch:  # also while all scores are NaN
+        recorder, epoch = learner.find(Recorder), learner.progress.epoch
+        row = recorder.rows[-1]
+        monitor, found = best_of(learner)
+        best = None
+        if monitor in row and found.get("epoch", epoch) == epoch:  # also true if all scores are NaN
             best = BestModel(
                 model=learner.evaluated_state(),
                 row=dict(row),
@@ -109,11 +118,12 @@ class Checkpoint(Callback):
                 task=learner.task.name,
             )
             self.kept = replace(best, model={})
-        # Otherwise, a run that is killed and resumed could keep the best.pt of an epoch that ends otherwise this time.
+        # last.pt is saved with each best.pt. Otherwise, a killed run could resume before an epoch that already has a
+        # best.pt, and end this epoch with other weights.
         self._save(learner, best, last=best is not None or (epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
-        """Save an interrupted epoch; a failed fit is resumed from the checkpoint before the failure."""
+        """Save an interrupted epoch. A failed fit resumes from its last checkpoint before the failure."""
         if learner.error is not None:
             if self._writing is not None:
                 self._writing.drop()
@@ -123,7 +133,7 @@ class Checkpoint(Callback):
         self._finish_writing()
 
     def _save(self, learner: Learner, best: BestModel | None = None, *, last: bool = True) -> None:
-        """Copy what is to be saved, and write it while training continues."""
+        """Copy the states, and write them while training continues."""
         self._finish_writing()
         states = {BEST: best, LAST: learner.state() if last else None}
         if learner.folder is not None:
@@ -137,9 +147,9 @@ class Checkpoint(Callback):
             self._saved, self._saved_at = learner.progress.position, monotonic()
 
     def _finish_writing(self) -> None:
-        """Wait until the last write in the background has ended, and raise its error."""
+        """Wait for the last write in the background, and raise its error."""
         if self._writing is not None:
-            self._writing.result()  # Ctrl-C may end this waiting, but not the writing
+            self._writing.result()  # Ctrl-C ends the wait, but not the write
             self._writing = None
 
 
@@ -149,5 +159,5 @@ def _write(states: Mapping[Path, FitState | BestModel], keep: int) -> None:
 
 
 def _saves(learner: Learner) -> bool:
-    """Return whether the fit is saved: into its folder, to which all ranks contribute."""
+    """Return whether the fit is saved. Only rank 0 has a folder, but all ranks contribute."""
     return learner.folder is not None or learner.ranks.size > 1

@@ -1,4 +1,4 @@
-"""The callback that validates, and keeps in `best.pt`, a moving average of the weights."""
+"""The callback that validates and saves a moving average of the weights."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class EMA(Callback):
-    """Validates, and saves as best.pt, an exponential moving average of weights and batch norm statistics.
+    """Validates an exponential moving average of weights and batch-norm statistics, and saves it as best.pt.
 
-    The average is swapped with the trained values by copying, so that their memory addresses stay valid.
+    The average is copied into the model and back, so that memory addresses stay valid.
     """
 
     decay: float = setting(Number(default=0.999, within=(0, 0.999999), doc="decay of the average per step"))
-    warmup: bool = setting(Flag(default=True, doc="start with (1 + t) / (10 + t) after t steps, at most decay"))
+    warmup: bool = setting(Flag(default=True, doc="use the decay (1 + t) / (10 + t) after t steps if it is smaller"))
     every: int = setting(Count(default=1, within=(1, 10**6), doc="steps between two updates of the average"))
-    start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average begins"))
-    order = Phase.FIRST  # callbacks that read the model in after_validate or after_fit see the trained values
+    start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average starts"))
+    order = Phase.FIRST  # other callbacks see the trained values in after_validate and after_fit
     saves = ("_steps", "_average")
     _steps: int = field(default=0, init=False)
     _average: dict[str, Tensor] = field(default_factory=dict, init=False)
-    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)  # while the average is in the model
+    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)  # set while the model has the average
 
     def before_fit(self, learner: Learner) -> None:
-        """Move the average of a resumed run to the device and memory format of the model's values."""
+        """Move the average of a resumed run to the device and memory format of the model."""
         if self._average:
             loaded, self._average = self._average, _copies(learner.model)
             _copy(self._average, loaded)
 
     def after_step(self, learner: Learner) -> None:
-        """Move the average towards the current values, once a batch: after the last optimizer's step."""
+        """Update the average after the step of the last optimizer, so once for several optimizers."""
         if learner.name_of_step != [*learner.optimizers][-1]:
             return
         if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:
@@ -68,7 +68,7 @@ class EMA(Callback):
             _copy(_averaged(learner.model), self._trained)
             self._trained = {}
 
-    after_epoch = after_fit = after_validate  # if the epoch, or the fit, was left during its validation
+    after_epoch = after_fit = after_validate  # an exception may have ended the validation
 
     def evaluated_state(self, learner: Learner) -> dict[str, Tensor] | None:
         """Return the model's state with the average in it."""
@@ -83,7 +83,7 @@ class EMA(Callback):
 
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
-    """Return the parameters and buffers that are averaged, each once; counters are left out."""
+    """Return the averaged parameters and buffers, each once. Counters are not averaged."""
     values = chain(model.named_parameters(), model.named_buffers())
     return {name: value for name, value in values if value.is_floating_point()}
 
@@ -93,6 +93,6 @@ def _copies(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _copy(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Write values into tensors of the same names, in one launch."""
+    """Copy values into tensors with the same names, in one launch."""
     with torch.no_grad():
         torch._foreach_copy_([*to.values()], [values[name] for name in to])

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class Freeze(Callback):
-    """Trains the head alone for the first epochs, then all layers, at once or one more in each epoch.
+    """Trains only the head in the first epochs, and then also the other layers.
 
-    Frozen parameters do not move at all, nor do the running statistics of frozen batch norms.
+    Frozen parameters and the running statistics of frozen batch norms do not change.
     """
 
-    epochs: int = setting(Count(default=1, within=(1, 10**6), doc="epochs in which all of these layers are frozen"))
+    epochs: int = setting(Count(default=1, within=(1, 10**6), doc="epochs in which all chosen layers are frozen"))
     layers: str | None = setting(
         Text(
             optional=True,
-            doc="what to freeze: a number of layers from the stem on, or the parameters whose names match a pattern, "
-            "such as layer1.*; null: all but the head",
+            doc="layers to freeze: their number, counted from the stem, or a pattern of parameter names such as "
+            "layer1.*. Default: all layers except the head",
         )
     )
     unfreeze: str = setting(
@@ -41,19 +41,16 @@ class Freeze(Callback):
     _trainable: dict[str, nn.Parameter] = field(default_factory=dict, init=False)
 
     def check(self, model: nn.Module) -> None:
-        """Refuse to freeze nothing, or everything."""
         self._layers(model)
 
     def before_fit(self, learner: Learner) -> None:
-        """Remember which parameters are trainable."""
         self._trainable = {name: p for name, p in learner.model.named_parameters() if p.requires_grad}
 
     def before_epoch(self, learner: Learner) -> None:
-        """Freeze and unfreeze parameters for this epoch."""
         self._freeze(learner, self.frozen(learner.model, learner.progress.epoch))
 
     def before_train(self, learner: Learner) -> None:
-        """Put norms whose parameters are all frozen into evaluation mode; those without any follow the layer before."""
+        """Put frozen norms into evaluation mode. A norm without parameters is frozen with the layer before it."""
         keeps = False
         for module in learner.model.modules():
             if own := list(module.parameters(recurse=False)):
@@ -66,12 +63,12 @@ class Freeze(Callback):
         self._freeze(learner, set())
 
     def frozen(self, model: nn.Module, epoch: int) -> set[str]:
-        """Return the names of the parameters that are frozen in an epoch; those frozen in the last epoch always are."""
+        """Return the names of the parameters that are frozen in an epoch."""
         layers = self._layers(model)
         numbers = sorted(set(layers.values()))
-        over = epoch - self.epochs + 1  # how many layers are unfrozen by then
-        if over > 0:
-            numbers = numbers[:-over] if self.unfreeze == "gradually" else []
+        unfrozen = epoch - self.epochs + 1  # layers to unfreeze one by one
+        if unfrozen > 0:
+            numbers = numbers[:-unfrozen] if self.unfreeze == "gradually" else []
         return {name for name, number in layers.items() if number in numbers}
 
     def _freeze(self, learner: Learner, names: set[str]) -> None:

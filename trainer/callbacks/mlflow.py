@@ -1,4 +1,4 @@
-"""MLflow: a local database, or a tracking server."""
+"""The MLflow tracker."""
 
 import json
 import os
@@ -22,38 +22,40 @@ from trainer.loop.callback import configurable
 _LOCAL = Path("outputs")
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
-# Limits of one request, of the length of a text, and of the length of a name.
-_PARAMS, _TEXT, _NAME = 100, 5000, 240
+_PARAMS, _TEXT, _NAME = 100, 5000, 240  # limits of a request, of a text and of a name
 
-# The tag by which a resumed run is found.
-_ID = "dali_trainer.id"
+_ID = "dali_trainer.id"  # the tag that identifies a run, also after it is resumed
 
 
 @configurable
 @dataclass(eq=False)
 class Mlflow(Tracker):
-    """Sends the run to MLflow: a database in outputs/, or the server of MLFLOW_TRACKING_URI."""
+    """Sends the run to MLflow: to a database in outputs/, or to the server in MLFLOW_TRACKING_URI."""
 
     experiment: str | None = setting(
-        Text(optional=True, doc="experiment; null: MLFLOW_EXPERIMENT_NAME, otherwise dali-trainer", reach=SENDS)
+        Text(
+            optional=True,
+            doc="name of the experiment. Default: MLFLOW_EXPERIMENT_NAME, otherwise dali-trainer",
+            reach=SENDS,
+        )
     )
     tracking_uri: str | None = setting(
         Text(
             optional=True,
-            doc="store or server; null: MLFLOW_TRACKING_URI, otherwise sqlite:///outputs/mlflow.db",
+            doc="database or server. Default: MLFLOW_TRACKING_URI, otherwise sqlite:///outputs/mlflow.db",
             reach=SENDS,
         )
     )
-    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
+    checkpoint: bool = setting(Flag(default=False, doc="send best.pt at the end, as an artifact"))
     package: ClassVar[str] = "mlflow"
     _client: Any = field(default=None, init=False)
     _run: str = field(default="", init=False)
 
     def start(self, run: TrackedRun) -> int:
-        """Create a run, or continue the resumed one if the store has it; return the last epoch that it has."""
-        # Otherwise the package sends what is done with it to its makers.
+        """Create a run, or continue the resumed one if it exists. Return the last epoch of its record."""
+        # By default, the package sends usage data to its developers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # no lines of its own in the table of epochs
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # otherwise it prints between the lines of epochs
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -61,7 +63,7 @@ class Mlflow(Tracker):
         local = _LOCAL.resolve()
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
         local.mkdir(parents=True, exist_ok=True)
-        with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs of a sweep may make the database
+        with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs may create the database
             self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
             found, place = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
             experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=place)
@@ -83,12 +85,12 @@ class Mlflow(Tracker):
         return -1
 
     def accepted(self, name: str) -> str:
-        """Return a name of the allowed characters that is a path in its shortest form."""
+        """Return a name of allowed characters that is a normalized path."""
         parts = re.sub(r"[^/\w.\- :]", "_", name)[:_NAME].split("/")
         return re.sub(r"^\.\.", "__", "/".join("_" if part in ("", ".", "..") else part for part in parts))
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log values of epochs over epochs, running values over batches."""
+        """Log values of epochs over epochs, and running values over batches."""
         from mlflow.entities import Metric
 
         now, at = int(1000 * time()), step if epoch is None else epoch
@@ -96,11 +98,10 @@ class Mlflow(Tracker):
         self._client.log_batch(self._run, metrics=metrics)
 
     def image(self, name: str, file: Path, step: int) -> None:
-        """Log a PNG as an artifact."""
         self._client.log_artifact(self._run, str(file))
 
     def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table as an artifact that the pages of MLflow show, and its images beside it."""
+        """Log a table as an artifact that MLflow's pages show, and its images in a folder."""
         data: list[list[str | float]] = []
         with TemporaryDirectory() as folder:
             for number, row in enumerate(rows, start=1):
@@ -115,16 +116,14 @@ class Mlflow(Tracker):
         self._client.set_tag(self._run, "mlflow.loggedArtifacts", listed)
 
     def artifact(self, file: Path) -> None:
-        """Log a checkpoint as an artifact."""
         self._client.log_artifact(self._run, str(file), MODEL)
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Log the scores of the best and the last epoch, and the path of the report as a tag."""
-        # A second value of the best score so far would be a point of its curve, at epoch 0.
+        """Log the final scores, and the path of the report as a tag."""
+        # The best score was already sent. Another value would be a point of its curve at epoch 0.
         new = [(name, value) for name, value in scores.items() if name not in self._of_epoch]
         self.send_each(lambda items: self.log(dict(items), 0), new)
         self._client.set_tag(self._run, "report", str(report or ""))
 
     def finish(self, status: str) -> None:
-        """End the run."""
         self._client.set_terminated(self._run, _STATUSES[status])

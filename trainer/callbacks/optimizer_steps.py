@@ -1,7 +1,4 @@
-"""Callbacks around batches and steps: schedules, clipped gradients, scaled losses, fresh statistics, preparation.
-
-And those that end a fit early: because it no longer improves, or because of Ctrl-C and other signals.
-"""
+"""Callbacks for batches and steps: schedules, gradient clipping, loss scaling, batch-norm statistics, early ends."""
 
 from __future__ import annotations
 
@@ -26,26 +23,27 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
     from trainer.loop.progress import Position
 
-# In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
+# After so many batches, running statistics depend on their initial values by less than 1%: 0.9 ** 50.
 _FEW = 50
 
-# With a scale below this, float16's smallest normal number, even gradients near 1 would vanish: what is not finite is
-# not due to the scale.
+# The smallest normal number of float16. With a smaller loss scale, even gradients near 1 would vanish, so the scale is
+# not the reason for values that are not finite.
 _LOWEST = 2.0**-14
 
 _BUFFERS = ("running_mean", "running_var")
 
 
 class ParamScheduler(Callback):
-    """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
+    """Sets hyperparameters of all optimizers before every step, from the position in the fit.
 
     Args:
-        schedules: the schedules by keys of the optimizer's parameter groups, such as "lr". See
+        schedules: schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
-        plateau: patience and factor, by which "lr" falls each time that the best epoch is so many epochs ago.
+        plateau: patience in epochs, and the factor by which "lr" falls when the best epoch is so long ago. None: no
+            fall.
 
     Attributes:
-        now: the values of the last training batch, by the schedules' keys, also between epochs.
+        now: the values of the last training batch, by the keys of the schedules.
     """
 
     order = Phase.MEASURE
@@ -54,14 +52,14 @@ class ParamScheduler(Callback):
         self.schedules, self.plateau = dict(schedules), plateau
         self._factor = 1.0
         self.now: Mapping[str, float] = {}
-        self._steps = 0  # of the fit that was saved
+        self._steps = 0  # training batches in the saved fit
 
     def state_dict(self) -> dict[str, Any]:
         """Return the length of the schedules, for `describe_moved`."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore it; runs up to 0.18 lack it."""
+        """Restore the length of the schedules, which runs up to version 0.18 lack."""
         self._steps = state.get("steps", 0)
 
     def describe_moved(self, learner: Learner, start: Position) -> str:
@@ -80,23 +78,22 @@ class ParamScheduler(Callback):
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
             f"{length} changes the length of the schedule: the learning rate goes from {was:.2g} to {now:.2g}, and is "
-            f"{highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant and fit.lr. For "
+            f"{highest:.2g} at most from now on. To choose the rate, add fit.schedule=constant and fit.lr. For "
             "another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
         )
 
     def before_epoch(self, learner: Learner) -> None:
-        """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
+        """Compute the falls of the learning rate from all rows, so that a resumed run equals an uninterrupted one."""
         self._steps = learner.progress.total_batches
         if self.plateau is None:
             return
         recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
         sign, since = -1 if smaller_is_better(key) else 1, recorder.since
-        parts = (recorder.rows[:since], recorder.rows[since:])  # scores of the first do not compare with the others
+        parts = (recorder.rows[:since], recorder.rows[since:])  # scores of the two parts are not comparable
         count = sum(drops((sign * row.get(key, nan) for row in rows), patience) for rows in parts)
         self._factor = factor ** learner.ranks.broadcast(count)
 
     def before_batch(self, learner: Learner) -> None:
-        """Set the values, in training."""
         from trainer.optim.optimizers import set_value
 
         if learner.training:
@@ -106,8 +103,8 @@ class ParamScheduler(Callback):
                     set_value(group, name, value)
 
     def values(self, learner: Learner) -> dict[str, float]:
-        """Return the values of the current training batch, by the schedules' keys; no device is asked."""
-        # Use the position of the first batch of a step, so that it depends on the step alone.
+        """Return the values of the current training batch by key, without waiting for the device."""
+        # All batches of a step use the position of its first batch.
         progress = learner.progress
         within_step = progress.position.batch - progress.group.first
         now = position(progress.batches_done - within_step, progress.total_batches)
@@ -123,18 +120,17 @@ class GradClip(Callback):
     max_norm: float = setting(Number(default=1.0, within=(0, 1e9), above=0, doc="largest norm of all gradients"))
 
     def before_step(self, learner: Learner) -> None:
-        """Clip the gradients, without a check for NaN, which would wait for the device."""
+        """Clip the gradients. A check for NaN would wait for the device."""
         nn.utils.clip_grad_norm_(learner.runner.parameters.values(), self.max_norm, error_if_nonfinite=False)
 
 
 class LossScale(Callback):
-    """Stops the fit if no scale of the loss, by `trainer.loop.batch_runner.Scaler`, makes the gradients finite."""
+    """Stops the fit if the gradients are not finite at any loss scale (`trainer.loop.batch_runner.Scaler`)."""
 
     main_only = True
     order = Phase.MEASURE
 
     def after_train(self, learner: Learner) -> None:
-        """Look at the scale."""
         scalers = (runner.scaler for runner in learner.runners.values())
         if any(scaler is not None and scaler.get_scale() < _LOWEST for scaler in scalers):
             raise NonFiniteLossError(
@@ -144,25 +140,26 @@ class LossScale(Callback):
 
 
 class Prepare(Callback):
-    """Builds the pipeline of the next validation in the background while an epoch trains."""
+    """Builds the pipeline of the next validation in the background during training."""
 
     order = Phase.MEASURE
 
     def after_batch(self, learner: Learner) -> None:
-        """Start building after an epoch's first batch: nothing should compete with the pipeline that makes it."""
+        """Start after the first batch of an epoch, so that its own pipeline is built first."""
         if learner.training and learner.progress.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
 
 class FreshStatistics(Callback):
-    """Makes the running statistics of batch norms, which validation uses, begin anew in each epoch with few batches.
+    """Resets the running statistics of batch norms at the start of each epoch with few batches.
 
-    They are the mean over the epoch's images so far, as long as its last step counts more in it than in the usual
-    moving average: with PyTorch's default momentum, for ten batches. Otherwise, those of a new model are mostly their
-    initial values for some ten batches, and then lag behind weights that change fast.
+    The statistics are first the mean over all images of the epoch. This lasts as long as the last step weighs more in
+    the mean than in the usual moving average: ten batches with PyTorch's default momentum. Without the reset, the
+    statistics of a new model are close to their initial values for some ten batches. Later they lag behind weights that
+    change fast.
 
     Args:
-        always: in epochs with many batches, too.
+        always: also reset in epochs with many batches.
     """
 
     order = Phase.FIRST  # before callbacks that cancel the step
@@ -170,10 +167,10 @@ class FreshStatistics(Callback):
 
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
-        self._before: dict[str, Tensor] = {}  # what batch norms held before the batches of the current step, by name
+        self._before: dict[str, Tensor] = {}  # statistics before the current step, by name
 
     def before_batch(self, learner: Learner) -> None:
-        """Copy the statistics before the first batch of a step."""
+        """Copy the statistics at the first batch of a step."""
         if not learner.training or learner.progress.position.batch - 1 != learner.progress.group.first:
             return
         on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW
@@ -181,22 +178,23 @@ class FreshStatistics(Callback):
         self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
 
     def before_step(self, learner: Learner) -> None:
-        """Let the batches of the step count by their images; ranks have averaged their statistics by now."""
+        """Weigh the step by its images. The statistics are already averaged over the ranks."""
         (first, batches), epoch = learner.progress.group, learner.progress.epoch
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
             if f"{name}.{_BUFFERS[0]}" not in self._before:
                 continue
-            factor = max(1.0, share / (1 - (1 - norm.momentum) ** batches))  # by their share in the moving average
+            weight_in_average = 1 - (1 - norm.momentum) ** batches
+            factor = max(1.0, share / weight_in_average)
             for key in _BUFFERS:
                 torch.lerp(self._before[f"{name}.{key}"], now := getattr(norm, key), factor, out=now)
-            norm.running_var.clamp_(min=0)  # it may round to below
+            norm.running_var.clamp_(min=0)  # rounding may make it negative
         self._before = {}
 
 
 def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the batch norms that gather a moving average, with their names."""
+    """Yield the batch norms that update a moving average, with their names."""
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     for name, module in model.named_modules():
         if isinstance(module, kinds) and module.training and module.momentum and module.running_mean is not None:
@@ -208,24 +206,22 @@ def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
 class EarlyStopping(Callback):
     """Ends the fit when the monitored metric has not improved for some epochs.
 
-    It reads only the recorder's rows, so that a resumed run behaves like an uninterrupted one. It decides only after
-    epochs that have the metric: if validation is rare, the epochs in between are counted at the next one.
+    It reads only the recorder's rows, so that a resumed run equals an uninterrupted one. It decides only after epochs
+    that have the metric. Epochs without validation count, too.
     """
 
-    monitor: str = setting(monitor_param("metric that has to improve; auto: as checkpoint.monitor"))
-    patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without improvement that end the fit"))
+    monitor: str = setting(monitor_param("metric that has to improve. auto: callbacks.checkpoint.monitor"))
+    patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without improvement that end the run"))
     min_delta: float = setting(
-        Number(default=0.0, within=(0, 1e9), doc="a change counts as an improvement if it is larger than this")
+        Number(default=0.0, within=(0, 1e9), doc="changes up to this size do not count as improvements")
     )
     order = Phase.LAST
     reason: str = field(default="", init=False)  # see `Callback`
 
     def before_fit(self, learner: Learner) -> None:
-        """Clear the reason of an earlier fit."""
         self.reason = ""
 
     def after_epoch(self, learner: Learner) -> None:
-        """End the fit if there was no improvement for `patience` epochs."""
         recorder = learner.find(Recorder)
         rows = recorder.rows[recorder.since :]
         monitor = best_of(learner)[0] if self.monitor == AUTO else self.monitor
@@ -234,7 +230,7 @@ class EarlyStopping(Callback):
         sign = -1.0 if smaller_is_better(monitor) else 1.0
         best, last = -math.inf, -1
         for index, row in enumerate(rows):
-            # The first value counts, even the worst possible one; NaN never does.
+            # The first value always counts, and NaN never.
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
         if len(rows) - 1 - last >= self.patience and learner.progress.epoch + 1 < learner.progress.epochs:
@@ -243,28 +239,28 @@ class EarlyStopping(Callback):
 
 
 class Interrupt(Callback):
-    """Turns Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 into a clean end: the batch is finished, all callbacks get `after_fit`.
+    """Ends the fit cleanly after Ctrl-C, SIGTERM, SIGHUP or SIGUSR1: the batch is finished, and `after_fit` runs.
 
-    A second signal stops at once.
+    A second signal stops the process at once.
     """
 
     order = Phase.LAST
 
     def __init__(self) -> None:
-        # Whether a signal ended the fit; one that comes after the last batch does not. Set it to end the fit so, too.
+        # Whether a signal ended the fit. A signal after the last batch does not. Set it to end the fit in the same way.
         self.pressed = self._ended = False
         self._signals = StopSignals()
 
     def before_fit(self, learner: Learner) -> None:
-        """Install the signal handlers; only the main thread can."""
+        """Install the signal handlers, which only works in the main thread."""
         self.pressed = self._ended = False
         self._signals = StopSignals()
         self._signals.hold()
         self._signals.install()
 
     def after_batch(self, learner: Learner) -> None:
-        """End the fit if a signal came; of several ranks, all end it after the same training batch."""
-        stops = self.pressed or self._signals.came  # also before the handlers were installed
+        """End the fit after a signal. All ranks end after the same training batch."""
+        stops = self.pressed or self._signals.came  # a signal may come before the handlers are installed
         if learner.ranks.size > 1:
             stops = learner.training and learner.ranks.agree("stop", stops)
         if stops:
@@ -272,15 +268,15 @@ class Interrupt(Callback):
             raise CancelFit
 
     def after_fit(self, learner: Learner) -> None:
-        """Restore the previous handlers."""
+        """Restore the previous signal handlers."""
         if learner.ranks.size > 1:
-            self.pressed = self._ended  # what was wished for too late changed nothing
+            self.pressed = self._ended  # a signal after the last decision had no effect
         self.pressed |= isinstance(learner.error, KeyboardInterrupt)
         self._signals.restore()
 
 
 def ending_of(learner: Learner) -> str:
-    """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
+    """Return how a fit ended: finished, interrupted or failed. Call this in or after `after_fit`."""
     if isinstance(learner.error, KeyboardInterrupt):
         return "finished" if learner.progress.is_complete else "interrupted"
     if learner.error is not None:

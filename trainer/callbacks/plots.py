@@ -1,4 +1,4 @@
-"""Figures of a run: the first batch, and the figure of its task; curves are in its report."""
+"""The callback that draws the first batch, and the figure of the task. The report draws the curves."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ REPORT = "report.html"  # of `trainer.report`
 @configurable
 @dataclass(eq=False)
 class Plots(Callback):
-    """Draws the first training batch, and the best epoch's confusion matrix.
+    """Draws the first training batch, and a figure of the best epoch's predictions.
 
-    In place of the matrix, it draws the average precisions for labels, and predictions over targets for numbers.
+    The figure is a confusion matrix, the average precisions of labels, or numbers plotted over their targets.
     """
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
@@ -36,11 +36,10 @@ class Plots(Callback):
     _first: Background[None] | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
-        """Forget the fit before."""
         self._first = None
 
     def after_batch(self, learner: Learner) -> None:
-        """Draw the first training batch, as it came out of the pipeline, in the background."""
+        """Draw the first training batch in the background."""
         if learner.training and self._first is None and learner.folder is not None:
             from augment.pipeline.batch import as_pixels
 
@@ -52,7 +51,7 @@ class Plots(Callback):
             self._first = Background(partial(_draw_first, learner.folder, number, images, labels))
 
     def after_fit(self, learner: Learner) -> None:
-        """Draw the figure of the task for the best epoch."""
+        """Draw the figure of the best epoch."""
         if self._first is not None:
             (self._first.result if learner.error is None else self._first.drop)()
         if learner.folder is None or not learner.folder.is_dir():
@@ -67,8 +66,7 @@ class Plots(Callback):
 
 
 def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
-    """Draw a training batch of which `step` is the number."""
     from trainer.figures.batches import plot_batch  # importing Matplotlib takes a while
 
-    if folder.is_dir():  # otherwise it was deleted, and drawing would create it again
+    if folder.is_dir():  # drawing would create a deleted folder again
         plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")

@@ -1,4 +1,4 @@
-"""Progress bars, a line for each epoch, and how long the rest of a fit will take."""
+"""Progress bars, a line for each epoch, and the remaining time of a fit."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 
 
 def seconds_left(learner: Learner) -> float | None:
-    """Return the seconds until the end of the fit, at the pace since its first training batch; None: it is too early.
+    """Return the remaining seconds of the fit, or None before its second training batch.
 
-    Validations are part of that time. The first batch, which waits for its pipeline, is left out.
+    The estimate uses the mean time per batch, including validations. It leaves out the first batch, which waits for its
+    pipeline.
     """
     first = learner.find(Recorder).first
     done = learner.progress.batches_done
@@ -38,7 +39,7 @@ def seconds_left(learner: Learner) -> float | None:
 
 
 class LiveTable:
-    """The table of epochs in a notebook: one output, which is drawn again at most twice a second."""
+    """The table of epochs in a notebook: one output that is redrawn at most twice a second."""
 
     def __init__(self, head: Sequence[str]) -> None:
         from IPython.display import display  # notebooks have it
@@ -48,7 +49,7 @@ class LiveTable:
         self._shown = display(self._bundle(""), raw=True, display_id=True)
 
     def draw(self, last: str, *, now: bool = True) -> None:
-        """Draw the table with a last line; without `now`, only if the drawing is old."""
+        """Draw the table with a last line. Without `now`, it is drawn only if the drawing is old."""
         if now or monotonic() - self._at > _REDRAWN:
             self._at = monotonic()
             self._shown.update(self._bundle(last), raw=True)
@@ -61,18 +62,18 @@ class LiveTable:
 @configurable
 @dataclass(eq=False)
 class ProgressBar(Callback):
-    """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch; in notebooks, a table."""
+    """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch. Notebooks show a table."""
 
     main_only = True
     order = Phase.SHOW
     console: Console = field(default_factory=PlainConsole, init=False)
     _bar: Progress | None = field(default=None, init=False)
-    _pass: Any = field(default=None, init=False)  # the bar's entry for the pass
+    _pass: Any = field(default=None, init=False)  # the bar's task for the current pass
     _table: LiveTable | None = field(default=None, init=False)
-    _text: str = field(default="", init=False)  # what is done, behind the table
+    _text: str = field(default="", init=False)  # describes the current pass
 
     def before_fit(self, learner: Learner) -> None:
-        """Print the header of the table and start the bar."""
+        """Print the header of the table, and start the bar."""
         columns = self._columns(learner)
         if self.console.is_jupyter:
             self._table = LiveTable(["epoch", *(column.title for column in columns)])
@@ -96,16 +97,14 @@ class ProgressBar(Callback):
         self._bar.start()
 
     def before_train(self, learner: Learner) -> None:
-        """Start the bar of the pass."""
         epoch, done = learner.progress.position
         self._start(learner, "train", learner.progress.batches_in(epoch), done)
 
     def before_validate(self, learner: Learner) -> None:
-        """Start the bar of the pass."""
         self._start(learner, "val", learner.settings.limited(len(learner.val_loader)), 0)
 
     def after_batch(self, learner: Learner) -> None:
-        """Advance the bar; in training, with the values that the recorder read last, without another transfer."""
+        """Advance the bar. In training, it shows the recorder's latest values, without another transfer."""
         if not (self._bar or self._table):  # outside a fit
             return
         values, left = _running(learner) if learner.training else "", _left(learner)
@@ -120,11 +119,10 @@ class ProgressBar(Callback):
             self._table.draw("  ".join(filter(None, [text, values, left])), now=False)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Print the epoch's line."""
         self._print(learner.find(Recorder).rows[-1], learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Remove the bar; in a notebook, end the table with the best epoch."""
+        """Remove the bar. In a notebook, end the table with the best epoch."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -154,12 +152,12 @@ class ProgressBar(Callback):
             self._table.rows.append([epoch, *cells])
             self._table.draw("")
             return
-        # A space is left before numbers that are wider than their column, too.
+        # A number that is wider than its column also has a space before it.
         padded = (f" {cell:>{_width(column) - 1}}" for cell, (column, _) in zip(cells, columns, strict=True))
         self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)
 
     def _columns(self, learner: Learner) -> list[Column]:
-        """Return the columns; in a narrow terminal those that fit, without the pace first and training last."""
+        """Return the columns that fit into the terminal: a narrow one first leaves out the pace, then training."""
         columns = _columns(learner)
         optional = [*reversed(PACE), *reversed([c for c in columns if c.key.startswith("train_")])]
         for column in optional if self.console.is_terminal else ():
@@ -169,7 +167,7 @@ class ProgressBar(Callback):
 
 
 def _running(learner: Learner) -> str:
-    """Return the recorder's running values of the training pass, "loss 0.1234  acc 0.9876  1,234 img/s"."""
+    """Format the running values of the training pass: "loss 0.1234  acc 0.9876  1,234 img/s"."""
     latest, texts = learner.find(Recorder).latest, []
     for key, title, line, *_ in _columns(learner):
         name = key.removeprefix("train_")
@@ -186,18 +184,18 @@ def _columns(learner: Learner) -> list[Column]:
 
 
 def _width(column: Column) -> int:
-    return max(len(column.title), 7) + 1  # so that a line of classification has 80 characters
+    return max(len(column.title), 7) + 1  # a line of classification then has 80 characters
 
 
 def _left(learner: Learner) -> str:
-    """Return the time until the end of the fit, "5 min 3 s left"; empty if it is not known."""
+    """Format the remaining time of the fit: "5 min 3 s left". Empty: it is unknown."""
     return "" if (seconds := seconds_left(learner)) is None else f"{duration(seconds)} left"
 
 
 class PassBar(Callback):
-    """Advances a bar with every batch, on stderr if that is a terminal; use it in `with`, so that errors remove it.
+    """Advances a bar on stderr with every batch, if stderr is a terminal.
 
-    It is for everything but training: evaluation, prediction, the search for a learning rate.
+    It is for evaluation, prediction and the search for a learning rate. Use it in `with`, so that errors remove it.
     """
 
     order = Phase.SHOW
@@ -207,7 +205,6 @@ class PassBar(Callback):
         self._pass = self._progress.add_task(description, total=total)
 
     def after_batch(self, learner: Learner) -> None:
-        """Advance the bar."""
         self._progress.advance(self._pass)
 
     def __enter__(self) -> PassBar:

@@ -1,4 +1,4 @@
-"""The recorder: measures every pass and writes a row of metrics for each epoch."""
+"""The callback that measures every pass, and writes a row of metrics for each epoch."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
-# Maximum number of rows in steps.jsonl; beyond it, every other one is dropped.
+# Maximum number of rows in steps.jsonl. Beyond it, every other row is dropped.
 MAX_STEPS = 4000
 
 
 class NonFiniteLossError(UserError):
-    """The loss of training or of validation is not finite, so that it makes no sense to continue."""
+    """The training or validation loss is not finite, so the fit cannot continue."""
 
 
 class StepRow(NamedTuple):
-    """Running values of the training pass, as a line of steps.jsonl has them."""
+    """Running values of the training pass: a line of steps.jsonl."""
 
-    seconds: float  # seconds since the fit began, without the time between an interruption and the resumed run
+    seconds: float  # since the fit began, without the time between an interruption and the resumed run
     step: int  # number of training batches so far
-    loss: float  # mean loss since the previous row, or since the epoch began
-    images_per_second: float  # speed over the same period
+    loss: float  # mean since the previous row, or since the epoch began
+    images_per_second: float  # over the same period
     rates: Mapping[str, float] = MappingProxyType({})  # scheduled values of the last batch, such as "lr"
 
     def values(self) -> dict[str, float]:
@@ -50,40 +50,42 @@ class StepRow(NamedTuple):
 
 
 class Recorder(Callback):
-    """Measures both passes; keeps a row for each epoch in `rows` and metrics.jsonl, and running values in steps.jsonl.
+    """Measures both passes. Writes a row for each epoch to metrics.jsonl, and running values to steps.jsonl.
 
-    It reads the running values every `interval` seconds; in between, nothing waits for the device.
+    The running values of the training pass are read every `interval` seconds. In between, nothing waits for the device.
 
     Args:
-        interval: seconds between two reads of the running values of the training pass.
-        everything: measure all metrics of the task; else those that are always measured, and those on request that
-            `LoopSettings.metrics` or a callback's `monitor` names.
+        interval: seconds between two reads.
+        everything: whether to measure all metrics of the task. Otherwise, optional metrics are measured only if
+            `LoopSettings.metrics` or the `monitor` of a callback names them.
     """
 
     order = Phase.MEASURE
-    per_rank = True  # the sums of the current pass
+    per_rank = True  # the state has the sums of the current pass
 
     def __init__(self, interval: float = 0.5, *, everything: bool = False) -> None:
         self.interval, self.everything = interval, everything
-        self.metrics: tuple[TaskMetric, ...] = ()  # what is measured besides the loss
+        self.metrics: tuple[TaskMetric, ...] = ()  # metrics in addition to the loss
         self.rows: list[MetricsRow] = []  # a row for each finished epoch
         self.latest: MetricsRow = {}  # the running values when last read, with the key "images_per_second"
         self.val: MetricsRow = {}  # the values of the last validation pass
-        self.samples: Samples | None = None  # its predictions for each sample; None before it
-        self.first: tuple[float, int] | None = None  # when the fit's first batch was done, by `monotonic`; its number
-        self.validation: Mapping[str, Any] = {}  # what scores of rows from `since` on depend on, see `RunDescription`
-        self.since = 0  # the first epoch whose scores compare: a resumed run may validate in another way
-        self.steps: list[StepRow] = []  # running values, the oldest first; not all of them for a long run
+        self.samples: Samples | None = None  # predictions of the last validation pass for each sample
+        self.first: tuple[float, int] | None = None  # time of the fit's first batch by `monotonic`, and its number
+        # A resumed run may validate in another way. `since` is the first epoch with comparable scores, and `validation`
+        # has the settings that these scores depend on, see `RunDescription`.
+        self.validation: Mapping[str, Any] = {}
+        self.since = 0
+        self.steps: list[StepRow] = []  # running values, the oldest first. A long run drops some of them.
         self._train: Meter | None = None
         self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # of the epoch's training pass: before it was interrupted, and all once it is over
+        self._seconds = 0.0  # of the epoch's training pass: until an interruption, or of the whole finished pass
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the fit's clock; write the rows of the run that is resumed."""
+        """Start the clock, and write the rows of the resumed run."""
         if self.changed_validation(learner):
             self.since = len(self.rows)
         self.validation = dict(learner.run.validation)
@@ -95,12 +97,12 @@ class Recorder(Callback):
         self._choose(learner)
 
     def before_epoch(self, learner: Learner) -> None:
-        """Clear the row of the last epoch, so that an epoch that is cut short holds only its own values."""
+        """Clear the row of the last epoch. Otherwise, an epoch that ends early would contain its values."""
         self._row, self.val, self.samples = {"epoch": learner.progress.epoch}, {}, None
 
     def before_train(self, learner: Learner) -> None:
-        """Start the clock; reset the sums, unless an interrupted epoch continues."""
-        metrics = self.metrics if learner.training_step is None else ()  # such a step returns the loss alone
+        """Start the clock of the pass. Reset the sums, unless an interrupted epoch continues."""
+        metrics = self.metrics if learner.training_step is None else ()  # a training step returns only the loss
         self._train = Meter(learner.task, metrics, learner.device)
         self._seconds, self._running = 0.0, True
         if self._loaded is not None and learner.progress.position.batch:
@@ -112,25 +114,22 @@ class Recorder(Callback):
         self._total = self._train.compute()["loss"] * self._train.weight if self._seen else 0.0
         self._weight = self._train.weight
         self._waited = 0.0
-        # Read the running values at the first batch already, so that users see a loss at once.
-        self._due = self._start
+        self._due = self._start  # read the first batch, so that users see a loss at once
 
     def before_validate(self, learner: Learner) -> None:
-        """Start the sums of the validation pass."""
         if not self._row:  # outside a fit
             self._choose(learner)
         self._val = Meter(learner.task, self.metrics, learner.device, keep=True)
 
     def before_batch(self, learner: Learner) -> None:
-        """Add the time spent waiting for a training batch."""
         if learner.training:
             self._waited += learner.waited
 
     def after_batch(self, learner: Learner) -> None:
-        """Add the batch; read the running values of the training pass if it is due."""
+        """Add the batch to the sums, and read the running values if it is time."""
         loss: Tensor | None = getattr(learner, "loss", None)
         if loss is None or loss is self._measured or not learner.batch.share:
-            return  # the batch was skipped, and this is the loss of the previous one; or it is padding
+            return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
         self._measured = loss
         meter = self._meter(learner)
         batch, task = learner.batch, learner.task
@@ -138,12 +137,12 @@ class Recorder(Callback):
         weight = weight_of(learner.loss_function if learner.training else learner.val_loss_function, targets)
         given = targets, batch.indices
         meter.update(loss, learner.output, *given, frames=task.frames_of(batch), weight=weight)
-        # Of several ranks, the running values are those of the first: none waits for the others.
+        # The running values are from rank 0 only, so that no rank waits for another.
         if learner.training and learner.ranks.is_main and monotonic() >= self._due:
             self._read(learner, meter)
 
     def after_train(self, learner: Learner) -> None:
-        """Complete the training pass's part of the row."""
+        """Add the values of the training pass to the row."""
         meter = self._meter(learner)
         values = self._read(learner, meter)
         if learner.ranks.size > 1:
@@ -152,7 +151,7 @@ class Recorder(Callback):
             _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
-        # The rate is that of this process; the seconds are those of the whole epoch, also before an interruption.
+        # The speed is measured since the start of this process. The seconds include the time before an interruption.
         seen = learner.ranks.size * (meter.samples - self._before)
         self._row |= {
             **{f"train_{name}": value for name, value in values.items()},
@@ -160,12 +159,12 @@ class Recorder(Callback):
             "seconds": self._seconds,
             "images_per_second": seen / seconds if seconds else 0.0,
         }
-        # The host runs ahead of a GPU, so waiting in the loader does not mean that the loader is slow.
+        # With a GPU, the host waits in the loader even if the loader is fast enough, because it runs ahead.
         if learner.device.type == "cpu":
             self._row["waiting"] = min(1.0, self._waited / seconds) if seconds else 0.0
 
     def after_validate(self, learner: Learner) -> None:
-        """Complete the validation pass's part of the row."""
+        """Compute the scores of the validation pass."""
         meter = self._val if learner.ranks.size == 1 else self._val.merged(learner.ranks.gather)
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
@@ -179,7 +178,7 @@ class Recorder(Callback):
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
         self.rows.append(self._row | self.val | memory)
         if learner.folder:
-            # Writing would create a deleted folder again, or has done so, and leave a part of a run in it.
+            # If the folder was deleted, writing would create it again, with a part of the run only.
             if not learner.folder.is_dir() or learner.folder.stat().st_ino != self._inode:
                 raise FileNotFoundError(errno.ENOENT, "deleted", str(learner.folder))
             _write([step.values() for step in self.steps], learner.folder / STEPS_FILE)
@@ -188,7 +187,7 @@ class Recorder(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the sums of the current training pass."""
         meter, seconds = None, 0.0
-        if self._loaded is not None:  # nothing has been trained since
+        if self._loaded is not None:  # no batch was trained since the state was loaded
             meter, seconds = self._loaded["meter"], self._loaded["seconds"]
         elif self._train is not None:
             running = monotonic() - self._start if self._running else 0.0
@@ -203,21 +202,20 @@ class Recorder(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
         self._loaded = state if state["meter"] is not None else None
         self.validation, self.since = state.get("validation", {}), state.get("since", 0)
 
     def changed_validation(self, learner: Learner) -> tuple[str, ...]:
-        """Return the settings by which the validation of a resumed run differs from what it was, before the fit."""
+        """Return the changed settings of the validation of a resumed run. Call this before the fit."""
         known = learner.run.validation
         return tuple(name for name, value in self.validation.items() if name in known and known[name] != value)
 
     def _choose(self, learner: Learner) -> None:
         monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
-        asked = learner.ranks.gather([*learner.settings.metrics, *monitors])[0]  # rank 0 may have further callbacks
-        self.metrics = learner.task.measured(learner.classes, None if self.everything else asked)
+        wanted = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have further callbacks
+        self.metrics = learner.task.measured(learner.classes, None if self.everything else wanted)
 
     def _meter(self, learner: Learner) -> Meter:
         meter = self._train if learner.training else self._val
@@ -235,7 +233,7 @@ class Recorder(Callback):
             self.latest = values | {"images_per_second": rate}
             total = values["loss"] * meter.weight
             loss = (total - self._total) / (meter.weight - self._weight)
-            # From `ParamScheduler`, whose module imports this one.
+            # `ParamScheduler` has the rates. Its module imports this one.
             scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
             rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
             self.steps.append(StepRow(now - self._begun, learner.progress.batches_done, loss, rate, rates))

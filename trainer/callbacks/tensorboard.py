@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the folder of the run."""
+"""The TensorBoard tracker."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ FOLDER = "tensorboard"
 @configurable
 @dataclass(eq=False)
 class Tensorboard(Tracker):
-    """Writes the run into the folder `tensorboard` of its own folder; `tensorboard --logdir outputs` shows all runs."""
+    """Writes event files into the run's folder. `tensorboard --logdir outputs` shows all runs."""
 
     package: ClassVar[str] = "tensorboard"
     replays: ClassVar[bool] = True
@@ -29,7 +29,7 @@ class Tensorboard(Tracker):
     _settings: dict[str, Any] = field(default_factory=dict, init=False)
 
     def start(self, run: TrackedRun) -> None:
-        """Begin an event file; that of a run which continues in its folder is written again from the start."""
+        """Start an event file. It replaces the file of a run that continues in the same folder."""
         from torch.utils.tensorboard import SummaryWriter
 
         if run.folder is None:
@@ -46,14 +46,13 @@ class Tensorboard(Tracker):
         self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Write values of epochs over epochs, running values over batches."""
+        """Write values of epochs over epochs, and running values over batches."""
         for name, value in values.items():
             tag = name if epoch is None or name.startswith("best/") else f"epoch/{name}"
             self._writer.add_scalar(tag, value, step if epoch is None else epoch)
         self._writer.flush()
 
     def image(self, name: str, file: Path, step: int) -> None:
-        """Write a PNG."""
         with Image.open(file) as image:
             self._image(name, image, step)
 
@@ -68,17 +67,16 @@ class Tensorboard(Tracker):
             self._image(f"{name}/{number}", image, step)
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Write the settings with the scores of the best and the last epoch, for the page of hyperparameters."""
+        """Write the settings with the final scores, for the page of hyperparameters."""
         from torch.utils.tensorboard.summary import hparams
 
-        # A second value of the best score so far would be a point of its curve, at epoch 0.
+        # The best score was already sent. Another value would be a point of its curve at epoch 0.
         self.log({name: value for name, value in scores.items() if name not in self._of_epoch}, 0)
         for summary in hparams(self._settings, dict(scores)):  # type: ignore[no-untyped-call]
             self._writer.file_writer.add_summary(summary)
         self._text("report", _plain(report or ""))
 
     def finish(self, status: str) -> None:
-        """End the event file."""
         self._text("status", status)
         self._writer.close()
 
@@ -90,6 +88,6 @@ class Tensorboard(Tracker):
 
 
 def _plain(cell: object) -> str:
-    """Return a text for Markdown, in which it has no meaning."""
+    """Escape a value for Markdown."""
     text = f"{cell:.3f}" if isinstance(cell, float) else str(cell)
     return "".join(f"&#{ord(c)};" if c in "\\`*_{}[]()#+-.!|~" else c for c in escape(text.replace("\n", " ")))

@@ -1,4 +1,4 @@
-"""The base of experiment trackers: what all of them are given, in a thread that training never waits for."""
+"""The base class of experiment trackers. They run in a thread that training never waits for."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from trainer.tasks.registry import best_row
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
-# Names of what all trackers get besides metrics.
+# Names of values other than metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
 
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
 _MOST_MISTAKES = 24
-_IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a checkpoint may come from a stranger
+_IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # valid ids, because a checkpoint may come from a stranger
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun(RunDescription):
-    """What a tracker is told about a run when it starts; name and tags are any texts.
+    """Describes a run to a tracker. Name and tags may contain any characters.
 
     Attributes:
-        id: an identifier of letters and digits; a resumed run keeps it.
-        resumed: whether the tracker already knows the run, from before it was interrupted.
-        named: whether the name was configured, not derived.
-        revision: the git revision of this project; empty: unknown.
+        id: an identifier of letters and digits. A resumed run keeps it.
+        resumed: whether the run was tracked before it was interrupted.
+        named: whether the configuration sets the name. Otherwise, it comes from the folder or the sweep.
+        revision: the git revision of this project. Empty: unknown.
     """
 
     id: str
@@ -67,23 +67,23 @@ class TrackedRun(RunDescription):
 
 
 class Tracker(Callback):
-    """Base of experiment trackers: sends curves, images, wrong predictions and, if asked, best.pt.
+    """Base of experiment trackers, which send curves, images, wrong predictions and optionally best.pt.
 
     A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `table`, `artifact` and
-    `finish`. They are called in this order in one thread, while training continues; values are read where the recorder
-    has read them, so that nothing waits for a GPU.
+    `finish`. They are called in this order, in one thread, while training continues. They send values that the recorder
+    has already read, so nothing waits for a GPU.
 
-    A value, image or file that the backend rejects is left out, with one warning. Only an error in `start`, and an
-    OSError while values are sent, such as a lost connection, end the tracking. No error ends the run.
+    If the service rejects a value, image or file, it is left out, with one warning. Tracking ends after an error in
+    `start`, and after an OSError while values are sent, such as a lost connection. No error ends the run.
 
-    Names are those of metrics.jsonl for epochs, with `best/` before those of the best epoch so far, and with `step/`
-    for running values within epochs.
+    Values of epochs have their names from metrics.jsonl. Names of the best epoch so far start with `best/`. Names of
+    running values within epochs start with `step/`.
 
     Attributes:
-        package: the package that it needs, which is also the extra that installs it.
-        replays: whether a resumed run starts an empty record, which gets all epochs and running values so far.
-        patience: seconds to wait, once the fit is over, until everything has been sent.
-        checkpoint: whether best.pt is sent at the end.
+        package: the required package, which is also the name of the extra that installs it.
+        replays: whether a resumed run starts an empty record. It then gets all epochs and running values again.
+        patience: seconds to wait after the fit until everything has been sent.
+        checkpoint: whether to send best.pt at the end.
     """
 
     main_only = True
@@ -101,30 +101,30 @@ class Tracker(Callback):
     _last: StepRow | None = None
     _batch_sent: bool = False
     _of_epoch: Collection[str] = ()  # names of the values of the last epoch that was sent
-    _names: Mapping[str, str] = MappingProxyType({})  # names that were sent, by our own
+    _names: Mapping[str, str] = MappingProxyType({})  # names in the service, by our own names
 
     # --- what a tracker implements; called in its thread ---
 
     def start(self, run: TrackedRun) -> int | None:
-        """Begin to track a run, or continue if it is a resumed one.
+        """Begin to track a run, or continue with a resumed one.
 
         Returns:
-            The last epoch in the record, from 1, or -1; those that have ended since then are sent. None: unknown, and
-            none is sent, unless the tracker `replays`.
+            The last epoch in the record, from 1, or -1 for an empty record. Later epochs are then sent. None: unknown,
+            so no earlier epoch is sent unless the tracker `replays`.
         """
         raise NotImplementedError
 
     def accepted(self, name: str) -> str:
-        """Return a name of a value as the backend accepts it; two names may become one, which `_named` resolves."""
+        """Return a name that the service accepts. If two names become equal, `_named` makes them different."""
         return name
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Send values by their names.
+        """Send values by name.
 
         Args:
             values: the values, which may be NaN.
             step: number of training batches so far.
-            epoch: the finished epoch that they are about, from 1; None: they are running values.
+            epoch: the finished epoch of the values, from 1. None: they are running values.
         """
         raise NotImplementedError
 
@@ -138,26 +138,25 @@ class Tracker(Callback):
         """Send a file."""
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Send what the run reached.
+        """Send the final scores.
 
         Args:
-            scores: metrics of both passes, as `best/val_loss` in the best epoch, and as `last/val_loss` in the last.
-            report: the file of the report; None: there is none.
+            scores: metrics of both passes, such as `best/val_loss` of the best and `last/val_loss` of the last epoch.
+            report: the file of the report. None: the run has no report.
         """
 
     def finish(self, status: str) -> None:
-        """End the tracking of the run, which is finished, interrupted or failed."""
+        """End the tracking. The status is finished, interrupted or failed."""
 
     # --- the events ---
 
     def check(self, model: nn.Module) -> None:
-        """Check that the package is installed."""
         spec = find_spec(self.package)
-        if spec is None or spec.origin is None:  # a folder of that name, such as a run's, is none
+        if spec is None or spec.origin is None:  # a plain folder of this name is not a package
             raise missing_package(self._key, self.package, self.package)
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the thread, and in it the tracking."""
+        """Start the tracking in its thread."""
         run, resumed = learner.run, self._id is not None and bool(_IDS.fullmatch(self._id))
         if not resumed:
             self._id = uuid4().hex
@@ -180,19 +179,19 @@ class Tracker(Callback):
         self._batch_sent = False
 
     def after_batch(self, learner: Learner) -> None:
-        """Send the running values of the training pass if the recorder has read them since."""
+        """Send the running values of the training pass if the recorder has read new ones."""
         if learner.training:
             self._send_running(learner)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Send the last running values, the epoch's row, and what the best epoch reached so far."""
+        """Send the last running values, the row of the epoch, and the best scores so far."""
         self._send_running(learner)
         values = _epoch_values(learner, len(learner.find(Recorder).rows))
         self._send(partial(self._log_epoch, values, learner.progress.batches_done))
         self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Send figure, wrong predictions and model of the best epoch, and wait until everything has been sent."""
+        """Send figure, wrong predictions and model of the best epoch, and wait until everything is sent."""
         self._send_batch(learner)
         worker, self._worker = self._worker, None
         if worker is None:
@@ -202,7 +201,7 @@ class Tracker(Callback):
         if self.checkpoint and learner.folder is not None and (learner.folder / BEST).is_file():
             seconds += (learner.folder / BEST).stat().st_size / 1e6
         if not worker.close(partial(self._finish, ending_of(learner)), seconds):
-            self._warn(f"not everything was sent within {seconds:.0f} s after the fit; the rest is not waited for")
+            self._warn(f"not everything was sent within {seconds:.0f} s after the fit, and the rest may be missing")
 
     # --- its parts ---
 
@@ -230,7 +229,7 @@ class Tracker(Callback):
     def _start(
         self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
     ) -> None:
-        """Start, and send what the record lacks: running values, and rows with the number of batches until then."""
+        """Start, and send the running values and epochs that the record lacks. Each row has its number of batches."""
         known = self.start(run)
         self._started = True
         if self.replays:
@@ -249,7 +248,7 @@ class Tracker(Callback):
         self.send_each(lambda items: self.log(dict(items), step, epoch), list(self._named(values).items()))
 
     def _named(self, values: Mapping[str, T]) -> dict[str, T]:
-        """Return values by names that the backend accepts, a different one for each of ours."""
+        """Return values by names that the service accepts, a different one for each of our names."""
         for name in [name for name in values if name not in self._names]:
             accepted, taken = self.accepted(name), {*self._names.values()}
             same = (accepted, *(f"{accepted}_{number}" for number in range(2, len(taken) + 3)))
@@ -257,10 +256,10 @@ class Tracker(Callback):
         return {self._names[name]: value for name, value in values.items()}
 
     def send_each(self, send: Callable[[Sequence[T]], object], items: Sequence[T]) -> None:
-        """Send items together or, if the backend rejects them, one by one, and warn once of those that it rejects.
+        """Send items together. If the service rejects them, send them one by one, with one warning for rejected items.
 
         Raises:
-            OSError: or an error that one caused: the backend cannot be reached.
+            OSError: the service cannot be reached. Another error with such a cause is also raised.
         """
         try:
             send(items)
@@ -276,13 +275,14 @@ class Tracker(Callback):
             work()
         except Exception as error:
             log.info("%s: failed to send %s", self._key, what, exc_info=error)
-            self._warn(f"failed to send {what!r}, which its record lacks: {type(error).__name__}: {first_line(error)}")
+            self._warn(f"failed to send {what!r}: {type(error).__name__}: {first_line(error)}")
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.progress.batches_done
-        epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
-        found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
-        scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}
+        rows = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
+        scores = {}
+        for when, row in rows.items():
+            scores |= {f"{when}/{key}": value for key, value in row.items() if key.startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
         report = (learner.folder / REPORT).resolve() if learner.folder and reports else None
         self._attempt("the scores of the run", partial(self.reached, self._named(scores), report))
@@ -292,10 +292,9 @@ class Tracker(Callback):
         figure = learner.folder / learner.task.figure_file
         if figure.is_file():
             self._attempt(figure.stem, partial(self.image, figure.stem, figure, step))
-        rows = _mistakes(learner, best)
-        if rows:
+        if mistakes := _mistakes(learner, best):
             head = ("image", "true", "predicted", "confidence", "file")
-            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, rows, step))
+            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, mistakes, step))
         if self.checkpoint:
             self._attempt(BEST, partial(self.artifact, learner.folder / BEST))
 
@@ -305,10 +304,10 @@ class Tracker(Callback):
 
     def _give_up(self, error: BaseException) -> None:
         log.info("%s: failed", self._key, exc_info=error)
-        self._warn(f"{type(error).__name__}: {first_line(error)}; the run continues without it")
+        self._warn(f"the run continues without this tracker: {type(error).__name__}: {first_line(error)}")
 
     def _warn(self, text: str) -> None:
-        """Warn once: what fails after the fit, which has waited for it long enough, is known."""
+        """Warn once per fit."""
         if not self._warned:
             self._warned = True
             log.warning("%s: %s", self._key, text)
@@ -325,12 +324,12 @@ def _revision(folder: Path | None) -> str:
 
 
 def _from_1(row: Mapping[str, float]) -> dict[str, float]:
-    """Return a row of the recorder, which counts epochs from 0, as people count them."""
+    """Return a row of the recorder with epochs that count from 1."""
     return {key: value + 1 if key == "epoch" else value for key, value in row.items()}
 
 
 def _epoch_values(learner: Learner, count: int) -> dict[str, float]:
-    """Return what is sent of the last of so many epochs: its row, and the best score until then."""
+    """Return the values to send after a number of epochs: the last row, and the best score so far."""
     recorder, monitor = learner.find(Recorder), best_of(learner)[0]
     rows = recorder.rows[recorder.since if count > recorder.since else 0 : count]
     best = _from_1(best_row(rows, monitor))
@@ -343,14 +342,14 @@ def _running(row: StepRow) -> dict[str, float]:
 
 
 def _has_lost(error: BaseException | None) -> bool:
-    """Return whether an error is due to the system, such as a lost connection, and not to a value."""
+    """Return whether an OSError, such as a lost connection, caused an error."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
-    """Return the validation images that the best epoch gets most wrong, the worst first, those that can be read."""
+    """Return the worst predictions of the best epoch for readable validation images, the worst first."""
     if best.samples is None:
         return []
     samples = learner.task.samples(**best.samples)

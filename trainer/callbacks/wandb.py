@@ -1,4 +1,4 @@
-"""Weights & Biases: one dashboard run for each run."""
+"""The Weights & Biases tracker."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from trainer.tasks.registry import smaller_is_better
 
 _PROJECT = "dali-trainer"
 
-# Longer texts are refused.
-_NAME, _TAG = 128, 64
+_NAME, _TAG = 128, 64  # length limits
 
 
 @configurable
 @dataclass(eq=False)
 class Wandb(Tracker):
-    """Sends the run to Weights & Biases; WANDB_* environment variables count where no setting is given."""
+    """Sends the run to Weights & Biases. WANDB_* environment variables are the defaults of settings."""
 
     project: str | None = setting(
-        Text(optional=True, doc="project on the dashboard; null: WANDB_PROJECT, otherwise dali-trainer", reach=SENDS)
+        Text(optional=True, doc="project on the dashboard. Default: WANDB_PROJECT, otherwise dali-trainer", reach=SENDS)
     )
     mode: str = setting(
         Choice(
             default="auto",
             options=("auto", "online", "offline", "disabled"),
-            doc="auto: WANDB_MODE, otherwise online with an account (WANDB_API_KEY or a netrc entry), else offline",
+            doc="how to send. auto: WANDB_MODE, otherwise online if there is an account (WANDB_API_KEY or a netrc "
+            "entry), otherwise offline",
         )
     )
     entity: str | None = setting(
-        Text(optional=True, doc="user or team; null: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
+        Text(optional=True, doc="user or team. Default: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
     )
-    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
+    checkpoint: bool = setting(Flag(default=False, doc="send best.pt at the end, as an artifact"))
     package: ClassVar[str] = "wandb"
     _run: Any = field(default=None, init=False)
 
     def check(self, model: nn.Module) -> None:
-        """Check that the package is installed, and that there is an account if the run is to be online."""
+        """Check that the package is installed, and that online mode has an account."""
         super().check(model)
         key, mode = f"{self._key}.mode", self.mode
         if mode == "auto":
             key, mode = "WANDB_MODE", os.environ.get("WANDB_MODE", "")
         if mode == "online" and current().is_main and not _has_account():
             raise UserError(
-                f"{key}=online: there is no account of Weights & Biases here. Allowed: `wandb login`, or its key in "
-                f"WANDB_API_KEY; or {key}=offline, and `wandb sync` later."
+                f"{key}=online: this machine has no Weights & Biases account. Run `wandb login`, or set WANDB_API_KEY. "
+                f"Or set {key}=offline, and run `wandb sync` later."
             )
 
     def start(self, run: TrackedRun) -> int | None:
-        """Start the dashboard run, or continue that of the resumed run."""
+        """Start a dashboard run, or continue the one of a resumed run."""
         import wandb
 
         given, mode = os.environ, None if self.mode == "auto" else self.mode
         if self.mode == "auto" and not given.get("WANDB_MODE"):
             mode = "online" if _has_account() else "offline"
-        # An agent of a sweep of Weights & Biases chooses the id; jobs of one command must not share one.
+        # The agent of a Weights & Biases sweep chooses the id. Jobs of one command must not share an id.
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
-        # A resumed run keeps its name, as that of the new folder says nothing.
+        # A resumed run keeps its name, because the new folder's name describes nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
         if run.folder is not None:
             own_folder(run.folder / "wandb")
@@ -84,16 +84,16 @@ class Wandb(Tracker):
             group=None if given.get("WANDB_RUN_GROUP") or run.group is None else run.group[:_NAME],
             id=run.id if own_id else None,
             resume="allow" if own_id and run.resumed else None,
-            reinit="create_new",  # a run of this process before may still be sending
+            reinit="create_new",  # an earlier run of this process may still be sending
         )
         return None if run.resumed else -1
 
     def accepted(self, name: str) -> str:
-        """Return a name without the characters of patterns, which names of metrics may not have."""
+        """Return a name without pattern characters, which metric names must not contain."""
         return re.sub(r"[*\\]", "_", name)
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log values over the batches; those of epochs over epochs, in groups, and with the best value in summaries."""
+        """Log running values over batches, and values of epochs over epochs, with their best value in the summary."""
         for name in values if epoch is not None else ():
             measured = name.startswith(("train_", "val_"))
             goal = ("min,last" if smaller_is_better(name) else "max,last") if measured else None
@@ -101,39 +101,36 @@ class Wandb(Tracker):
         self._run.log({_grouped(name): value for name, value in values.items()}, step=step)
 
     def image(self, name: str, file: Path, step: int) -> None:
-        """Log a PNG."""
         import wandb
 
         self._run.log({name: wandb.Image(str(file))}, step=step)
 
     def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table with its images."""
         import wandb
 
         data = [[wandb.Image(cell) if isinstance(cell, Image.Image) else cell for cell in row] for row in rows]
         self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
 
     def artifact(self, file: Path) -> None:
-        """Log a checkpoint as an artifact of the run."""
+        """Log a checkpoint as an artifact."""
         self._run.log_artifact(str(file), name=f"{MODEL}-{self._run.id}", type=MODEL, aliases=["best"])
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Write the scores of the best and the last epoch, and the report's path, into the summary of the run."""
+        """Write the final scores and the report's path into the summary of the run."""
         self._run.summary.update({**scores, "report": str(report or "")})
 
     def finish(self, status: str) -> None:
-        """End the dashboard run."""
         self._run.summary["status"] = status
         self._run.finish(exit_code=0 if status == "finished" else 1)
 
 
 def _grouped(name: str) -> str:
-    """Return the name by which the dashboard groups the metrics of both passes: val/accuracy, not val_accuracy."""
+    """Return the name that the dashboard groups by pass: val/accuracy instead of val_accuracy."""
     return re.sub("^(train|val)_", r"\1/", name)
 
 
 def _has_account() -> bool:
-    """Return whether the package finds a key without asking for one."""
+    """Return whether the package finds an API key without a prompt."""
     import wandb
     from requests.utils import get_netrc_auth  # wandb needs it
 

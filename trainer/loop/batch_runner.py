@@ -201,8 +201,7 @@ class Runner:
 
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
         output, loss = self._forward(images, targets, self._learner.loss_function, "none")
-        scaled = loss * self._share if self._shares else loss
-        self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
+        self._add_gradients(loss)
         return output, loss
 
     def _step_backward(self, batch: Batch) -> Tensors:
@@ -211,9 +210,13 @@ class Runner:
             loss = self._step(self._learner, batch)
         if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
             raise UserError("training_step: returned no loss. Return a tensor of shape () with a gradient.")
-        scaled = loss * self._share if self._shares else loss
-        self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
+        self._add_gradients(loss)
         return (loss,)
+
+    def _add_gradients(self, loss: Tensor) -> None:
+        if self._shares:
+            loss = loss * self._share
+        self._backward(loss if self.scaler is None else self.scaler.scale(loss))
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -35,13 +35,18 @@ class IterableLoader:
     def __init__(self, batches: Iterable[Any], device: torch.device, accumulate: int = 1) -> None:
         self._batches, self._device = batches, device
         self._length: int | None = None
-        self._sizes: list[int] = []  # images in the batches of this pass
-        self._resumes = False
         self.classes = tuple(map(str, getattr(getattr(batches, "dataset", None), "classes", ())))
-        self._batch_size: Any = getattr(batches, "batch_size", None)
+        self._batch_size: int | None = getattr(batches, "batch_size", None)
         self._sampler: Any = getattr(batches, "sampler", None)
         self._sizes_are_known = self._batch_size is not None and hasattr(self._sampler, "__len__")
         self._read_ahead = 1 if self._sizes_are_known else accumulate
+        self._start_epoch()
+
+    def _start_epoch(self) -> None:
+        self._first = self._images_before = 0  # index of the current step's first batch, and images before it
+        self._sizes: list[int] = []  # images in the batches of the current step
+        self._taken = 0  # batches of the epoch that were handed out
+        self._resumes = False
 
     def __len__(self) -> int:
         try:
@@ -50,40 +55,50 @@ class IterableLoader:
             return sys.maxsize if self._length is None else self._length
 
     def batches_in(self, epoch: int) -> int:
-        """Return the number of batches, which is the same in all epochs; very large if it is unknown."""
+        """Return the number of batches, the same in all epochs. An unknown number is `sys.maxsize`."""
         return len(self)
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of images in consecutive batches of the current epoch, up to those of the current step."""
-        if not self._sizes_are_known:
-            return sum(self._sizes[first : first + batches])
-        size: int = self._batch_size
-        return min((first + batches) * size, len(self._sampler)) - first * size
+        """Return the number of images in consecutive batches of the current epoch.
+
+        They start at the first batch of the epoch, or within the current step, and end within the current step.
+        """
+        return max(1, self._images_until(first + batches) - self._images_until(first))
+
+    def _images_until(self, batch: int) -> int:
+        if self._sizes_are_known:
+            return min(batch * (self._batch_size or 0), len(self._sampler))
+        return self._images_before + sum(self._sizes[: batch - self._first]) if batch else 0
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._resumes:
-            self._sizes = []
+            self._start_epoch()
         self._resumes = False
         batches = iter(self._batches)
         while True:
-            missing = self._read_ahead - len(self._sizes) % self._read_ahead
-            of_step = list(islice(batches, missing))
-            self._sizes += map(_size_of, of_step)
-            is_over = len(of_step) < missing
-            if is_over:
-                self._length = len(self._sizes)
-            yield from map(self._batch, of_step)
-            if is_over:
+            if len(self._sizes) == self._read_ahead:
+                self._first += len(self._sizes)
+                self._images_before += sum(self._sizes)
+                self._sizes = []
+            of_step = list(islice(batches, self._read_ahead - len(self._sizes)))
+            if not of_step:
                 break
-        if not self._sizes:
-            raise UserError("data: the iterable yields no batches. Give one that can be iterated over once per epoch.")
+            self._sizes += map(_size_of, of_step)
+            if len(self._sizes) < self._read_ahead:  # the iterable has ended within this step
+                self._length = self._first + len(self._sizes)
+            for given in of_step:
+                self._taken += 1
+                yield self._batch(given)
+        self._length = self._taken
+        if not self._taken:
+            raise UserError("data: the iterable yields no batches. Pass one that can be iterated over in each epoch.")
 
     def _batch(self, given: Any) -> Batch:
         if isinstance(given, Batch):
             return given
         moved = tuple(self._move(view) for view in _views_of(given))
         indices = torch.full((len(moved[0]),), -1, device=self._device)
-        # Each rank has its own iterable. Without the sizes of the others, all of them count alike.
+        # Each rank has its own iterable. Their sizes are unknown here, so all ranks count alike.
         share = 1 / current().size
         return Batch(moved[0], self._move(given[1]), indices, share=share, views=moved if len(moved) > 1 else ())
 
@@ -95,21 +110,23 @@ class IterableLoader:
         return [self._move(one) for one in value] if isinstance(value, tuple | list) else value
 
     def prepare(self) -> None:
-        """Do nothing: the iterable begins when it is iterated over."""
-
-    close = prepare
+        """Do nothing. The iterable starts when the pass starts."""
 
     def end_pass(self) -> None:
         """Start the next pass as a new epoch."""
         self._resumes = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sizes of the batches that were read in this epoch, but no position in the iterable."""
-        return {"sizes": list(self._sizes)}
+        """Return the counts of this epoch, but no position in the iterable."""
+        sizes = self._sizes[: self._taken - self._first]
+        return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start with the first batch, as the rest of the saved epoch."""
-        self._sizes, self._resumes = list(state.get("sizes", ())), True
+        """Restore the counts. The next pass starts with the first batch, as the rest of the saved epoch."""
+        self._first, self._images_before = state.get("first", 0), state.get("images_before", 0)
+        self._sizes = list(state.get("sizes", ()))
+        self._taken = self._first + len(self._sizes)
+        self._resumes = True
 
 
 def _size_of(given: Any) -> int:
@@ -117,10 +134,10 @@ def _size_of(given: Any) -> int:
 
 
 def _views_of(given: Any) -> tuple[Tensor, ...]:
-    """Return the views of a batch's images.
+    """Return the views of the images in a batch.
 
     Raises:
-        UserError: it is not a pair of images and targets.
+        UserError: the batch is not a pair of float images and targets.
     """
     images = given[0] if isinstance(given, tuple | list) and len(given) == 2 else None
     views = tuple(images) if isinstance(images, tuple | list) else (images,)
@@ -135,10 +152,10 @@ def _views_of(given: Any) -> tuple[Tensor, ...]:
 
 
 def as_loader(given: Any, name: str, device: torch.device, accumulate: int = 1) -> Any:
-    """Return a loader of this project as it is, and anything else that can be iterated over as a loader.
+    """Return a loader: the given one, or one that reads the given iterable.
 
     Raises:
-        UserError: it cannot be iterated over.
+        UserError: the given object cannot be iterated over.
     """
     if given is None or hasattr(given, "batches_in"):
         return given
@@ -147,6 +164,6 @@ def as_loader(given: Any, name: str, device: torch.device, accumulate: int = 1) 
         raise UserError(f"{name}: {type(given).__name__} is not allowed. Allowed: {allowed}.")
     if name == "train_loader":
         if length_hint(given, 1) == 0:
-            raise UserError("train_loader: it is empty. Give one with at least one batch.")
+            raise UserError("train_loader: is empty. Pass at least one batch.")
         log.warning("train_loader: a fit that is resumed within an epoch starts this iterable again.")
     return IterableLoader(given, device, accumulate)

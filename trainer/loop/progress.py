@@ -110,9 +110,9 @@ class FitProgress:
         if self._settings.accumulate == 1:
             return 1.0
         epoch, batch = self.position
-        images: int = self.train_loader.images_in(epoch, batch - 1, 1)
-        of_step: int = self.train_loader.images_in(epoch, *self.group)
-        return images / of_step
+        images = self.train_loader.images_in(epoch, batch - 1, 1)
+        images_in_step = self.train_loader.images_in(epoch, *self.group)
+        return float(images / images_in_step)
 
     def __str__(self) -> str:
         return f"batch {self.batches_done} (epoch {self.epoch + 1})"

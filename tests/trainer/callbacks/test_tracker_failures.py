@@ -50,13 +50,16 @@ class Broken(Tracker):
             raise OSError("no route <to> host\nat all")
 
 
+GIVEN_UP = "the run continues without this tracker: OSError: no route <to> host"
+
+
 @pytest.mark.parametrize(
     ("at", "calls", "said"),
     [
-        ("start", ["start"], "OSError: no route <to> host; the run continues without it"),
-        ("log", ["start", "log", "finish"], "OSError: no route <to> host; the run continues without it"),
-        ("finish", ["start", *8 * ["log"], "finish"], "OSError: no route <to> host; the run continues without it"),
-        ("hangs in start", ["start"], "not everything was sent within 0 s after the fit; the rest is not waited for"),
+        ("start", ["start"], GIVEN_UP),
+        ("log", ["start", "log", "finish"], GIVEN_UP),
+        ("finish", ["start", *8 * ["log"], "finish"], GIVEN_UP),
+        ("hangs in start", ["start"], "not everything was sent within 0 s after the fit, and the rest may be missing"),
     ],
 )
 def test_a_tracker_that_fails_or_hangs_does_not_end_the_run(
@@ -263,7 +266,7 @@ def test_without_an_account_nothing_is_sent_online(
     callback = Wandb(mode="online" if given == "callbacks.wandb.mode" else "auto")
     if given == "WANDB_MODE":
         monkeypatch.setenv("WANDB_MODE", "online")
-    expected = rf"^{given}=online: there is no account .* Allowed: `wandb login`, .*; or {given}=offline, "
+    expected = rf"^{given}=online: .* `wandb login`.* {given}=offline"
     with pytest.raises(UserError, match=expected):
         callback.check(nn.Identity())
     Wandb(mode="offline").check(nn.Identity())

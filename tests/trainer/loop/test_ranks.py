@@ -134,7 +134,7 @@ def test_a_rank_that_cancels_alone_ends_all(fit: str, ended: dict[str, list[str]
     for text in said:
         rank = ended[fit].index(text)
         assert text.startswith(f"UserError: Cancel{str(levels[rank]).capitalize()} ({SUPPORT}/apart_program.py, line ")
-        assert f") was raised on rank {rank}, but not on rank {1 - rank} at the same time. Make the same " in text
+        assert f") was raised on rank {rank}, but not on rank {1 - rank} at the same time. Make " in text
 
 
 @pytest.mark.parametrize("fit", ["alike", "branch"])

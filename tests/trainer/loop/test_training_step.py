@@ -193,12 +193,15 @@ def test_batches_of_different_sizes_count_by_their_images() -> None:
         torch.testing.assert_close(uneven[name], value)
 
 
-@pytest.mark.parametrize("at", [1, 2, 4, 5])
-def test_a_list_of_batches_resumes_within_a_step(at: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "sizes"),
+    [(3, [1, 3, 2, 1, 2, 4, 1]), (6, [1, 3, 2, 1, 2, 4, 1]), *((at, [2] * 7) for at in (1, 2, 4, 5))],
+)
+def test_a_list_of_batches_resumes_between_steps_or_with_equal_batches(at: int, sizes: list[int]) -> None:
     """The list starts again, so the rest of the epoch has its first batches."""
-    batches = [(image[None], torch.tensor([target])) for image, target in SAMPLES]
-    order = [*range(at), *range(7 - at)]
-    expected = weights_after([batches[n] for n in order], 3, epochs=1)
+    images, targets = torch.randn(14, 3, 8, 8), torch.arange(14) % 3
+    batches = list(zip(images.split(sizes), targets.split(sizes), strict=True))
+    expected = weights_after([batches[n] for n in (*range(at), *range(7 - at))], 3, epochs=1)
     assert_same(weights_after(lambda: batches, 3, epochs=1, at=at), expected)
 
 
