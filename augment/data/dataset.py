@@ -20,7 +20,7 @@ from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target
 from augment.data.targets.multilabel import LABELS
 from augment.support.errors import UserError
-from augment.support.formatting import amount, list_some
+from augment.support.formatting import amount, as_bytes, list_some
 
 V = TypeVar("V")
 
@@ -239,8 +239,11 @@ class Dataset:
     notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if long := next((name for name in self.classes if len(name) > _LONGEST), None):
-            raise UserError(f"data: the name {long:.40}... has {len(long):,} characters. Allowed: {_LONGEST:,}.")
+        for name in self.classes:
+            if len(name) > _LONGEST:
+                raise UserError(f"data: the name {name:.40}... has {len(name):,} characters. Allowed: {_LONGEST:,}.")
+            if as_bytes(name).decode(errors="surrogateescape") != name:
+                raise UserError(f"data: the name {name!a} is not text. Allowed: Unicode without half of a pair.")
         kind = known_kinds().get(self.task, self.train.kind)
         object.__setattr__(self, "task", self.task or kind.task)
         for name in ("train", "val"):

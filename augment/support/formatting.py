@@ -15,6 +15,9 @@ _CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 # Categories of characters that could move a terminal's cursor, turn the direction of a text, or are not seen.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
+# Half of a surrogate pair, which no stream can encode, but for those that stand for the bytes of file names.
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
 
 def amount(count: int, one: str, several: str = "") -> str:
     """Return a count with its noun: "1 class" or "2,000 classes"; see `plural`."""
@@ -75,6 +78,7 @@ def printable(text: str) -> str:
     """Return a text for a terminal: question marks for characters that control it or are not seen."""
     if text.isprintable():
         return text
+    text = _HALF.sub("?", text)
     return "".join("?" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
 
 
