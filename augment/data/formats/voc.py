@@ -80,7 +80,7 @@ def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
                 image.objects.append(_object(found, where))
     except FileNotFoundError:
         image.blame(f"has no {file}")
-    except (OSError, ValueError, ElementTree.ParseError) as error:
+    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:  # a LookupError: the encoding
         image.blame(f"has annotations in {file} that cannot be used: {getattr(error, 'strerror', None) or error}")
     return image
 

@@ -118,7 +118,7 @@ def test_sizes_that_no_file_has_are_refused(size: int, jpeg: bytes, tmp_path: Pa
 
 def test_a_name_that_cannot_be_printed_is_refused(jpeg: bytes, tmp_path: Path) -> None:
     file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.json": b'{"label": "\\ud800"}'})
-    with pytest.raises(UserError, match="data: the name .* is not text"):
+    with pytest.raises(UserError, match=r"data: the name .* is not text"):
         load(str(file))
 
 
