@@ -14,7 +14,7 @@ from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target
 from augment.data.targets.multilabel import LABELS
 from augment.support.errors import UserError
-from augment.support.formatting import list_some
+from augment.support.formatting import as_bytes, list_some
 
 # The folder for indexes, caches, and generated or downloaded images, relative to the current folder.
 DATA_DIR = "outputs/data"
@@ -111,8 +111,13 @@ class Dataset:
     notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if long := next((name for name in self.classes if len(name) > _LONGEST), None):
-            raise UserError(f"data: the name {long:.40}... has {len(long):,} characters. Allowed: {_LONGEST:,}.")
+        for name in self.classes:
+            if len(name) > _LONGEST:
+                raise UserError(
+                    f"data: the name {name:.40}... has {len(name):,} characters, but at most {_LONGEST:,} are allowed."
+                )
+            if as_bytes(name).decode(errors="surrogateescape") != name:
+                raise UserError(f"data: the name {name!a} is not valid Unicode. Rename it.")
         kind = known_kinds().get(self.task, self.train.kind)
         object.__setattr__(self, "task", self.task or kind.task)
         for name in ("train", "val"):

@@ -15,6 +15,9 @@ _CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 # Categories of characters that are invisible, or that move a terminal's cursor or reverse the text direction.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
+# Half of a surrogate pair, which no stream can encode, but for those that stand for the bytes of file names.
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
 
 def amount(count: int, one: str, several: str = "") -> str:
     """Return a count with its noun, such as "1 class" or "2,000 classes". See `plural`."""
@@ -78,6 +81,7 @@ def printable(text: str) -> str:
     """Replace control characters and invisible characters by question marks, for terminals."""
     if text.isprintable():
         return text
+    text = _HALF.sub("?", text)
     return "".join("?" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
 
 

@@ -364,6 +364,10 @@ def test_cells_that_a_spreadsheet_splits(name: str) -> None:
 def test_no_character_controls_the_terminal() -> None:
     unseen = "\x00\x1b\x7f\x9b\u200e\u200f\u202a\u202e\u2066\u2069\ufeff\u00ad\u2028\U000e0041"
     assert printable(f"a{unseen}ü") == f"a{'?' * len(unseen)}ü"
+    assert (
+        printable("half of a pair: \ud800; a byte of a file name: \udcff")
+        == "half of a pair: ?; a byte of a file name: \udcff"
+    )
 
 
 def test_a_current_folder_that_was_deleted(

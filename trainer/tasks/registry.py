@@ -35,7 +35,7 @@ class _Monitored(Collection[str]):
     """
 
     def __contains__(self, key: object) -> bool:
-        return key in iter(self) or any(_unit_columns(str(key)))
+        return key in list(self) or any(_unit_columns(str(key)))
 
     def __iter__(self) -> Iterator[str]:
         keys = (column.key for task in known_tasks().values() for column in columns_of(task.metrics))

@@ -1,5 +1,6 @@
 """Read CSV files of keypoints, with one image per line, and of boxes, with one object per line."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +22,9 @@ def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str],
     """
     allowed = f"a CSV file with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
     header, rows = read_table(key, file, allowed)
-    if odd := next((name for name in ("path", *columns, *header) if header.count(name) != 1), ""):
-        what = f"the header {list_some(header)} must have one column '{odd}'"
+    counts = Counter(header)
+    if odd := [name for name in ("path", *columns, *header) if counts[name] != 1]:
+        what = f"the header {list_some(header)} must have one column '{odd[0]}'"
         raise UserError(f"{key}={file}: {what}. Allowed: {allowed}.")
     return header, [(f"line {number} of {file}", dict(zip(header, cells, strict=False))) for number, cells in rows]
 
@@ -36,7 +38,8 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     header, _ = _read(key, file)
     names = tuple(name[2:] for name in header if name.startswith("x_"))
     expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
-    odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in header]
+    known = set(header)
+    odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in known]
     if not names or odd:
         what = f"the column '{odd[0]}' does not fit" if odd else "there are no keypoints"
         raise UserError(f"{key}={file}: {what}. Use path, then x_NAME, y_NAME and optionally v_NAME for each keypoint.")

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from augment.data.targets.class_names import Label, Labels, pack
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 from augment.support.expansion import combinations, expanded_values
 from augment.support.files import atomic_path, digest, expanded, near_file
+from augment.support.untrusted_files import damage
 
 OPEN_FILES = 256  # a quarter of Linux's default limit per process
 
@@ -240,7 +241,11 @@ def build(file: RecordFile, read: Reader) -> Index:
     """
     if file.size == 0:
         raise UserError("is empty (0 bytes).")
-    records = list(read(file))
+    try:
+        records = list(read(file))
+    except damage(OSError) as error:  # of the libraries that read the format
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"is damaged, or cannot be read ({why}).") from error
     spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
     labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
     return Index(spans, labels, [record.name or str(number) for number, record in enumerate(records)])

@@ -79,7 +79,7 @@ def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
                 image.objects.append(_object(found, where))
     except FileNotFoundError:
         image.blame(f"has no {file}")
-    except (OSError, ValueError, ElementTree.ParseError) as error:
+    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:  # LookupError: an unknown encoding
         image.blame(f"has unusable annotations in {file}: {getattr(error, 'strerror', None) or error}")
     return image
 

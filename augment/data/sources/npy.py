@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from augment.data.targets.interpretation import make_dataset
 from augment.params import Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file
+from augment.support.untrusted_files import damage
 
 
 @source("numpy")
@@ -115,6 +117,6 @@ def _open(file: Path, what: str) -> NDArray[Any]:
         raise UserError(f"{what}: there is no file {file}.{near_file(file)} Name a .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
-    except (OSError, ValueError, OverflowError) as error:
+    except damage(OSError, SyntaxError, TokenError) as error:  # the header is in Python's own notation
         why = first_line(error)
         raise UserError(f"{what} cannot be read ({why}). Name a .npy file of numbers.") from None

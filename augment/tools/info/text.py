@@ -154,8 +154,10 @@ def _classes(info: Info) -> Iterator[str]:
         if count := int(which.sum()):
             listed = list_some((f"{names[i]} ({train[i]})" for i in np.flatnonzero(which).tolist()), most=3)
             yield f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}."
+    if several or not names:
+        return
     most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())
-    if not several and train[most] >= 5 * max(train[least], 1):
+    if train[most] >= 5 * max(train[least], 1):
         yield (
             f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, a ratio "
             f"of {train[most] / train[least]:.0f} to 1. Use data.balance=oversample or data.balance=weights to "

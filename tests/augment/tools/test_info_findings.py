@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split, Target
+from augment.data.targets.boxes import Boxes
 from augment.drawing.figure_style import save_figure
 from augment.params import Size
 from augment.tools.info.figure import draw
@@ -140,6 +141,12 @@ def test_text_and_figure_of_all_kinds_of_data(name: str, tmp_path: Path) -> None
     save_figure(figure, tmp_path / "info.png", 40)
     assert (tmp_path / "info.png").stat().st_size > 5000
     assert all(axes.get_xlabel() and axes.get_ylabel() for part in figure.subfigs[1:2] for axes in part.axes)
+
+
+def test_data_without_a_class_is_described() -> None:
+    blank = Boxes().blank(1)
+    info = make_info([blank, blank], [blank], classes=("background",), task="detect")
+    assert report(info, find_problems(info, skip_bad=True))
 
 
 def test_the_most_severe_pairs_are_shown_first() -> None:

@@ -87,3 +87,16 @@ def test_rows_of_numbers_and_of_labels(tmp_path: Path) -> None:
     assert flags.val.targets == ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
     with pytest.raises(UserError, match=r"^data\.task=regress contradicts data\.multilabel=true"):
         load(tmp_path, PIXELS, (0, 1, 0), task="regress", multilabel=True)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["((((", "{[]: 1}", "  a\n b\n", "{'descr': '|u1', 'fortran_order': False, 'shape': (True, 5, 4, 3)}", "'" * 3],
+)
+def test_headers_that_numpy_never_writes(header: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", [0, 1, 0])
+    written = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(200)
+    (tmp_path / "x.npy").write_bytes(written)
+    given = {"train": str(tmp_path / "x.npy"), "train_targets": str(tmp_path / "y.npy"), "val_fraction": 0.5}
+    with pytest.raises(UserError, match=r"is not a \.npy file of "):
+        parse_data({"source": "numpy", **given}).load()

@@ -74,6 +74,7 @@ def test_without_lists_val_is_cut_of_all_annotations() -> None:
             (OBJECT.format("&b;", 0, 1, 1, 2, 2),),
             "declarations",
         ),
+        ('<?xml version="1.0" encoding="rot13"?>', (), "not a text encoding"),
         ("<oops>", (), "mismatched tag|no element"),
         ("", (OBJECT.format("dog", 0, 5, 5, 4, 5),), "the box .* has no area, or its edges are reversed"),
         ("", (OBJECT.format("dog", 0, 50, 5, 60, 9),), r"the box \[49.0, 4.0, 60.0, 9.0\] is outside"),

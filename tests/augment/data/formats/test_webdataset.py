@@ -104,6 +104,24 @@ def test_invalid_samples_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> 
         load(str(file))
 
 
+@pytest.mark.parametrize("size", [-1024, 2**70])
+def test_sizes_that_no_file_has_are_refused(size: int, jpeg: bytes, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
+    head = bytearray(file.read_bytes()[:512])
+    head[124:136] = size.to_bytes(12, signed=True) if size < 0 else (2**95 + size).to_bytes(12)
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    file.write_bytes(head + file.read_bytes()[512:])
+    with pytest.raises(UserError, match=r"it\.tar: is damaged"):
+        load(str(file))
+
+
+def test_a_name_that_cannot_be_printed_is_refused(jpeg: bytes, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.json": b'{"label": "\\ud800"}'})
+    with pytest.raises(UserError, match=r"data: the name .* is not text"):
+        load(str(file))
+
+
 def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
     file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
     assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
