@@ -78,7 +78,7 @@ def explain_op(name: str, key: str) -> str:
     if module.partition(".")[0] != "augment":
         plugin, gallery = f" aug.plugins=[{module}]", ""
     if "p" in op.params and not op.nests:
-        lines.append(f"  python -m trainer +aug=imagenette aug.train.{op.name}.p=0.5{plugin}")
+        lines.append(f"  python -m trainer aug=imagenette aug.train.{op.name}.p=0.5{plugin}")
     lines += ["", f"images: python -m augment preview --op {op.name}{plugin}{gallery}"]
     for row in equivalents():
         if op.name in [(values or {}).get("op", step) for step, values in row.parsed().items()]:

@@ -227,7 +227,7 @@ def refuse_words(tokens: Iterable[str]) -> None:
         if not isinstance(token, str):
             raise UserError(f'{token!r} is not an override. Use a string, such as "aug.size=160".')
         if not is_override(token):
-            raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
+            raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: aug=NAME, key=value, ~key.")
 
 
 def _meant(token: str) -> str:
@@ -240,7 +240,7 @@ def _meant(token: str) -> str:
     elif Path(token).is_dir():
         meant = f"data=folder data.root={token}"
     elif near or name != token:
-        meant = f"+{files[near[0]]}={near[0]}" if near else f"+aug={name}"
+        meant = f"{files[near[0]]}={near[0]}" if near else f"aug={name}"
     elif pair := re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token):
         return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Put no spaces around =."
     else:

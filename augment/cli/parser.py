@@ -76,7 +76,7 @@ class Parser(ArgumentParser):
     """
 
     def __init__(
-        self, module: str, description: str, examples: str, *, arguments: str = "[+aug=NAME] [key=value ...]"
+        self, module: str, description: str, examples: str, *, arguments: str = "[aug=NAME] [key=value ...]"
     ) -> None:
         self._flags: list[str] = []
         super().__init__(

@@ -58,7 +58,7 @@ class Saved:
     where: Path  # the file
     trust: bool = False  # whether the file may set everything
     data: bool = True  # whether its images will be loaded
-    starts: bool = True  # whether its model will start from its pretrained weights
+    starts: bool = True  # whether its model will start from the configured weights
 
     def with_overrides(self, tokens: Sequence[str] = (), config_name: str = "config") -> dict[str, Any]:
         """Return the configuration as plain values, overridden by the normalized overrides of the command line.

@@ -181,7 +181,11 @@ def near_file(path: Path, *, folder: bool = False) -> str:
         return f" {url[1]}://{url[2]} is a URL. Download it, and give its path here."
     if not path.parent.is_dir():
         return f" The folder {path.parent} does not exist either."
-    kind, wanted = ("folders", Path.is_dir) if folder else ("files", Path.exists)
+    kind, wanted = "files", Path.exists
+    if folder:
+        kind, wanted = "folders", Path.is_dir
+    elif path.suffix:
+        wanted = Path.is_file
     names = sorted(other.name for other in path.parent.iterdir() if other.name[0] != "." and wanted(other))
     if near := get_close_matches(path.name, names, n=1):
         return f" Did you mean {path.with_name(near[0])}?"

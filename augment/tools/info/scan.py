@@ -65,7 +65,7 @@ _MODES = {
 _DECODER = Decoder()
 _CHUNK = 32  # images per task of a thread
 _SIDE, _LOW = 32, 8
-_DRAFT = 64  # px, smallest size at which the decoder may reduce a JPEG by averaging blocks
+_DRAFT = 64  # px, minimum size of a JPEG that is decoded at reduced size
 
 # (8, 32), the lowest frequencies of DCT-II. Scaling them would not change the hash.
 _COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5)).astype(np.float32)

@@ -97,7 +97,7 @@ FULL: dict[str, Any] = {
 )
 def test_a_plugin_cannot_replace_what_is_built_in(declare: Callable[[Any], Any], names: str) -> None:
     known_tasks()
-    with pytest.raises(UserError, match=rf"{re.escape(names)} and .*test_config\. Allowed: another name"):
+    with pytest.raises(UserError, match=rf"{re.escape(names)} and .*test_config\. Rename yours"):
         declare(lambda: None)
 
 
