@@ -42,19 +42,19 @@ def remember(
     known = [stored.get(key, state) for key, state in zip(keys, states, strict=True)]
     unknown = {ref: index for index, (ref, line) in enumerate(zip(refs, known, strict=True)) if line is None}
     chunks, fresh = _chunks(list(unknown), 64), dict[Any, str]()
+
+    def judge_all(some: Sequence[Any]) -> list[str]:
+        return [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
+
     try:
         with (
             strict_pillow(),
             progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
-            in_threads(
-                lambda some: [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some],
-                chunks,
-                cores(),
-            ) as judged,
+            in_threads(judge_all, chunks, cores()) as judged,
         ):
             task = progress.add_task(what, total=len(unknown))
-            for some, said in zip(chunks, judged, strict=True):
-                for ref, line in zip(some, said, strict=True):
+            for some, lines in zip(chunks, judged, strict=True):
+                for ref, line in zip(some, lines, strict=True):
                     fresh[ref], index = line, unknown[ref]
                     if not line.startswith(" "):
                         stored.add(keys[index], states[index], line)

@@ -170,7 +170,8 @@ def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[Ima
     if len(set(digests)) == len(digests):
         return {}
     counts = Counter(filter(None, digests))
-    numbers = {digest: number for number, digest in enumerate(d for d, count in counts.items() if count > 1)}
+    repeated = [digest for digest, count in counts.items() if count > 1]
+    numbers = {digest: number for number, digest in enumerate(repeated)}
     return {images[index]: numbers[digest] for index, digest in enumerate(digests) if digest in numbers}
 
 

@@ -102,7 +102,7 @@ class Dataset:
 
     classes: tuple[str, ...]
     train: Split
-    val: Split = field(default_factory=lambda: Split((), ()))
+    val: Split = NO_VAL
     task: str = ""
     class_ids: Mapping[str, int | str] = field(default_factory=dict)
     copies: Mapping[ImageRef, int] = field(default_factory=dict)

@@ -186,7 +186,7 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
 def _find_damage(image: ImageFile.ImageFile, stream: BytesIO) -> str | None:
     """Return the fault of an image with a valid header, or raise Pillow's error. Use the cheapest test."""
     if image.format == "PNG":
-        image.verify()  # checks all checksums except that of the end chunk
+        image.verify()  # checks all checksums except the end chunk
         stream.seek(0)
         return None if b"IEND\xae\x42\x60\x82" in stream.read() else "is broken: it ends early"
     if image.format == "WEBP":  # opening it validated the container

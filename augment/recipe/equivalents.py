@@ -18,7 +18,7 @@ class Equivalent:
     torchvision: str = ""  # its names in torchvision.transforms.v2
     albumentations: str = ""  # its names in albumentations
     timm: str = ""  # its arguments of timm.data.create_transform or timm.data.Mixup
-    steps: str = ""  # the equivalent recipe steps in YAML. Empty if there are none
+    steps: str = ""  # the equivalent recipe steps in YAML. Empty without an equivalent
     note: str = ""  # another way to do it, or the differences
 
     def parsed(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Plan:
     @property
     def draws_in_dali(self) -> bool:
         """Whether DALI itself draws random numbers, for a crop window or for noise."""
-        return any(p.crop.op.random or any(step.op.random for step in p.steps) for p in self.per_view)
+        return any(step.op.random for plan in self.per_view for step in (plan.crop, *plan.steps))
 
     @property
     def checkpoints(self) -> bool:

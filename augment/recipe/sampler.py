@@ -131,7 +131,10 @@ class Sampler:
     def uniform(self, key: str, where: Where, columns: int) -> Array:
         """Return (samples, columns) numbers in [0, 1) from the stream of a step's key."""
         epoch, start, count, calls = (*where, 1)[:4]
-        seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *self._view_of(key))
+        # Steps that views share draw as in view 0.
+        is_shared = key.split(".")[0] in self.plan.shared
+        view = () if self.view == 0 or is_shared else (self.view,)
+        seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
 
         # One counter value yields four numbers, so the first sample may start within the four of its counter value.
         counter, skip = divmod(start * columns, _DOUBLES)
@@ -145,11 +148,6 @@ class Sampler:
             generator.random(out=call)
             counter += CALL * columns // _DOUBLES
         return drawn[:, skip:].reshape(calls * count, columns)
-
-    def _view_of(self, key: str) -> tuple[int, ...]:
-        """Return the part of a stream's seed that depends on the view. Shared steps draw as in view 0."""
-        is_shared = key.split(".")[0] in self.plan.shared
-        return () if self.view == 0 or is_shared else (self.view,)
 
 
 class _Key(ISeedSequence):

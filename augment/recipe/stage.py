@@ -63,8 +63,9 @@ class Stage:
             colors, (N, 3, 4) on (R, G, B, 1) in 0..255. If the stage uses the image's mean, (N, 3, 7) on
             (R, G, B, mean R, mean G, mean B, 1).
         """
-        side = 3 if self.kind in ("geometry", "remap") else 7 if self.uses_mean else 4
-        return _total(self.steps, draws, size, side)[:, :3]
+        if self.kind in ("geometry", "remap"):
+            return _total(self.steps, draws, size, 3)
+        return _total(self.steps, draws, size, 7 if self.uses_mean else 4)[:, :3]
 
     def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
         """Return the matrices of a chained stage in order of application, each like the result of `matrix`.

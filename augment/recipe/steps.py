@@ -134,7 +134,7 @@ def plain_views(aug: Aug) -> dict[str, Any]:
     return {
         view.name: {
             **{name: plain_value(getattr(view, name)) for name in settings(View)},
-            "steps": plain_steps(tuple(step for step in view.steps if step not in aug.train)),
+            "steps": plain_steps(_own_steps(view, aug)),
         }
         for view in aug.views.named
     }
@@ -166,9 +166,14 @@ def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
     """Yield each step with its key. A policy's steps follow the policy."""
-    named = {f"aug.views.{v.name}.steps": tuple(s for s in v.steps if s not in aug.train) for v in aug.views.named}
+    named = {f"aug.views.{view.name}.steps": _own_steps(view, aug) for view in aug.views.named}
     for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
         yield from _with_nested(steps, key)
+
+
+def _own_steps(view: View, aug: Aug) -> tuple[Step, ...]:
+    """Return the steps of a view that train does not have."""
+    return tuple(step for step in view.steps if step not in aug.train)
 
 
 def _with_nested(steps: tuple[Step, ...], key: str) -> Iterator[tuple[str, Step]]:

@@ -250,8 +250,12 @@ def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: in
     if not numbered and not whole:
         return splits
     read: dict[str, Label] = {word: numbers[word] if numbered else word for word in words}
-    lists = [[[read.get(str(label), label) for label in some] for some in split.labels.lists()] for split in splits]
-    return [replace(split, labels=pack(some, split.name)) for split, some in zip(splits, lists, strict=True)]
+
+    def spelled(split: LabeledSplit) -> LabeledSplit:
+        lists = [[read.get(str(label), label) for label in labels] for labels in split.labels.lists()]
+        return replace(split, labels=pack(lists, split.name))
+
+    return [spelled(split) for split in splits]
 
 
 def describe_alike(names: Sequence[str]) -> str:

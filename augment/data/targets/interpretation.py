@@ -137,7 +137,7 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     splits = []
     for lines, files in zip(lists, images, strict=True):
         try:
-            labels = pack([[read[word] for word in line.words] for line in lines.lines], lines.describe)
+            labels = pack([list(map(read.__getitem__, line.words)) for line in lines.lines], lines.describe)
         except UserError as error:
             raise UserError(f"{lines.key}: {error}") from None
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))

@@ -160,7 +160,7 @@ def missing_pairs(names: Sequence[str], where: str) -> UserError:
     points = f"Their names ({list_some(names)}) do" if names else "The data does"
     return UserError(
         f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must change places. "
-        f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
+        f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] without such pairs."
     )
 
 
