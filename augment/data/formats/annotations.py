@@ -191,7 +191,8 @@ def make_objects(
     def make(image: AnnotatedImage, header: Header | None) -> Any:
         if image.fault:
             raise FaultError(image.fault)
-        return _make(image, header or Header(*(image.size or (1, 1))), wanted, clipped)  # a missing image fails later
+        # A missing image is reported later.
+        return _target_of(image, header or Header(*(image.size or (1, 1))), wanted, clipped)
 
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     images_by_file = [{image.file: image for image in images} for images in splits]
@@ -287,7 +288,7 @@ def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ())
     return names
 
 
-def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:
+def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:
     """Return the target of an image, in pixels of its file."""
     turn = header.turn_of(image.size)
     if turn is None:
