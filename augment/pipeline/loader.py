@@ -344,7 +344,7 @@ class Loader:
                 self._bad.replace(error)
 
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
-        # On the GPU, the batch is handed over on PyTorch's stream, so this thread does not wait for it.
+        # On the GPU, PyTorch's stream waits for the batch, and this thread does not.
         stream = torch.cuda.current_stream(self.placement.gpu) if self.placement.device == "gpu" else None
         if self._primed:
             self._primed = False
