@@ -153,8 +153,8 @@ class Loader:
                 raise UserError("loader: this pass ended when another one began. Run one pass at a time.")
             outputs = self._next()
             if number == batches - 1:
-                # Skip the batch that drop_last leaves out before the last yield. A caller who stops there has then
-                # finished the epoch.
+                # Also take the batch that drop_last leaves out, before the last yield. The epoch is then complete even
+                # if the caller does not continue after that yield.
                 for _ in range(self._per_epoch - batches):
                     self._next()
             start = number * self.batch_size
@@ -232,8 +232,8 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume at the position that `state_dict` returned. The next pass yields exactly the rest of that epoch.
 
-        Between two epochs, a state of another number of ranks or of other operators is accepted. The samples are then
-        in a new order.
+        A state from between two epochs may come from another number of ranks or from other operators. The samples are
+        then in a new order.
 
         Raises:
             UserError: the state belongs to a loader with other batches.
@@ -344,7 +344,7 @@ class Loader:
                 self._bad.replace(error)
 
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
-        # On the GPU, the batch is handed over on PyTorch's stream, so this thread does not wait for it.
+        # On the GPU, PyTorch's stream waits for the batch, and this thread does not.
         stream = torch.cuda.current_stream(self.placement.gpu) if self.placement.device == "gpu" else None
         if self._primed:
             self._primed = False

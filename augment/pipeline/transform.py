@@ -248,8 +248,10 @@ class _Graph(GraphSource):
         return self._crops[view]
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
-        fed = self._stage_values(view, (0, 0, 1))
-        return [{name: fn.external_source(name=_source(view, n, name)) for name in fed[n]} for n in range(len(stages))]
+        nodes = []
+        for number, values in enumerate(self._stage_values(view, (0, 0, 1))):
+            nodes.append({name: fn.external_source(name=_source(view, number, name)) for name in values})
+        return nodes
 
     def dali(self, view: int, stage: Stage) -> Dali:
         plan = self._samplers[view].plan
@@ -274,7 +276,7 @@ class _Graph(GraphSource):
         # Draw for the next call while DALI works. That call usually has the same number of images.
         following = (0, (call + 1) * CALL, len(images))
         self._drawn = {following: self._draw(following)}
-        # On the GPU, the batch is handed over on PyTorch's stream, so this thread does not wait for it.
+        # On the GPU, PyTorch's stream waits for the batch, and this thread does not.
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
         made, windows = outputs[: len(self._samplers)], outputs[len(self._samplers) :]
         if self.program is not None:

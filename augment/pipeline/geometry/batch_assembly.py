@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,23 +75,32 @@ class BatchMaker:
             start: the position of the first sample in the epoch.
             share: see `Batch`.
         """
-        motions, followed = list[BatchMotion](), [targets] * len(views)
+        views, followed = list(views), [targets] * len(views)
+        motions: list[BatchMotion] = []
         if self._motions is not None:
             windows, orientations = shown
             motions = self._motions.of(windows, orientations(), epoch, start, indices.device)
         if self._mixer is not None:
-            where = {"epoch": epoch, "start": start}
-            motions = [m.mixed(self._mixer.parts(m.size, len(indices), **where)) for m in motions]
+            parts = partial(self._mixer.parts, count=len(indices), epoch=epoch, start=start)
+            motions = [motion.mixed(parts(motion.size)) for motion in motions]
         if self._follow is not None:
-            own = [[targets[sample] for sample in motion.parts.samples] for motion in motions]
-            followed = [self._follow.follow(*pair, self._rules) for pair in zip(own, motions, strict=True)]
+            for view, motion in enumerate(motions):
+                of_parts = [targets[sample] for sample in motion.parts.samples]
+                followed[view] = self._follow.follow(of_parts, motion, self._rules)
         if self._mixer is not None:
-            mixed = [self._mixer.mix(*pair, epoch=epoch, start=start) for pair in zip(views, followed, strict=True)]
-            views, followed = [view for view, _ in mixed], [own for _, own in mixed]
+            for view, images in enumerate(views):
+                views[view], followed[view] = self._mixer.mix(images, followed[view], epoch=epoch, start=start)
         frames = tuple(torch.from_numpy(motion.frame[motion.parts.own]) for motion in motions)
-        of_views = tuple(followed) if self._follow is not None else ()
-        first = frames[0] if frames else None
-        return Batch(views[0], followed[0], indices, tuple(views), share, first, frames, of_views)
+        return Batch(
+            views[0],
+            followed[0],
+            indices,
+            tuple(views),
+            share,
+            frames[0] if frames else None,
+            frames,
+            tuple(followed) if self._follow is not None else (),
+        )
 
 
 _PART = 16  # number of targets that a thread reads at a time

@@ -4,7 +4,7 @@
 
 A frame maps (x, y, 1) of the stored image, before its EXIF turn, to (x, y, w) of the output. After a perspective,
 divide x and y by w. Pixel centers are at integers, so the edges of an image are at -0.5 and at its width - 0.5.
-Frames leave out motion that is not a matrix, such as remaps. `op.moves` is true for such ops.
+Frames leave out motion that is not a matrix, such as remaps. `op.moves` states how an op moves pixels.
 """
 
 from collections.abc import Sequence

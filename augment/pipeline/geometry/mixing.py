@@ -105,30 +105,19 @@ class Mixer:
         kind = Size(*images.shape[2:]), by_kernel
         ahead = self._values.setdefault(kind, self._ahead(partial(self._draw, kind, images.device)))
         drawn, rows = ahead.take(epoch, start, len(images))
-        given = [{name: value[rows] for name, value in stage.items()} for stage in drawn]
         if by_kernel:
             from augment.pipeline.kernels.mix import mix
 
-            return mix(images, targets, given[0]["records"], self._classes)
+            return mix(images, targets, drawn[0]["records"][rows], self._classes)
         own = targets if isinstance(self._kind, SpatialKind) else self._kind.shares(targets, self._classes)
         # Roll in the order of memory, because CUDA would return rolled images in another memory format.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
-        whole, count = own, len(own)
-        for stage, values in zip(self._stages, given, strict=True):
-            applied, op, both = values.pop("applied", None), _op(stage), (images, partners)
-            if op.writes:  # the op may change its arguments, which are needed again
-                both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
-            made = op.function(*both, **op.fixed(stage.steps[0].params), **values)
-            shapes = [tuple(np.shape(one)) for one in made] if isinstance(made, tuple) else type(made).__name__
-            expected = [tuple(images.shape), (count,)]
-            if shapes != expected and shapes != [expected[0], (count, *shapes[-1][1:2])]:
-                raise UserError(f"op '{op.name}' returned {shapes}. Return images and share, {expected}.")
-            mixed, share = made
-            if share.ndim == 1:
-                shared = whole.roll(-1, 0).lerp(own, share[:, None])
-            else:
-                every = [own, *(whole.roll(-k, 0) for k in range(1, share.shape[1]))]
-                shared = (torch.stack(every, dim=1) * share[..., None]).sum(dim=1)
+        unmixed = own
+        for stage, of_batches in zip(self._stages, drawn, strict=True):
+            values = {name: value[rows] for name, value in of_batches.items()}
+            applied = values.pop("applied", None)
+            mixed, share = _run(stage, images, partners, values)
+            shared = _mixed_targets(unmixed, own, share)
             if applied is not None:
                 mixed = torch.where(applied[:, None, None, None], mixed, images)
                 shared = torch.where(applied[:, None], shared, own)
@@ -141,18 +130,47 @@ class Mixer:
         `kind` is the size of the images, and whether the kernel mixes them. The kernel takes the `records` of all
         stages.
         """
-        draws, (size, by_kernel) = self._sampler.draw(*where), kind
+        size, by_kernel = kind
+        draws = self._sampler.draw(*where)
         if by_kernel:
-            fed = [{"records": np.stack([_records(stage, draws, size) for stage in self._stages], axis=1)}]
-        else:
-            fed = [stage_values(stage, draws, size, neutral=True) for stage in self._stages]
-        return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in fed]
+            records = np.stack([_records(stage, draws, size) for stage in self._stages], axis=1)
+            return [to_device({"records": compact(records)}, device)]
+        fed = []
+        for stage in self._stages:
+            values = stage_values(stage, draws, size, neutral=True)
+            fed.append(to_device({name: compact(value) for name, value in values.items()}, device))
+        return fed
 
 
 def _op(stage: Stage) -> BatchOp:
     op = stage.steps[0].op
     assert isinstance(op, BatchOp)
     return op
+
+
+def _run(stage: Stage, images: Tensor, partners: Tensor, values: _Values) -> tuple[Tensor, Tensor]:
+    """Call the op of a stage and check its result."""
+    op, expected = _op(stage), [tuple(images.shape), (len(images),)]
+    if op.writes:  # the op may change its arguments, which are needed again
+        images, partners = images.clone(), partners.clone()
+        values = {name: value.clone() for name, value in values.items()}
+    made = op.function(images, partners, **op.fixed(stage.steps[0].params), **values)
+    shapes = [tuple(np.shape(one)) for one in made] if isinstance(made, tuple) else type(made).__name__
+    if shapes != expected and shapes != [expected[0], (len(images), *shapes[-1][1:2])]:
+        raise UserError(f"op '{op.name}' returned {shapes}. Return images and share, {expected}.")
+    mixed, share = made
+    return mixed, share
+
+
+def _mixed_targets(unmixed: Tensor, own: Tensor, share: Tensor) -> Tensor:
+    """Mix the targets so far, (N, classes), with unmixed targets of the next samples.
+
+    `share` is the share of a sample's own target, (N,), or the shares of the own target and the next targets, (N, K).
+    """
+    if share.ndim == 1:
+        return unmixed.roll(-1, 0).lerp(own, share[:, None])
+    every = [own, *(unmixed.roll(-k, 0) for k in range(1, share.shape[1]))]
+    return (torch.stack(every, dim=1) * share[..., None]).sum(dim=1)
 
 
 def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:

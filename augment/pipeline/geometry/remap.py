@@ -100,9 +100,8 @@ def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor]
     def shown(places: Tensor) -> Tensor:
         return torch.stack(_traced(stage, number, size, values, places[..., 0], places[..., 1]), dim=-1)
 
-    share = (
-        torch.arange(_STARTS, dtype=torch.float64) + 0.5
-    ) / _STARTS - 0.5  # no point is on an edge, which may be a seam
+    # No starting point is on an edge, because an edge may be a seam.
+    share = (torch.arange(_STARTS, dtype=torch.float64) + 0.5) / _STARTS - 0.5
     across, down = share * size.width, share * size.height
     x, y = (axis.expand(len(wanted), _STARTS, _STARTS) for axis in (across, down[:, None]))
     starts = torch.stack(trace(stage, size, values, x, y, after=number), dim=-1)

@@ -1,1 +1,1 @@
-"""The DALI pipeline: what it reads, in which order, where it decodes, and the operators of each stage."""
+"""The DALI pipeline: the order of samples, the decoder, and the operators of each stage."""

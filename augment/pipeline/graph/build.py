@@ -203,7 +203,7 @@ def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[st
 
 
 def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
-    """Return the feed's images and indices. DALI takes a list of its own tensors in less time than arrays."""
+    """Return the feed's images and indices. DALI would take longer to read arrays than its own tensors."""
     images, index = feed(info)
     tensors = [TensorCPU(image, feed.layout) for image in images]
     return TensorListCPU(tensors, feed.layout, contiguous=False), index  # type: ignore[call-overload]
@@ -214,4 +214,4 @@ def _external(feed: Feed) -> list[dict[str, Node]]:
     stages = feed.by_stage((0, 0, 1))
     count = sum(map(len, stages))
     nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())
-    return [{name: next(nodes) for name in stage} for stage in stages]
+    return [dict(zip(stage, nodes, strict=False)) for stage in stages]  # each stage takes its nodes in turn

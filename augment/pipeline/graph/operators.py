@@ -77,9 +77,12 @@ class Dali:
 
         drawn, fixed = _split(values)
 
+        def stack(samples: list[Any]) -> torch.Tensor:
+            return torch.stack([torch.as_tensor(sample) for sample in samples])
+
         def call(batch: list[Any], *given: list[Any]) -> list[Any]:
-            columns = {n: torch.stack([torch.as_tensor(v) for v in c]) for n, c in zip(drawn, given, strict=True)}
-            stacked = torch.stack([torch.as_tensor(image) for image in batch])
+            columns = {name: stack(column) for name, column in zip(drawn, given, strict=True)}
+            stacked = stack(batch)
             result = _same(function(stacked, **fixed, **columns), stacked, function)
             return list(result if self.device == "gpu" else result.numpy())
 

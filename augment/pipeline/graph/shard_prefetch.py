@@ -44,7 +44,7 @@ class Stream:
         self._stay = all(file.stays for file in self._files)
         self._held: dict[int, Future[Opened]] = {}
         self._stopped, self._asked = Event(), _Asked()
-        # At its end, Python would wait for an executor's threads and so for all downloads. It does not wait for these.
+        # When Python exits, it waits for the threads of an executor, and so for all downloads. It stops daemon threads.
         for _ in range(0 if self._stay else _FETCHED):
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)

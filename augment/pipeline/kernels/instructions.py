@@ -65,7 +65,8 @@ class Program:
         samples if a stage blurs motion: its convolution kernels are as large as the longest motion.
         """
         draws, size = sampler.draw(*where), self.plan.size
-        made: list[tuple[str, NDArray[np.intp], list[Values]]] = []
+        samples = math.prod(where[2:])
+        programs = [np.empty((samples, 0), np.float32)]
         for name, stage in zip(self.names, self.stages, strict=True):
             rows, own = stage.packed(draws)
             fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
@@ -73,19 +74,14 @@ class Program:
             if stage.steps[0].op.random:
                 # A float holds integers of 24 bits, so the seed consists of two of them.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
-            values = ROUTINES[name](stage, fed, size)
-            made.append((name, rows, values))
-        counts = [sum(value.shape[1] for value in values) for _, _, values in made]
-        programs = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32)
-        at = 0
-        for (name, rows, values), count in zip(made, counts, strict=True):
-            programs[rows, at], programs[:, at + 1] = CODES[name], count
-            at += 2
-            for value in values:
-                end = at + value.shape[1]
-                programs[rows, at:end] = value
-                at = end
-        return programs
+            values = np.hstack([np.empty((len(rows), 0), np.float32), *ROUTINES[name](stage, fed, size)])
+            count = values.shape[1]
+            program = np.zeros((samples, 2 + count), np.float32)
+            program[rows, 0] = CODES[name]
+            program[:, 1] = count
+            program[rows, 2:] = values
+            programs.append(program)
+        return np.hstack(programs)
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
         """Apply the stages to (N, height, width, 3) uint8 and normalize to float. A raw form stays uint8.
@@ -94,8 +90,8 @@ class Program:
         """
         from augment.pipeline.kernels.stages import launch
 
-        kind = torch.uint8 if form.raw else torch.float16 if form.half else torch.float32
-        out = torch.empty(images.shape, dtype=kind, device=images.device)
+        floats = torch.float16 if form.half else torch.float32
+        out = torch.empty(images.shape, dtype=torch.uint8 if form.raw else floats, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
         options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
@@ -149,7 +145,9 @@ class ProgramFeed(Feed):
 def _name(stage: Stage) -> str:
     if stage.kind == "local":
         return stage.steps[0].op.name
-    return "chain" if stage.chained else "color of mean" if stage.uses_mean else stage.kind
+    if stage.chained:
+        return "chain"
+    return "color of mean" if stage.uses_mean else stage.kind
 
 
 @cache

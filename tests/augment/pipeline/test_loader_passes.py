@@ -68,7 +68,7 @@ def test_a_pass_cannot_go_on_after_another_has_begun(split: SplitName, grays: Sp
     take(older, 2)
     newer = iter(loader)
     begun = take(newer, 1)
-    with pytest.raises(UserError, match=r"^loader: this pass is over because another one has begun"):
+    with pytest.raises(UserError, match=r"^loader: this pass ended when another one began"):
         next(older)
     assert sorted(indices([*begun, *take(newer)])) == list(range(9))
 
