@@ -217,7 +217,7 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     (found,) = json.loads(as_json(predict_images(trained, [lists / "5.png"])))
     assert list(found["numbers"]) == ["red", "green"]
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0
-    with pytest.raises(UserError, match="^--threshold: .* predicts numbers"):
+    with pytest.raises(UserError, match=r"^--threshold: .* predicts numbers"):
         predict_images(trained, [lists / "5.png"], threshold=0.5)
-    with pytest.raises(UserError, match="^--top: .* predicts numbers"):
+    with pytest.raises(UserError, match=r"^--top: .* predicts numbers"):
         predict_images(trained, [lists / "5.png"], top=1)
