@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from augment.data.images import name_of, open_image, reader_source, to_rgb
 from augment.pipeline.serving.torch_crops import Crop
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
-from augment.support.errors import UserError, first_line, missing_package
+from augment.support.errors import UserError, first_line, import_extra
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount, list_some, plural
 from augment.support.untrusted_files import own_folder
@@ -41,7 +40,7 @@ from trainer.tasks.meter import Meter
 from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
 
-INPUT = "images"
+INPUT, _FILE = "images", "model.onnx"  # names of the model's input and of its file
 _EXAMPLE = 2, 40, 56  # images, height and width to trace with; a 1 or equal numbers would become constants
 _CPU = torch.device("cpu")
 _PIXELS = 0.01  # share of a mask's pixels that may have another top class
@@ -175,9 +174,6 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-_FILE = "model.onnx"
-
-
 def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
     """Write a model as ONNX into a folder, and return a function that runs it.
 
@@ -188,10 +184,7 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan)
     for package in ("onnx", "onnxruntime", "onnxscript"):
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise missing_package("export", package, "export") from error
+        import_extra("export", package, "export")
     served = Served(trained, plan if inside else None)
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
     model = onnx_bytes(served.export(), served, metadata)
