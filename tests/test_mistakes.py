@@ -253,7 +253,7 @@ CALLS: list[tuple[Callable[[], object], str, str]] = [
         "optimizer: SGD(...)",
         "lambda model: SGD",
     ),
-    (lambda: learner(1).fit(), "shape (4, 1), the data have 2 classes", "nn.Linear(..., 2)"),
+    (lambda: learner(1).fit(), "shape (4, 1), but the data have 2 classes", "nn.Linear(..., 2)"),
     (lambda: learner(2, callbacks=[trainer.Recorder]), "Recorder is a class", "Recorder()"),
 ]
 

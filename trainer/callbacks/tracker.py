@@ -280,7 +280,7 @@ class Tracker(Callback):
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.progress.batches_done
         rows = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
-        scores = {}
+        scores: dict[str, float] = {}
         for when, row in rows.items():
             scores |= {f"{when}/{key}": value for key, value in row.items() if key.startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
