@@ -222,7 +222,7 @@ class Runner:
         return [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
-        # A training step fills only the gradients of its own optimizer.
+        # A training step computes gradients only for its optimizer.
         own = None if self._step is None else [p for p in self.parameters.values() if p.requires_grad]
         loss.backward(inputs=own)  # type: ignore[no-untyped-call]
 
@@ -235,8 +235,8 @@ def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> Non
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
         raise UserError(
-            f"model: its outputs have shape {tuple(outputs.shape)}, but the data have {classes} classes. Give it an "
-            f"output for each class, such as nn.Linear(..., {classes})."
+            f"model: its outputs have shape {tuple(outputs.shape)}, but the data have {classes} classes. Add an output "
+            f"for each class, such as nn.Linear(..., {classes})."
         )
 
 
@@ -311,7 +311,7 @@ def complete_momentum(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]
         new = [p for p in trained if optimizer.state[p].get("momentum_buffer") is None]
-        # The first gradients are not dampened if there are no buffers.
+        # PyTorch does not dampen the first gradients of parameters without buffers.
         if group["fused"] and group["momentum"] and not (group["dampening"] and len(new) == len(trained)):
             for p in new:
                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)

@@ -254,7 +254,7 @@ class Learner:
         """Return the first callback of a class.
 
         Raises:
-            LookupError: there is none.
+            LookupError: the learner has no such callback.
         """
         for callback in self.callbacks:
             if isinstance(callback, kind):

@@ -29,7 +29,7 @@ class FitProgress:
     Attributes:
         position: advances with each training batch, and at the end of an epoch to the next one.
         epoch: the current epoch, from 0. It stays the same until the next epoch starts.
-        steps: length of the fit in optimizer steps; None: `LoopSettings.epochs` sets the length.
+        steps: length of the fit in optimizer steps. None: `LoopSettings.epochs` sets the length.
     """
 
     def __init__(self, settings: LoopSettings, train_loader: Any) -> None:
@@ -39,7 +39,7 @@ class FitProgress:
         self.steps = settings.steps
 
     def start(self, position: Position, steps: int | None = None) -> None:
-        """Move to the position where a fit starts, and set its length in steps; None: as in the settings."""
+        """Move to the position where a fit starts, and set its length in steps. None: as in the settings."""
         self.steps = self._settings.steps if steps is None else steps
         self.end_epoch(position)
 

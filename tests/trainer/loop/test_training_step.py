@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from augment.support.errors import UserError
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
 from trainer.callbacks.recorder import Recorder
+from trainer.loop import iterable
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.learner import Learner
 from trainer.loop.objective import Objective
@@ -203,6 +205,12 @@ def test_a_list_of_batches_resumes_between_steps_or_with_equal_batches(at: int, 
     batches = list(zip(images.split(sizes), targets.split(sizes), strict=True))
     expected = weights_after([batches[n] for n in (*range(at), *range(7 - at))], 3, epochs=1)
     assert_same(weights_after(lambda: batches, 3, epochs=1, at=at), expected)
+
+
+def test_iterables_of_all_ranks_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterable, "current", lambda: SimpleNamespace(size=4))
+    (batch,) = iterable.IterableLoader([(torch.zeros(2, 3, 8, 8), torch.zeros(2))], torch.device("cpu"))
+    assert batch.share == 0.25
 
 
 @pytest.mark.parametrize("given", [[torch.zeros(2, 3, 8, 8)], [{"images": 1}], [(1, 2)], (batch for batch in ())])
