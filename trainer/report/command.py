@@ -8,6 +8,7 @@ from jinja2 import TemplateError
 from augment.cli.parser import Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.files import require_in
+from augment.support.formatting import printable
 from trainer.report.page import write_record
 from trainer.report.run_content import REPORT_FILE, read_record
 from trainer.run.config.schema import CONFIG_FILE
@@ -31,5 +32,5 @@ def main(arguments: Sequence[str]) -> int:
                     file = write_record(read_record(folder))
                 except (AttributeError, LookupError, RuntimeError, TypeError, ValueError, TemplateError) as error:
                     raise UserError(f"{folder}: its files do not fit together ({describe_error(error)}).") from error
-                sys.stdout.write(f"{file}\n")
+                sys.stdout.write(printable(f"{file}\n"))
     return 0

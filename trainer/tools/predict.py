@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
             _print(predictions, table_console())
         elif STDOUT not in (options.csv, options.json):
             files = ", ".join(filter(None, (options.csv, options.json)))
-            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {files}\n")
+            sys.stdout.write(printable(f"{amount(len(predictions) - len(bad), 'image')}; {files}\n"))
         written = {
             "masks and overlays" if options.overlay else "masks": masks,
             "explanations": options.explain,

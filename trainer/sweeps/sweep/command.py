@@ -18,7 +18,7 @@ from augment.cli.trust import ALLOWED, Start, UntrustedError
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
-from augment.support.formatting import amount
+from augment.support.formatting import amount, printable
 from augment.support.nested import leaves, merged
 from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str]) -> int:
                 job.retry()
             return run(folder, jobs, launcher, worker)
         except KeyboardInterrupt as error:
-            sys.stdout.write(f"{error}\n")
+            sys.stdout.write(printable(f"{error}\n"))
             return INTERRUPTED
 
 
@@ -300,7 +300,7 @@ def _work_for_parent(folder: Path, signals: StopSignals) -> int:
         with continued(folder):
             work_as_told(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
     except KeyboardInterrupt as error:
-        sys.stdout.write(f"{error}\n")
+        sys.stdout.write(printable(f"{error}\n"))
         return INTERRUPTED
     return 0
 
