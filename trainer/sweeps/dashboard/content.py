@@ -177,7 +177,7 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
 
 def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
     """Return the position of a curve's epochs, which count from 1, and its values, of which the last one is kept."""
-    rows = [row for row in found if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
+    rows = [row for row in found if math.isfinite(row.get(key, math.nan)) and math.isfinite(row.get("epoch", math.nan))]
     if not rows:
         return None
     kept = np.linspace(0, len(rows) - 1, min(points, len(rows))).round().astype(int)
