@@ -70,6 +70,8 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
     text = first_line(said)
     if override := re.match(r"Error merging override \+*([^=\s]+)=(.*)", text):
         key, value = override.groups()
+        if value.startswith("["):
+            return f"{key}: {value} cannot replace a mapping. Use a mapping, such as {{p: 0.5}}."
         return f"{key}: {value} cannot be merged with the value there. To clear that value, put {key}=null first."
     if missing := re.match(r"(?:In '(.*?)': )?Could not (?:find|load) '(.*?)'", text):
         return _explain_missing(missing[1] or "", missing[2])

@@ -18,7 +18,7 @@ from augment.data.images import TURNED, has_range, is_turned, orientation_of, to
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.combined import Several
-from augment.data.targets.keypoints import Keypoints
+from augment.data.targets.keypoints import FlipPairs, Keypoints
 from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS
 from augment.data.targets.multilabel import LABELS
@@ -127,14 +127,14 @@ def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, c
     return tensor.float() if floats else tensor.long()
 
 
-def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKind | None:
+def kind_of(targets: Any, flip_pairs: FlipPairs) -> SpatialKind | None:
     """Return the kind of targets in the image, by their form. Return None for targets of whole images."""
     if isinstance(targets, Mapping):
         return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
     listed = isinstance(targets, Sequence) and len(targets) > 0
     one = targets[0] if listed else targets
     if isinstance(one, Mapping):
-        return Boxes(flip_pairs=flip_pairs)
+        return Boxes(flip_pairs=flip_pairs if any("keypoints" in boxes for boxes in targets) else ())
     try:
         shape, dtype = np.shape(one), getattr(one, "dtype", None) or np.asarray(one).dtype
     except ValueError:  # rows have different lengths
@@ -143,7 +143,7 @@ def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKin
         return None
     # Plain lists of integers are also keypoints, because no mask is two or three pixels wide.
     points = "float" in str(dtype) or (isinstance(one, Sequence) and shape[-1] in (2, 3))
-    return Keypoints(flip_pairs) if points else MASKS
+    return Keypoints(flip_pairs if shape[-2] > 1 else ()) if points else MASKS
 
 
 def plain_kind(targets: Any) -> Kind:

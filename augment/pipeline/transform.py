@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
+from augment.data.targets.keypoints import FlipPairs
 from augment.data.targets.kind import Kind
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
@@ -67,7 +68,8 @@ class Transform:
         half: return float16 instead of float32.
         threads: CPU threads. Default: one per core, at most 16.
         frames: return frames with batches that have targets, see `Batch`. Targets in the image always add them.
-        flip_pairs: pairs of left and right keypoints, which change places in a mirrored image.
+        flip_pairs: pairs of left and right keypoints, which change places in a mirrored image, or [] without such
+            pairs. Keypoints need it if the recipe mirrors images.
 
     Attributes:
         position: number of the next call. Set it to repeat a call or to resume.
@@ -89,7 +91,7 @@ class Transform:
         half: bool = False,
         threads: int | None = None,
         frames: bool = False,
-        flip_pairs: Sequence[tuple[int, int]] = (),
+        flip_pairs: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         check_arguments(recipe, classes=classes, half=half, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
@@ -98,7 +100,9 @@ class Transform:
         self._seed = recipe.seed if seed is None else seed
         self._rank = rank
         self._classes = classes
-        self._flip_pairs = tuple((int(left), int(right)) for left, right in flip_pairs)
+        self._flip_pairs: FlipPairs = None
+        if flip_pairs is not None:
+            self._flip_pairs = tuple((int(left), int(right)) for left, right in flip_pairs)
         self._form = Form(half, frames=frames)
         self._placement = Placement().on(self._device, threads or min(16, cores()))
         self._graphs: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
 from augment.data.conversion import FORMATS, convert, settings_of
 from augment.support.errors import UserError
-from augment.support.formatting import amount
+from augment.support.formatting import amount, printable
 
 _EXAMPLES = """\
   python -m augment convert data=folder data.root=DIR --to webdataset --out OUT
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, split in (("train", dataset.train), ("val", dataset.val)):
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
         usage = typed(settings_of(dataset, options.to, options.out))
-        sys.stdout.write(f"Verified by reading everything back. To use the data: {usage}\n")
+        sys.stdout.write(printable(f"Verified by reading everything back. To use the data: {usage}\n"))
     return 0
 
 

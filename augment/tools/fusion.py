@@ -27,7 +27,7 @@ from augment.recipe.stage import Stage
 from augment.recipe.step import parse_steps
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
-from augment.support.formatting import amount
+from augment.support.formatting import amount, printable
 from augment.tools._photos import find_photos
 
 Images = NDArray[np.uint8]
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
                 rows.append(SheetRow(tuple(map(Tile, images, captions)), name))
         with writing(f"--out {flags.out}"):
             save_figure(draw(lay_out(title, "", [SheetBlock("", "", tuple(rows))])), flags.out, DPI)
-        sys.stdout.write(f"{flags.out}\n")
+        sys.stdout.write(printable(f"{flags.out}\n"))
     return 0
 
 

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             return _main(list(arguments), signals)
         except KeyboardInterrupt as error:
             # After the start of a run, the exception states how to resume.
-            sys.stdout.write(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n")
+            sys.stdout.write(printable(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n"))
             raise
         except Exception as error:
             if (printed := ranks.once(error)) is not error:
@@ -106,7 +106,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return ranks.follow()
     if options.cfg:
         ranks.share(None)
-        sys.stdout.write(start.text(tokens))
+        sys.stdout.write(printable(start.text(tokens)))
         return 0
     _check_hydra(tokens, sweeps=options.multirun)
     if not options.multirun:

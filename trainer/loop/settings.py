@@ -122,6 +122,16 @@ class LoopSettings:
         return "bf16" if has_bf16(self.torch_device()) else "fp32"
 
     @property
+    def slow_precision(self) -> str:
+        """A sentence if the precision was chosen for speed but makes this machine slower; else empty."""
+        if self.precision != "bf16" or has_bf16(self.torch_device()):
+            return ""
+        return (
+            "fit.precision=bf16: this device does not compute in bf16 natively, so it may be several times slower "
+            "than with fp32; fit.precision=auto uses bf16 only where it is native"
+        )
+
+    @property
     def half(self) -> bool:
         """Whether the forward pass runs in autocast, with 16-bit numbers."""
         return self.used_precision in ("bf16", "fp16")

@@ -8,6 +8,7 @@ from jinja2 import TemplateError
 from augment.cli.parser import Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.files import require_in
+from augment.support.formatting import printable
 from trainer.report.page import write_record
 from trainer.report.run_content import REPORT_FILE, read_record
 from trainer.run.config.schema import CONFIG_FILE
@@ -33,5 +34,5 @@ def main(arguments: Sequence[str]) -> int:
                     raise UserError(
                         f"{folder}: its files do not match each other ({describe_error(error)}). Restore them."
                     ) from error
-                sys.stdout.write(f"{file}\n")
+                sys.stdout.write(printable(f"{file}\n"))
     return 0

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from augment.cli.overrides import normalize
+from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.trust import Saved
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
@@ -115,6 +115,9 @@ def load_trained(
             another model.
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
+    for key in (key_of(parse(token)) for token in given):
+        if key.startswith("hydra") or key == "fit.limit_batches":
+            raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
     # The best model needs no initial weights and no resumed run, and callbacks may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume")):

@@ -275,6 +275,7 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     stages = "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in config.fit.full_stages(config.aug.size))
     notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)
+    notes += filter(None, [config.fit.slow_precision])
     for note in notes:
         log.warning("%s", note)
     if balance := describe_balance(dataset, config.data.balance):

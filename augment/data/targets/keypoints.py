@@ -158,9 +158,11 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
 def missing_pairs(names: Sequence[str], where: str) -> UserError:
     """Return the error for mirrored images with unknown left and right points. `where` names the setting."""
     points = f"Their names ({list_some(names)}) do" if names else "The data does"
+    arrays = "" if names else " For augment.Transform, pass flip_pairs=[(0, 1)], or flip_pairs=[]."
     return UserError(
         f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must change places. "
         f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] without such pairs."
+        f"{arrays}"
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.data.dataset import Split
+from augment.data.targets.combined import Several
 from augment.data.targets.keypoints import missing_pairs
 from augment.data.targets.kind import Kind
 from augment.data.targets.spatial import Rules, SpatialKind
@@ -49,7 +50,8 @@ class BatchMaker:
         if frames or self._follow is not None:
             units = self._follow.units if self._follow is not None else ""
             self._motions = Motions(plan, seed, rank, targets=units, ahead=ahead)
-            if getattr(kind, "flip_pairs", ()) is None and self._motions.mirrors:
+            kinds = kind.kinds.values() if isinstance(kind, Several) else [kind]
+            if self._motions.mirrors and any(getattr(of, "flip_pairs", ()) is None for of in kinds):
                 raise missing_pairs(getattr(kind, "point_names", names), plan.path)
 
     def make(

@@ -56,6 +56,7 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
         ("~aug=[1]", "Config group override deletion value must be a string"),
         ("x" * 300 + "=1", "[Errno 36] File name too long"),
         ("hydra.searchpath=3", "hydra.searchpath must be a list of strings. Got: 3"),
+        ("aug.train.rotate=[-10,10]", "aug.train.rotate: [-10,10] cannot replace a mapping. Use a mapping, such as"),
         ("aug.train.rotate=null", "aug.train.rotate: null is not allowed. Set parameters, such as {p: 0}, or"),
     ],
 )

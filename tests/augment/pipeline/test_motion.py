@@ -131,7 +131,7 @@ def test_targets_follow_random_recipes(number: int, device: torch.device) -> Non
     points = rng.uniform(0, 30, (COUNT, 4, 2))
     boxes = [np.sort(rng.uniform(0, 30, (5, 2, 2)), axis=1).reshape(5, 4) for _ in pictures]
     given = [{"boxes": b, "labels": np.arange(1, 6)} for b in boxes]
-    transform = Transform(load_recipe(recipe), device=device, seed=SEED)
+    transform = Transform(load_recipe(recipe), device=device, seed=SEED, flip_pairs=[])
     batch = transform(pictures, masks)
     assert batch.targets.device.type == device.type
     wrong = 0
@@ -232,7 +232,7 @@ def test_a_mask_of_another_size_is_named() -> None:
 @pytest.mark.parametrize("size", [(150, 200), (35, 250), (25, 250), (17, 250), (12, 250), (250, 17)])
 def test_a_mask_is_reflected_as_its_letterboxed_image_is(size: tuple[int, int], device: torch.device) -> None:
     recipe = {"size": 64, "train": {"letterbox": {"border": "reflect_101"}}, "mean": [0.0] * 3, "std": [1.0] * 3}
-    transform = Transform(load_recipe(recipe), device=device, seed=SEED)
+    transform = Transform(load_recipe(recipe), device=device, seed=SEED, flip_pairs=[])
     thin = int(np.argmin(size))
     rows = np.moveaxis(
         np.broadcast_to(np.arange(size[thin], dtype=np.uint8), size[::-1] if thin == 0 else size), -1, thin

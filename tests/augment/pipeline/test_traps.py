@@ -130,6 +130,19 @@ def test_targets_follow_images_that_exif_turns(orientation: int) -> None:
     assert sorted(y for _, y in corners) == [top, bottom - 1]
 
 
+def test_points_of_a_recipe_that_mirrors_need_pairs() -> None:
+    picture, recipe = np.repeat(COLUMNS[..., None], 3, axis=2), load_recipe({"size": SIZE, "train": FLIP})
+    transform = Transform(recipe, device="cpu")
+    boxes = {"boxes": [[0, 0, 20, 20]], "labels": [1]}
+    points = {"keypoints": [[[3, 5, 2], [9, 6, 1]]]}
+    for targets in ([[[3, 5], [9, 6]]], [boxes | points], {"points": [[[3, 5], [9, 6]]]}):
+        with pytest.raises(UserError, match=r"pass flip_pairs="):
+            transform([picture], targets)
+    transform([picture], [boxes])
+    transform([picture], [[[3, 5]]])
+    Transform(recipe, device="cpu", flip_pairs=[])([picture], [[[3, 5], [9, 6]]])
+
+
 def test_left_and_right_eyes_change_places() -> None:
     """Supervision 2519."""
     transform = Transform(load_recipe({"size": SIZE, "train": FLIP}), device="cpu", flip_pairs=[(0, 1)])

@@ -114,6 +114,14 @@ def test_a_damaged_line_before_others_is_named(line: str, tmp_path: Path) -> Non
     assert "metrics.jsonl: line 2 is not a row of metrics (" in run.notes["metrics.jsonl"]
 
 
+@pytest.mark.parametrize(("text", "note"), [("[" * 10**6, "line 1 is not a row"), ('{"a":1}\n' * 2_100_000, "values")])
+def test_rows_that_no_run_writes_are_noted(text: str, note: str, tmp_path: Path) -> None:
+    (tmp_path / METRICS_FILE).write_text(text + '\n{"epoch": 0}\n')
+    run = RunFolder(tmp_path)
+    assert run.rows == []
+    assert note in run.notes[METRICS_FILE]
+
+
 @pytest.mark.parametrize(
     ("interval", "training", "step", "epoch", "rows"),
     [(0.0, True, 4, 2, 1), (math.inf, True, 2, 1, 0), (0.0, False, 4, 2, 1)],

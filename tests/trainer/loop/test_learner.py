@@ -132,6 +132,17 @@ def test_auto_is_bf16_only_where_the_device_computes_in_it(native: bool, monkeyp
     assert settings.autocast(torch.device("cpu"))._enabled is native
 
 
+@pytest.mark.parametrize(
+    ("precision", "native", "noted"), [("bf16", False, True), ("bf16", True, False), ("fp32", False, False)]
+)
+def test_bf16_that_is_slower_has_a_note(
+    precision: str, native: bool, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.loop.settings.has_bf16", lambda _: native)
+    note = LoopSettings(precision=precision, device="cpu").slow_precision
+    assert ("fit.precision=auto" in note) == noted
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
 def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch.dtype) -> None:
     seen: list[tuple[torch.dtype, torch.dtype]] = []

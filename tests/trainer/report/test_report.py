@@ -248,6 +248,12 @@ def test_blocks_of_a_stranger_are_an_error_of_one_line(
     assert error.count("\n") == 1
 
 
+def test_the_name_of_a_folder_controls_no_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = run.rename(run.with_name("\033]0;a"))
+    assert main([str(named)]) == 0
+    assert "?]0;a" in capsys.readouterr().out
+
+
 def test_formats_of_a_stranger_make_no_long_numbers(run: Path) -> None:
     facts, display = json.loads((run / FACTS_FILE).read_text()), task_named("classify").display(NAMES)
     columns = [column._replace(line="{:99}", page="") for column in display.columns]

@@ -133,3 +133,12 @@ def test_another_source_has_settings_of_its_own(finished_run):
     config = load_trained(finished_run, ["data=sample", "data.dir=elsewhere"]).config
     assert config.data == parse_data({"source": "sample", "dir": "elsewhere"})
     assert config.aug.size == (16, 20)
+
+
+@pytest.mark.parametrize("override", ["hydra.x=1", "hydra/launcher=ray", "fit.limit_batches=1"])
+def test_overrides_without_an_effect_are_rejected(override, finished_run, images_by_class, capsys):
+    for tool, images in ((main, images_by_class), (predict_main, images_by_class)):
+        with pytest.raises(SystemExit) as ended:
+            tool([str(finished_run), str(images), override])
+        assert ended.value.code == 2
+        assert f"{override.partition('=')[0]}: has no effect here. Remove it." in capsys.readouterr().err

@@ -6,6 +6,7 @@ and never follows links.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -22,7 +23,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import installed_version, near_file
 from augment.support.nested import leaves, section_of
 from augment.support.secrets import as_written
-from augment.support.untrusted_files import contents, parse_json, read_as, read_bytes, read_object, regular
+from augment.support.untrusted_files import MAX_VALUES, contents, read_as, read_bytes, read_object, regular
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.models.registry import count_parameters
@@ -319,15 +320,18 @@ def _read_rows(file: Path) -> list[MetricsRow]:
         OSError: the file is missing.
     """
     rows = []
-    lines = read_bytes(file).split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
+    content = read_bytes(file)
+    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES:  # a number and its name have two of these
+        raise UserError(f"{file}: the file is too large. The limit is {MAX_VALUES:,} values.")
+    lines = content.split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
-                row = {key: math.nan if value is None else value for key, value in dict(parse_json(line)).items()}
+                row = {key: math.nan if value is None else value for key, value in dict(json.loads(line)).items()}
                 # Drop integers that a float cannot hold.
                 numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
                 rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
     return rows

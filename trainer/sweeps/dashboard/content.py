@@ -216,7 +216,7 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
     Returns:
         The position of the curve's epochs, and its values. None without values.
     """
-    rows = [row for row in found if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
+    rows = [row for row in found if math.isfinite(row.get(key, math.nan)) and math.isfinite(row.get("epoch", math.nan))]
     if not rows:
         return None
     kept = np.linspace(0, len(rows) - 1, min(points, len(rows))).round().astype(int)

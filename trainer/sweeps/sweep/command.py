@@ -21,7 +21,7 @@ from augment.cli.trust import ALLOWED, Start, UntrustedError
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
-from augment.support.formatting import amount
+from augment.support.formatting import amount, printable
 from augment.support.nested import leaves, merged
 from augment.support.process import end_with_parent
 from augment.support.signals import StopSignals
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str]) -> int:
             return _continue(action, folder, overrides, options, signals)
         except KeyboardInterrupt as error:
             if text := str(error):
-                sys.stdout.write(f"{text}\n")
+                sys.stdout.write(printable(f"{text}\n"))
             return INTERRUPTED
 
 
@@ -280,8 +280,12 @@ def _work_for_parent(folder: Path, signals: StopSignals) -> int:
     """Work on the jobs that the parent process has checked and names. Return the exit code."""
     end_with_parent()
     signals.hold()
-    with continued(folder):
-        work_from_lines(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
+    try:
+        with continued(folder):
+            work_from_lines(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
+    except KeyboardInterrupt as error:
+        sys.stdout.write(printable(f"{error}\n"))
+        return INTERRUPTED
     return 0
 
 

@@ -28,7 +28,7 @@ from augment.pipeline.serving.transform_source import python_source, require_fix
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, first_line, import_extra
 from augment.support.files import write_atomically, write_json
-from augment.support.formatting import amount, list_some, plural
+from augment.support.formatting import amount, list_some, plural, printable
 from augment.support.untrusted_files import own_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.batch_runner import average
@@ -257,4 +257,4 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     runner = export(trained, folder, inside=inside)
     if split is not None:
         _report(compare(trained, split, runner), trained, folder)
-    sys.stdout.write(f"{folder}\n")
+    sys.stdout.write(printable(f"{folder}\n"))
