@@ -103,8 +103,8 @@ def main(arguments: Sequence[str]) -> int:
         if not files:
             _print(predictions, table_console())
         elif STDOUT not in files:
-            text = f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"
-            sys.stdout.write(printable(text))
+            done = f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"
+            sys.stdout.write(printable(done))
         # A program may read CSV or JSON from standard output, so everything else goes to standard error then.
         stream = sys.stderr if STDOUT in files else sys.stdout
         for what, folder in (

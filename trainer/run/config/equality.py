@@ -14,7 +14,14 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
     "data": {"group": None, "cache_gb": None, "window": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False},
-    "fit": {"loss": None, "loss_options": None, "step_share": 0.3, "drop_factor": 0.1, "plateau_patience": 5, "steps": None},
+    "fit": {
+        "loss": None,
+        "loss_options": None,
+        "step_share": 0.3,
+        "drop_factor": 0.1,
+        "plateau_patience": 5,
+        "steps": None,
+    },
 }
 
 # Removed settings with their defaults, which are part of the ids of jobs.
