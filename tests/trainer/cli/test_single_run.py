@@ -94,7 +94,7 @@ def test_data_that_have_changed_are_loaded_again(tmp_path: Path, monkeypatch: py
     load_dataset(parse_data({"source": "numpy", **given}))
     np.save("x.npy", np.zeros((4, 8, 8), np.uint8))
     overrides = [f"data.{name}={file}" for name, file in given.items()]
-    with pytest.raises(UserError, match=r"^data\.train=x\.npy: is \(4, 8, 8\) uint8\."):
+    with pytest.raises(UserError, match=r"^data\.train=x\.npy is \(4, 8, 8\) uint8\."):
         train("data.source=numpy", "fit.device=cpu", "fit.epochs=1", *overrides)
 
 

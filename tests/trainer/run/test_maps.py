@@ -87,4 +87,4 @@ def test_the_report_shows_it_beside_the_mistakes(run: Path) -> None:
         assert shown.size == (64, 64)
     page = (run / REPORT_FILE).read_text()
     assert mistake["map"] in page
-    assert "where the model finds what it predicts" in page
+    assert "a Grad-CAM map of the predicted class" in page

@@ -48,7 +48,7 @@ def check_config(config: Config) -> None:
     _check_kind_of_model(config, task)
     check_views(fit.tta, task)
     if fit.compile and task.own_loss:
-        raise UserError(f"fit.compile=true does not work with models that predict {task.units}. Set it to false.")
+        raise UserError(f"fit.compile=true does not work with models that predict {task.kind.units}. Set it to false.")
     classes = config.dataset.classes
     mixing = next((f"aug.train.{step.key}" for step in config.aug.train if step.mixes), "")
     check_loss(task, fit, len(classes), mixing=mixing, weighted=bool(config.dataset.train.weights))
