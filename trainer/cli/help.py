@@ -18,7 +18,7 @@ from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
 from augment.support.errors import UserError, nearest
 from trainer.loop.callback import known_callbacks
-from trainer.loop.resize_schedule import StageSettings
+from trainer.loop.resize_stages import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.config.fit import Fit

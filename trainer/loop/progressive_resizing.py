@@ -13,7 +13,7 @@ from augment.pipeline.graph.decoding import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError
-from trainer.loop.resize_schedule import FitStage
+from trainer.loop.resize_stages import FitStage
 
 
 class StagedLoader:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from augment.params import READS, Count, Flag, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
-from trainer.loop.resize_schedule import FitStage, StageSettings, complete_stages, parse_stages
+from trainer.loop.resize_stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
 from trainer.tasks.loss import LossSettings

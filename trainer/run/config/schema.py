@@ -35,7 +35,7 @@ from augment.support.untrusted_files import contents, read_object
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
-from trainer.loop.resize_schedule import plain_stages
+from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.config.equality import REMOVED
 from trainer.run.config.fit import Fit, check_ranks, parse_fit
