@@ -176,6 +176,8 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
     def count(_: object, value: int) -> None:
         nonlocal came
         came = value
+        if came > shard.size:
+            raise UserError(f"{shard.what}: {shard.url} sends more than the {shard.size:,} bytes that it announced.")
         if show:
             show(value)
 

@@ -60,6 +60,7 @@ def test_faults_that_pass(faults: list[Any], url: str, server: Server) -> None:
     [
         ("cut", "ContentLengthError: 400, message."),
         ("short", "ValueError: 5,120 of 10,240 bytes came."),
+        ("endless", "sends more than the 10,240 bytes that it announced."),
         (500, "ClientResponseError: 500, "),
         (404, "there is no such object."),
         (403, "access is forbidden. Allowed: credentials that may read it."),
