@@ -103,7 +103,9 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
 
 
 def _file_of(url: str, folder: Path) -> Path:
-    return folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
+    name = url.partition("?")[0].rpartition("/")[2]
+    fits = name.strip(".") and name.isprintable() and len(name.encode()) < 200  # a server may list any names
+    return folder / digest(url) / (name if fits else "shard")
 
 
 def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:

@@ -76,6 +76,13 @@ def test_faults_that_last(fault: Any, reason: str, url: str, server: Server) -> 
     assert set(left("remote")) <= {"train-0.tar"}
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a\0b", "\033]0;a", "x" * 300, ""])
+def test_names_that_a_server_lists_stay_in_the_folder(name: str, tmp_path: Path) -> None:
+    shard = remote._shard(None, "", f"s3://bucket/{name}", {"type": "file", "size": 3}, tmp_path)
+    assert shard.file.parent.parent == tmp_path
+    assert shard.file.name == "shard"
+
+
 FETCH = """import pathlib, sys; from augment.data.sources.remote import fetch_shards
 fetch_shards({"data.train": sys.argv[1]}, pathlib.Path("outputs/data/remote"), None)"""
 
