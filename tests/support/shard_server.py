@@ -53,7 +53,7 @@ def served(folder: Path) -> Iterator[Server]:
             file = state.folder / name
             body = file.read_bytes() if file.exists() else b""
             self.send_response(fault if isinstance(fault, int) else 200 if body else 404)
-            if not get or fault != "short":
+            if not get or fault not in ("short", "endless"):
                 self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", f'"{state.tags[name]}"')
             self.end_headers()
@@ -62,6 +62,8 @@ def served(folder: Path) -> Iterator[Server]:
             if get:
                 try:
                     self.wfile.write(body[: len(body) // 2] if fault in ("cut", "drip", "short") else body)
+                    while fault == "endless":
+                        self.wfile.write(bytes(2**16))
                     while fault == "drip":
                         self.wfile.write(b"x")
                         time.sleep(0.1)

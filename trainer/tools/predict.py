@@ -14,7 +14,7 @@ from augment.cli.parser import Parser, one_of, positive_number, readable_errors,
 from augment.data.formats.coco import read_coco
 from augment.support.files import write_atomically
 from augment.support.formatting import amount, printable
-from augment.support.untrusted_files import read_object
+from augment.support.untrusted_files import own_folder, read_object
 from trainer.loop.settings import TTA
 from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.predict import Prediction, predict
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
         replaced = [token.lstrip("+") for token in overrides]
         trained = load_trained(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
         ids = known_ids(trained, options.annotations)
-        masks = options.out or (trained.run / "masks" if isinstance(trained.task, Segment) else None)
+        masks = options.out or (own_folder(trained.run / "masks") if isinstance(trained.task, Segment) else None)
         given = {name: getattr(options, name) for name in ("top", "threshold", "overlay", "explain")}
         predictions = predict(trained, paths[1:], out=masks, **given)
         for flag, file, text in (

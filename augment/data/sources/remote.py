@@ -104,6 +104,12 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     return {key: [shard.file for shard in some] for key, some in listed.items()}
 
 
+def _file_of(url: str, folder: Path) -> Path:
+    name = url.partition("?")[0].rpartition("/")[2]
+    fits = name.strip(".") and name.isprintable() and len(name.encode()) < 200  # a server may list any names
+    return folder / digest(url) / (name if fits else "shard")
+
+
 def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
     """Return the shards that a URL names. `what` is the setting and its value, for messages.
 
@@ -148,8 +154,7 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
     if info["type"] != "file" or info["size"] is None:
         raise UserError(f"{what}: {url} is a folder, or its size is unknown. Name objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
-    file = folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
-    return Shard(url, info["size"], version, file, what, store)
+    return Shard(url, info["size"], version, _file_of(url, folder), what, store)
 
 
 def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
@@ -179,6 +184,8 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
     def count(_: object, value: int) -> None:
         nonlocal came
         came = value
+        if came > shard.size:
+            raise UserError(f"{shard.what}: {shard.url} sends more than the {shard.size:,} bytes that it announced.")
         if show:
             show(value)
 

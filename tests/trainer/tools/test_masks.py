@@ -100,6 +100,16 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
         assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
 
 
+def test_a_link_in_place_of_the_folder_of_masks_is_not_followed(run: Path, tmp_path: Path) -> None:
+    linked, image = tmp_path / "run", str(next((run.parent / "val" / "images").iterdir()))
+    shutil.copytree(run, linked, ignore=shutil.ignore_patterns("masks"))
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (linked / "masks").symlink_to(elsewhere)
+    with pytest.raises(SystemExit, match="2"):
+        predict.main([str(linked), image])
+    assert not list(elsewhere.iterdir())
+
+
 @pytest.mark.parametrize("given", [[], ["--out", "mine", "--overlay"]])
 def test_the_folder_of_the_masks_is_printed(
     given: list[str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

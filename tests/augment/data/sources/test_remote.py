@@ -60,6 +60,7 @@ def test_faults_that_pass(faults: list[Any], url: str, server: Server) -> None:
     [
         ("cut", "ContentLengthError: 400, message."),
         ("short", "ValueError: 5,120 of 10,240 bytes arrived."),
+        ("endless", "sends more than the 10,240 bytes that it announced."),
         (500, "ClientResponseError: 500, "),
         (404, "there is no such object."),
         (403, "access is forbidden. Use credentials that may read it."),
@@ -73,6 +74,13 @@ def test_faults_that_last(fault: Any, reason: str, url: str, server: Server) -> 
     assert text.startswith(f"data.train={url}: {server.url('train-1.tar')}")
     assert reason in text.splitlines()[-1]
     assert set(left("remote")) <= {"train-0.tar"}
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a\0b", "\033]0;a", "x" * 300, ""])
+def test_names_that_a_server_lists_stay_in_the_folder(name: str, tmp_path: Path) -> None:
+    shard = remote._shard(None, "", f"s3://bucket/{name}", {"type": "file", "size": 3}, tmp_path)
+    assert shard.file.parent.parent == tmp_path
+    assert shard.file.name == "shard"
 
 
 FETCH = """import pathlib, sys; from augment.data.sources.remote import fetch_shards
