@@ -33,7 +33,7 @@ _ERRORS = (
     *(AssertionError, RecursionError),
 )
 
-# The end of the message about an unknown name of a group: other meanings that the name may have.
+# Hints about an unknown name in a group: the override that the user may have meant.
 _ELSEWHERE = {
     "model": " For a timm model: model=timm model.name={}.",
     "data": " For a folder of images: data=folder data.root={}.",
@@ -48,7 +48,7 @@ _INTERPOLATIONS = (
 
 @contextmanager
 def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf, which may resolve interpolations of `values`, into UserErrors."""
+    """Turn errors of Hydra and OmegaConf into UserErrors. Messages quote failed interpolations from `values`."""
     try:
         yield
     except UserError:
@@ -97,7 +97,7 @@ def _explain_missing(where: str, what: str) -> str:
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
     key, text = error.full_key or "an interpolation", first_line(error)
     kind, _, why = text.partition(" raised while resolving interpolation: ")
-    if kind == UserError.__name__:  # about a secret
+    if kind == UserError.__name__:  # our own error about a secret
         return why
     paths = dict(leaves(values))
     given = f"{paths[key]}: " if key in paths else ""
@@ -107,8 +107,8 @@ def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[
     return f"{key}: {given}{text}.{near} {_INTERPOLATIONS}"
 
 
-# A value that Hydra's grammar accepts only in quotes: a text with an umlaut or a similar sign, a range of files such as
-# train-{000..009}.tar, or a URL with a query.
+# A value that Hydra's grammar accepts only in quotes: text with non-ASCII or special characters, a range of files such
+# as train-{000..009}.tar, or a URL with a query.
 _TO_QUOTE = re.compile(
     r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+"""
     r"""|(?=.*\{\d+\.\.|\w+://.*=)(?:[^,()\[\]{}'"\\$]|\{\d+\.\.\d+\})+"""
@@ -126,7 +126,8 @@ def parse(token: str) -> Override:
     except HydraException as error:
         raise UserError(
             f"{masked(token)}: cannot be parsed{_reason(token, first_line(error))}. Write key=value. If the value "
-            "has any of = , : [ ] { } ( ), put it in double quotes, and all in single quotes: 'data.root=\"a, b\"'."
+            "has any of = , : [ ] { } ( ), put it in double quotes, and the whole override in single "
+            "quotes: 'data.root=\"a, b\"'."
         ) from error
 
 
@@ -161,8 +162,8 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
 
 
 def _readable(token: str) -> str:
-    """Return an override in Hydra's grammar: with quotes around umlauts and the like, and ~ expanded."""
-    # ~ is expanded at the start of a value, also of each value of a sweep.
+    """Add the quotes that Hydra's grammar needs, and expand ~."""
+    # A sweep has several values, and each may start with ~.
     key, equals, value = re.sub(r"(?<=[=,])~/", lambda _: f"{Path.home()}/", token).partition("=")
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
 
@@ -227,11 +228,11 @@ def refuse_words(tokens: Iterable[str]) -> None:
         if not isinstance(token, str):
             raise UserError(f'{token!r} is not an override. Use a string, such as "aug.size=160".')
         if not is_override(token):
-            raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
+            raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: aug=NAME, key=value, ~key.")
 
 
 def _meant(token: str) -> str:
-    """Return a hint at the override that a word may stand for, or an empty string."""
+    """Return a hint about the override that a word may stand for, or an empty string."""
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     name = token.removesuffix(".yaml")
     near = get_close_matches(name, files, n=1)
@@ -240,7 +241,7 @@ def _meant(token: str) -> str:
     elif Path(token).is_dir():
         meant = f"data=folder data.root={token}"
     elif near or name != token:
-        meant = f"+{files[near[0]]}={near[0]}" if near else f"+aug={name}"
+        meant = f"{files[near[0]]}={near[0]}" if near else f"aug={name}"
     elif pair := re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token):
         return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Put no spaces around =."
     else:
@@ -256,7 +257,7 @@ def refuse_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> Non
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:
-    """Reject overrides with several values, which make a sweep or are meant as a decimal number, as in p=0,5."""
+    """Reject overrides with several values. They make a sweep, or are a decimal number with a comma, such as p=0,5."""
     for token in tokens:
         if parse(token).is_sweep_override():
             shown = token.removeprefix("++")
