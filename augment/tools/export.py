@@ -39,7 +39,7 @@ from augment.support.yaml_files import read_yaml
 
 OUT = Path("outputs/export")
 _EXAMPLES = """\
-  python -m augment export +aug=imagenette                     a recipe
+  python -m augment export aug=imagenette                      a recipe
   python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
 """
 

@@ -14,8 +14,8 @@ from augment.support.console import text_console
 from augment.support.formatting import amount
 
 _EXAMPLES = """\
-  python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      one recipe
-  diff <(python -m augment plan +aug=imagenette) <(python -m augment plan +aug=strong)  the difference of two
+  python -m augment plan aug=imagenette aug.train.rotate.p=.2                         one recipe
+  diff <(python -m augment plan aug=imagenette) <(python -m augment plan aug=strong)  the difference of two
 
 Overrides work as in python -m trainer. The sections model, fit and callbacks have no effect.
 """

@@ -15,11 +15,11 @@ from augment.support.errors import UserError, suggest
 from augment.support.process import cores
 
 _EXAMPLES = """\
-  python -m augment bench +aug=imagenette                                 on the built-in sample
-  python -m augment bench +aug=imagenette data=folder data.root=DIR       on the train images of DIR
-  python -m augment bench +aug=imagenette aug.size=224 --photos DIR       on all images in DIR, at 224 px
-  python -m augment bench +aug=imagenette --rows decode,fused             only two rows
-  python -m augment bench +aug=imagenette --also rand_augment             also another recipe
+  python -m augment bench aug=imagenette                                 on the built-in sample
+  python -m augment bench aug=imagenette data=folder data.root=DIR       on the train images of DIR
+  python -m augment bench aug=imagenette aug.size=224 --photos DIR       on all images in DIR, at 224 px
+  python -m augment bench aug=imagenette --rows decode,fused             only two rows
+  python -m augment bench aug=imagenette --also rand_augment             also another recipe
 """
 
 

@@ -19,11 +19,11 @@ OUT = Path("outputs/preview.png")
 ALL = "all"
 
 _EXAMPLES = """\
-  python -m augment preview +aug=imagenette aug.train.rotate.p=.5                    a recipe
-  python -m augment preview +aug=imagenette --photos DIR --count 6 --out recipe.png  on your own images
-  python -m augment preview +aug=detect data=sample_boxes                            with boxes
-  python -m augment preview --op rotate --op erase                                   two ops
-  python -m augment preview --op all aug.plugins=[my_ops]                            all ops, including your own
+  python -m augment preview aug=imagenette aug.train.rotate.p=.5                    a recipe
+  python -m augment preview aug=imagenette --photos DIR --count 6 --out recipe.png  on your own images
+  python -m augment preview aug=detect data=sample_boxes                            with boxes
+  python -m augment preview --op rotate --op erase                                  two ops
+  python -m augment preview --op all aug.plugins=[my_ops]                           all ops, including your own
 
 Overrides work as in python -m trainer. The sections model, fit and callbacks have no effect.
 """
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         files_of_aug = [override.value() for override in map(parse, overrides) if key_of(override) == "aug"]
         recipe_name = next((name for name in files_of_aug if isinstance(name, str)), "")
         if not (names or recipe_name or aug.steps(split)):
-            raise UserError(f"aug.{split} has no steps. Add +aug=NAME for a recipe, or --op NAME for an op.")
+            raise UserError(f"aug.{split} has no steps. Add aug=NAME for a recipe, or --op NAME for an op.")
         # Slow imports, after the overrides have been validated.
         from augment.data.dataset import NO_VAL, Dataset
         from augment.data.sources import load_dataset
