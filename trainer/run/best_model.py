@@ -106,7 +106,7 @@ def load_trained(
     Args:
         run: folder of the run.
         overrides: `key=value` overrides of the run's configuration.
-        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`. Default: the run's own.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`. Default: the run's setting.
         trust: whether the folder may name code to import, see `augment.cli.trust`.
         data: whether the caller will load the run's images.
 
@@ -116,7 +116,7 @@ def load_trained(
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
     loaded = load_config(run)
-    # The best model needs no initial weights and no resumed run, and callbacks may come from a plugin.
+    # Loading needs no initial weights, no resumed run and no callbacks, which may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}
