@@ -36,8 +36,8 @@ class Row:
     name: str  # on the command line and in files
     title: str  # in tables and charts
     start: Callable[[], Run]  # prepares the row. This call and the returned function may raise `LeftOutError`
-    is_bound: bool = False  # whether the row does less work than others, and so is an upper bound
-    ours: bool = False  # whether the row is this project's own way
+    is_bound: bool = False  # whether the row does less work than others, which makes it an upper bound
+    ours: bool = False  # whether the row measures this project
     ahead: int = 5  # number of prefetched batches, which are not timed
     stride: int = 1  # batches that finish at the same time, because each worker process prepares one
 

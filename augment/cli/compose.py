@@ -170,7 +170,7 @@ def _check_choices(tokens: Sequence[str]) -> None:
             raise UserError(f"{key} is chosen twice: {chosen[key]} and {value}. Remove one of them.")
         if key in groups:
             chosen[key] = value
-        if value is None and re.fullmatch(r"aug\.(train|val)\.[^.]+", key):  # a bare step of a file applies always
+        if value is None and re.fullmatch(r"aug\.(train|val)\.[^.]+", key):  # files may have steps without parameters
             raise UserError(f"{key}: null is not allowed. Set parameters, such as {{p: 0}}, or remove it with ~{key}.")
 
 
@@ -220,7 +220,7 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
 def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxyType({})) -> None:
     """Check the top-level keys of the configuration. The error about an unknown key suggests a known one.
 
-    `inner` maps keys that users may write at the top by mistake to the key paths that they mean.
+    `inner` maps keys that users often write at the top level to the correct key paths.
     """
     known = {**TOP, **dict.fromkeys(("data", "model", "aug", "fit", "callbacks", "run"))}
     if known.keys() >= given.keys():
@@ -286,7 +286,10 @@ def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = Non
 
 
 def with_data(recipe: Recipe, name: str | None, settings: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with another source, or file of `conf/data`, and settings. Without a name, keep its source."""
+    """Return the recipe with other data: a source or a file of `conf/data`, and settings.
+
+    Without a name, keep the source.
+    """
     data = recipe.plain.get("data")
     if name is not None:
         data = compose([f"data={name}"])["data"] if name in config_files("data") else {"source": name}

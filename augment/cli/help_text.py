@@ -74,7 +74,7 @@ def explain_op(name: str, key: str) -> str:
     lines += [f"  {row}" for row in rows({**op.own_params, **op.params})] or ["  none"]
     lines += ["", "example: a step of aug.train in a file of conf/aug, and on the command line", f"  {example(op)}"]
     module = op.function.__module__
-    plugin, gallery = "", f"; gallery.html#{op.name} of the site"
+    plugin, gallery = "", f", or gallery.html#{op.name} on the website"
     if module.partition(".")[0] != "augment":
         plugin, gallery = f" aug.plugins=[{module}]", ""
     if "p" in op.params and not op.nests:

@@ -33,7 +33,7 @@ _ERRORS = (
     *(AssertionError, RecursionError),
 )
 
-# The end of the message about an unknown name of a group: other meanings that the name may have.
+# Hints about an unknown name in a group: the override that the user may have meant.
 _ELSEWHERE = {
     "model": " For a timm model: model=timm model.name={}.",
     "data": " For a folder of images: data=folder data.root={}.",
@@ -48,7 +48,7 @@ _INTERPOLATIONS = (
 
 @contextmanager
 def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf, which may resolve interpolations of `values`, into UserErrors."""
+    """Turn errors of Hydra and OmegaConf into UserErrors. Messages quote failed interpolations from `values`."""
     try:
         yield
     except UserError:
@@ -99,7 +99,7 @@ def _explain_missing(where: str, what: str) -> str:
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
     key, text = error.full_key or "an interpolation", first_line(error)
     kind, _, why = text.partition(" raised while resolving interpolation: ")
-    if kind == UserError.__name__:  # about a secret
+    if kind == UserError.__name__:  # our own error about a secret
         return why
     paths = dict(leaves(values))
     given = f"{paths[key]}: " if key in paths else ""
@@ -109,8 +109,8 @@ def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[
     return f"{key}: {given}{text}.{near} {_INTERPOLATIONS}"
 
 
-# A value that Hydra's grammar accepts only in quotes: a text with an umlaut or a similar sign, a range of files such as
-# train-{000..009}.tar, or a URL with a query.
+# A value that Hydra's grammar accepts only in quotes: text with non-ASCII or special characters, a range of files such
+# as train-{000..009}.tar, or a URL with a query.
 _TO_QUOTE = re.compile(
     r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+"""
     r"""|(?=.*\{\d+\.\.|\w+://.*=)(?:[^,()\[\]{}'"\\$]|\{\d+\.\.\d+\})+"""
@@ -128,7 +128,8 @@ def parse(token: str) -> Override:
     except HydraException as error:
         raise UserError(
             f"{masked(token)}: cannot be parsed{_reason(token, first_line(error))}. Write key=value. If the value "
-            "has any of = , : [ ] { } ( ), put it in double quotes, and all in single quotes: 'data.root=\"a, b\"'."
+            "has any of = , : [ ] { } ( ), put it in double quotes, and the whole override in single "
+            "quotes: 'data.root=\"a, b\"'."
         ) from error
 
 
@@ -163,8 +164,8 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
 
 
 def _readable(token: str) -> str:
-    """Return an override in Hydra's grammar: with quotes around umlauts and the like, and ~ expanded."""
-    # ~ is expanded at the start of a value, also of each value of a sweep.
+    """Add the quotes that Hydra's grammar needs, and expand ~."""
+    # A sweep has several values, and each may start with ~.
     key, equals, value = re.sub(r"(?<=[=,])~/", lambda _: f"{Path.home()}/", token).partition("=")
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
 
@@ -233,7 +234,7 @@ def refuse_words(tokens: Iterable[str]) -> None:
 
 
 def _meant(token: str) -> str:
-    """Return a hint at the override that a word may stand for, or an empty string."""
+    """Return a hint about the override that a word may stand for, or an empty string."""
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     name = token.removesuffix(".yaml")
     near = get_close_matches(name, files, n=1)
@@ -258,7 +259,7 @@ def refuse_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> Non
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:
-    """Reject overrides with several values, which make a sweep or are meant as a decimal number, as in p=0,5."""
+    """Reject overrides with several values. They make a sweep, or are a decimal number with a comma, such as p=0,5."""
     for token in tokens:
         if parse(token).is_sweep_override():
             shown = token.removeprefix("++")

@@ -56,7 +56,7 @@ def readable_errors() -> Iterator[None]:
         elif isinstance(error, FileNotFoundError) and not os.path.exists(os.readlink("/proc/self/cwd")):
             text = "the current folder was deleted. Start the command in a folder that exists."
         elif isinstance(error, OSError) and error.errno == ENAMETOOLONG:
-            text = f"{str(error.filename)[:40]}...: {error.strerror}."
+            text = f"{str(error.filename)[:40]}...: {error.strerror}. Use a shorter name."
         elif text := describe_own(error):
             code = FAILED
         else:
@@ -108,7 +108,7 @@ class Parser(ArgumentParser):
         raise UserError(f"{message.rstrip('.')}.")
 
     def meant(self, flag: str, after: str) -> str:
-        """Return a " Did you mean ...?" for an unknown flag, perhaps with a value, and the argument `after` it."""
+        """Return a " Did you mean ...?" for an unknown flag, perhaps with a value. `after` is the next argument."""
         # Compared without dashes, because these make all flags similar.
         near = nearest(flag.partition("=")[0].lstrip("-"), [name[2:] for name in self._flags])
         return near.replace("'", "'--", 1)
@@ -144,11 +144,11 @@ def table_console() -> "Console":
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turn errors of writing `what`, a file or a flag with its file, into a UserError."""
+    """Turn an error of writing into a UserError. `what` names the file, or the flag and its file."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"{what}: cannot be written: {error.strerror or error}.") from error
+        raise UserError(f"{what}: cannot be written: {error.strerror or error}. Use another path.") from error
 
 
 def png_file(text: str) -> Path:

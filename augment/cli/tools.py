@@ -67,7 +67,7 @@ def list_tools(package: str) -> str:
 def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
     """Reject an unknown tool, and suggest a tool of either package.
 
-    A word that resembles no tool is rejected only if it is `surely` meant as a tool.
+    If no tool resembles the word, reject it only if it is `surely` meant as a tool.
     """
     own = find_tools(package)
     tools = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}

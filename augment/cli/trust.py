@@ -46,7 +46,7 @@ KINDS: dict[str, Callable[[], Mapping[str, type]]] = {
 # The sections with fixed settings. The trainer adds its own.
 SETTINGS: dict[str, type] = {"aug": Aug}
 
-# The sections in which a name is chosen by a setting.
+# The setting that chooses the dataclass of a section.
 _SELECTORS = {"data": "source", "model": "kind"}
 
 
@@ -101,7 +101,7 @@ class Saved:
         """Yield the key, the side effect and the value of each setting with side effects outside this process."""
         yield from _set(config, "", TOP)
         named = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
-        load_plugins(tuple(named or ()), "plugins")  # they may declare what follows
+        load_plugins(tuple(named or ()), "plugins")  # plugins may declare the settings below
         for section, cls in SETTINGS.items():
             yield from _set(section_of(config, section), f"{section}.", settings(cls))
         callbacks = section_of(config, "callbacks")

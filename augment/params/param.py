@@ -21,7 +21,7 @@ IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "where files are written",
     "where data are sent",
     "which other files are read",
-    "what other code is given",
+    "which arguments other code receives",
     "which patterns are matched",  # only if the value is a pattern or a URL
 )
 

@@ -67,11 +67,11 @@ class Text(Param[str]):
     _phrase = "text"
 
     def _convert(self, value: object) -> str | None:
-        text = _as_text(value)  # a folder may be named 2024
-        return text if text and len(text) <= 4096 and "\0" not in text else None  # the maximum length of a path
+        text = _as_text(value)  # a folder name may be a number, such as 2024
+        return text if text and len(text) <= 4096 and "\0" not in text else None  # 4096 is the longest path
 
     def _refusal(self, value: object, key: str) -> str:
-        return f"{super()._refusal(value, key)[:-1]} ({self.doc})."  # the description says which text
+        return f"{super()._refusal(value, key)[:-1]} ({self.doc})."  # the description states which text is needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Choice(Param[str]):
     others: Mapping[str, str] = field(default_factory=dict)
 
     def _convert(self, value: object) -> str | None:
-        text = _as_text(value)  # a name may be 320
+        text = _as_text(value)  # a name may be a number, such as 320
         return text if text in self.options else None
 
     def _refusal(self, value: object, key: str) -> str:
@@ -129,7 +129,7 @@ class Texts(Param[tuple[str, ...]]):
 
 @dataclass(frozen=True, kw_only=True)
 class OptionMap(Param[Mapping[str, Any]]):
-    """A mapping from names to any values. Its user checks the values."""
+    """A mapping from names to any values. The code that receives the mapping checks the values."""
 
     _phrase = "a mapping of names to values"
 

@@ -38,7 +38,7 @@ def prompt_turns() -> Iterator[None]:
 def in_threads(
     work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None, stopped: Event | None = None
 ) -> Iterator[Iterator[R]]:
-    """Call a function for each item in threads. The end of the context waits for the calls that have begun.
+    """Call a function for each item in threads. At the end, the context waits for the calls that have begun.
 
     Args:
         work: the function.
@@ -137,7 +137,7 @@ class CallQueue:
     """Calls functions one after the other in a daemon thread.
 
     Args:
-        on_error: receives the first error, in the thread. After it, only the function of `close` is called.
+        on_error: receives the first error, in the thread. After an error, only the function of `close` is called.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
@@ -162,7 +162,7 @@ class CallQueue:
             try:
                 if is_last or not failed:
                     work()
-            except BaseException as error:  # it would be lost otherwise
+            except BaseException as error:  # otherwise the error would be lost
                 if not failed:
                     failed = True
                     on_error(error)

@@ -19,7 +19,7 @@ class PlainConsole(Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the output moves. FORCE_COLOR does not count, because notebooks and CI set it for plain files."""
+        """Whether lines can be redrawn. FORCE_COLOR does not count, because notebooks and CI set it for plain files."""
         if self._is_told is not None:
             return self._is_told
         return self.is_jupyter or self.file.isatty()

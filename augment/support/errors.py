@@ -43,7 +43,7 @@ def unknown_key(
     """Return the error about the unknown key `name` of the mapping at the key path `key`. See `suggest`."""
     text, slip = str(name), key_slip(name, value)
     if isinstance(value, Mapping) and text == key.rpartition(".")[2]:
-        slip = f" Did you mean its content, without '{text}:' around it?"
+        slip = f" Remove the inner '{text}:', but keep its content."
     end = f"{slip} Allowed: {', '.join(sorted(allowed))}." if slip else suggest(text, allowed, others)
     return UserError(f"{f'{key}.{text}'.lstrip('.')}: unknown key.{end}")
 

@@ -178,7 +178,7 @@ def _finite(values: object) -> object:
 def near_file(path: Path, *, folder: bool = False) -> str:
     """Return the end of a message about a missing file or folder: a similar name, or the existing names."""
     if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # `Path` removes one of the slashes
-        return f" {url[1]}://{url[2]} is a URL. Download it, and give its path here."
+        return f" {url[1]}://{url[2]} is a URL. Download the file, and give its local path."
     if not path.parent.is_dir():
         return f" The folder {path.parent} does not exist either."
     kind, wanted = "files", Path.exists
@@ -217,7 +217,7 @@ def shown(path: Path) -> Path:
     """Return a path as a user would type it. A path below the current folder becomes relative."""
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # it was deleted
+    except FileNotFoundError:  # the current folder was deleted
         return path
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 

@@ -15,7 +15,7 @@ _CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 # Categories of characters that are invisible, or that move a terminal's cursor or reverse the text direction.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
-# Half of a surrogate pair, which no stream can encode, but for those that stand for the bytes of file names.
+# Half of a surrogate pair, which no stream can encode. Halves that represent bytes of file names are excluded.
 _HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
@@ -54,7 +54,7 @@ def short_number(value: float) -> str:
 
 
 def table_cell(text: object) -> str:
-    """Return a name as a CSV cell. An apostrophe prevents that a spreadsheet runs it as a formula."""
+    """Return a name as a CSV cell. An apostrophe prevents spreadsheets from running the name as a formula."""
     return _CELL.sub("'", str(text))
 
 

@@ -1,4 +1,4 @@
-"""The differences between versions of Hydra and OmegaConf, and the one private function of theirs that we use."""
+"""The differences between versions of Hydra and OmegaConf, and their only private function that we use."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -21,7 +21,7 @@ _MASK = "***"
 
 
 class Reference(str):
-    """A string that files replace by the text `written`, such as "${oc.env:TOKEN}"."""
+    """A string that is written to files as the text `written`, such as "${oc.env:TOKEN}"."""
 
     __slots__ = ("written",)
 

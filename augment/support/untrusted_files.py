@@ -51,7 +51,7 @@ def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONL
     """
     inside = [path for path in file.parents if folder is not None and path != folder and path.is_relative_to(folder)]
     if linked := next((path for path in (*inside, file) if path.is_symlink()), None):
-        raise UnreadableError(f"{linked} is a link, which is not followed. Replace it by a regular file.")
+        raise UnreadableError(f"{linked} is a link, which is not followed. Replace it with a regular file.")
     descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -70,7 +70,9 @@ def read_bytes(file: Path, folder: Path | None = None, most: int = MAX_BYTES) ->
     with open(open_regular(file, folder), "rb") as stream:
         content = stream.read(most + 1)
     if len(content) > most:
-        raise UnreadableError(f"{file}: the file has {file.stat().st_size:,} bytes, but at most {most:,} are allowed.")
+        raise UnreadableError(
+            f"{file}: the file has {file.stat().st_size:,} bytes, but at most {most:,} are allowed. Restore it."
+        )
     return content
 
 
@@ -149,7 +151,7 @@ def check_numbers(value: Any, depth: int = 0) -> None:
 
 
 def damage(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the exception classes of damaged contents, and others."""
+    """Return the exceptions that damaged contents raise, together with `others`."""
     return (*_DAMAGE, *others)
 
 
@@ -161,7 +163,7 @@ def contents(file: Path) -> Iterator[None]:
     except _DAMAGE as error:
         if type(error).__name__ == "OutOfMemoryError":  # a lack of GPU memory is not a fault of the contents
             raise
-        raise UnreadableError(f"{file} is damaged, or no run wrote it ({first_line(error)}).") from error
+        raise UnreadableError(f"{file} is damaged, or no run wrote it ({first_line(error)}). Restore it.") from error
 
 
 def check_folder(folder: Path) -> None:

@@ -21,8 +21,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
 
     Args:
         file: the file.
-        folder: the run or sweep folder that contains it. A program wrote such a file, so libyaml reads it, which is 10x
-            faster.
+        folder: the run or sweep folder that contains the file, if any. libyaml reads such files, which is 10x faster.
         as_text: whether all values stay strings.
 
     Raises:
@@ -32,7 +31,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
         content = read_file(file) if folder is None else read_bytes(file, folder, MAX_BYTES)
         _check(text := content.decode(), file)
         loader = get_yaml_loader()
-        if folder is not None and not issubclass(loader, _Loader):  # the loader of OmegaConf 2.4.1 already is
+        if folder is not None and not issubclass(loader, _Loader):  # OmegaConf 2.4.1 already uses libyaml
             loader = type("Loader", (_Loader, loader), {})
         if as_text:  # so that 007, no, null and 12:30 are names
             loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})

@@ -67,7 +67,7 @@ def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, NDAr
 
     Yields:
         The number of steps, the mean difference of each image, (N,) in levels of 0..255, and the detail ratio. The
-        ratio divides the mean difference of neighboring pixels of separate steps by that of fused steps.
+        ratio compares the mean differences of neighboring pixels: separate steps divided by fused steps.
     """
     copies = _copies(files, folder)
     for steps in COUNTS:

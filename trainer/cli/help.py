@@ -92,7 +92,7 @@ def sections() -> Iterator[Section]:
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
-    """Return the registry of each group, and how an override that chooses from it begins."""
+    """Return for each group its registry, and the beginning of the overrides that choose from it."""
     return {
         "data": (SOURCES, "data.source="),
         "model": (MODELS, "model.kind="),

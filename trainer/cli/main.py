@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 
 from augment.cli.compose import TOP
-from augment.cli.config_files import default_groups, group_names
+from augment.cli.config_files import group_names
 from augment.cli.help_text import print_help
 from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
@@ -44,7 +44,7 @@ class _Parser(Parser):
         self.add_trust_flag()
 
     def meant(self, flag: str, after: str) -> str:
-        """Suggest the setting or config group of the same name, or else the nearest flag."""
+        """Suggest the setting or config group of the same name, otherwise the nearest flag."""
         name, equals, value = flag.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if not equals:
@@ -55,14 +55,14 @@ class _Parser(Parser):
         elif name in keys or name in keys.values():
             meant = f"{keys.get(name, name)}={value}"
         elif name in groups:
-            meant = f"{'' if default_groups().get(name) else '+'}{name}={value}"
+            meant = f"{name}={value}"
         else:
             return super().meant(flag, after)
         return f" Did you mean '{meant}'?"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line. Return the exit code."""
     logging.raiseExceptions = False  # otherwise a log on a full disk prints a traceback for each line
     with readable_errors(), StopSignals() as signals:
         try:
@@ -114,11 +114,11 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return _run(prepare(tokens, start, before), arguments, signals)
     if resumed == AUTO:
         raise UserError(
-            "fit.resume=auto resumes only single runs. Remove it: a sweep continues by itself in the folder that "
-            "hydra.sweep.dir names."
+            "fit.resume=auto resumes only single runs. Remove it. To continue a sweep, set hydra.sweep.dir to its "
+            "folder."
         )
     if launched() > 1:
-        raise UserError("--multirun does not work with torchrun, because each job uses one GPU. Start it without.")
+        raise UserError("--multirun does not work with torchrun, because each job uses one GPU. Remove torchrun.")
     from trainer.sweeps.sweep.command import Request, sweep
 
     return sweep(Request.of(tokens, start), signals)
@@ -137,7 +137,7 @@ def _help(given: Sequence[str]) -> int:
 
 
 def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
-    """Check and train a single run; return the exit code."""
+    """Check and train a single run. Return the exit code."""
     if run.done is not None:
         sys.stdout.write(printable(f"already finished, so there is nothing to resume: {run.done}\n"))
         ranks.share(None)

@@ -107,7 +107,7 @@ def follow(*, leaves: bool = True) -> int:
 
 
 def once(error: Exception) -> Exception:
-    """Return the error that rank 0 prints. If another rank has printed the cause, it only states how to resume."""
+    """Return the error that rank 0 prints. If another rank printed the cause, the error only states how to resume."""
     if launched() == 1:
         return error
     if not current().is_main or report(f"rank 0: {error}"):
@@ -117,7 +117,7 @@ def once(error: Exception) -> Exception:
 
 
 def share(value: T) -> T:
-    """Return rank 0's value in all ranks. The first shared value is the configuration, or None for nothing to train."""
+    """Return rank 0's value in all ranks. The first value is the configuration, or None without anything to train."""
     if launched() == 1:
         return value
     return join().broadcast(value)

@@ -126,7 +126,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     """Train as `python -m trainer` does: `train("aug=imagenette", "fit.epochs=2")`.
 
     In a program that torchrun started, all ranks call this function and train together with the overrides of rank 0.
-    If the fit fails, end the process, because other ranks may wait for it.
+    If the fit fails, your program must exit, because other ranks may wait for it.
 
     Args:
         overrides: overrides as on the command line, without flags and sweeps.

@@ -52,7 +52,7 @@ MAX_BARS = 60
 MAX_SCATTERS = 9
 _MAX_POINTS = 5000
 
-# For up to so many classes: the side of a cell in inches, and the size of names in points.
+# The number of classes up to which each row applies, the side of a cell in inches, and the size of names in points.
 _CELLS = ((20, 0.46, SMALL), (60, 0.2, 8), (float("inf"), 0.14, 7))
 
 

@@ -59,7 +59,7 @@ def worst_images(
         small.thumbnail((SIDE, SIDE))
         scale = small.size / upright
         place = np.diag([*scale, 1.0])
-        place[:2, 2] = (scale - 1) / 2  # because pixel centers are at integers
+        place[:2, 2] = (scale - 1) / 2  # pixel centers are at integers
         place = place @ turns(np.array([orientation]), upright[None, ::-1])[0]
         return sample, file, task.draw(small, place, samples, sample.position, names)
 
@@ -102,6 +102,6 @@ def without_background(figure: Image.Image) -> Image.Image:
 def data_uri(image: Image.Image, form: str, quality: int) -> str:
     """Encode an image as a data URI, in JPEG or WEBP."""
     data = BytesIO()
-    # Full color resolution (no subsampling) keeps letters sharp in a JPEG. The method belongs to WEBP.
+    # Full color resolution (no subsampling) keeps letters sharp in a JPEG. `method` is an option of WEBP.
     image.save(data, form, quality=quality, subsampling=0, optimize=True, method=4)
     return f"data:image/{form.lower()};base64,{b64encode(data.getvalue()).decode()}"

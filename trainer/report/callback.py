@@ -31,7 +31,7 @@ class Report(Callback):
     """Writes report.html with scores, findings and curves. After the fit, adds classes and the worst mistakes."""
 
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
-    # After the callbacks whose files it reads, and before Interrupt restores Ctrl-C, so that a second press ends it.
+    # After the callbacks whose files the report reads. Before Interrupt, so that a second Ctrl-C still ends the report.
     main_only = True
     order = Phase.SHOW
     _refresher: Refresher | None = field(default=None, init=False)
@@ -65,7 +65,7 @@ class Report(Callback):
             write_best(record)
             write_record(record)
         except (OSError, UserError) as error:
-            # A report that cannot be written must not fail the run. After an error, a warning would only hide it.
+            # A report that cannot be written must not fail the run. After a failed fit, a warning would hide the error.
             if learner.error is None:
                 why = getattr(error, "strerror", None) or first_line(error)
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))

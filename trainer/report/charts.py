@@ -125,7 +125,7 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
         done = x <= len(record.run.rows)
         rates = column(record.run.rows, "lr")
         if name == "lr" and len(rates) and record.run.facts.settings.get("fit.schedule") == "plateau":
-            values = rates[x.astype(int).clip(max=len(rates) - 1)]  # known only from the epochs that ran
+            values = rates[x.astype(int).clip(max=len(rates) - 1)]  # these rates are known only for epochs that ran
         axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
         axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)
         frame(axes, "", "epochs")
@@ -141,7 +141,7 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
 
 
 def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64], texts: Sequence[str]) -> Chart:
-    """Return the chart of axes. Around each point of x, a text appears up to halfway to the next point."""
+    """Return axes as a chart. Under the mouse, it shows the text of the nearest point of x."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     # Outlines of letters look the same everywhere. The salt makes equal figures equal files.

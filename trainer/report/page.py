@@ -26,8 +26,8 @@ from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 from trainer.run.folder.ownership import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
-_MOST_LINES = 5000  # of the table of epochs
-_MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure. Real ones have a tenth of the pixels
+_MOST_LINES = 5000  # lines in the table of epochs
+_MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # maximum pixels of a figure. Real figures have a tenth of them
 
 _FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # a number format that a stranger cannot use to make long texts
 

@@ -44,7 +44,7 @@ class Mistake:
     map: str = ""  # a Grad-CAM map as a data URI, or empty
 
     def __post_init__(self) -> None:
-        # An image from a server would reveal to it who reads the page.
+        # Loading an image from a server would reveal the reader of the page to that server.
         if not all(uri == "" or uri.startswith("data:image/jpeg;base64,") for uri in (self.uri, self.map)):
             raise ValueError("an image is not an embedded JPEG")
 
@@ -54,12 +54,12 @@ class BestPass:
     """The predictions of the best epoch for the page, as plain values."""
 
     epoch: float
-    # The images with the worst predictions, the worst first. None: not determined
+    # The images with the worst predictions, the worst first. None: not computed
     images: tuple[Mistake, ...] | None = None
     blocks: tuple[Mapping[str, Any], ...] = ()  # blocks about single classes
     findings: tuple[Finding, ...] = ()
     total: int = 0  # number of images
-    interval: tuple[float, float] | None = None  # the 95% interval of the share of right predictions
+    interval: tuple[float, float] | None = None  # the 95% interval of the share of correct predictions
 
 
 @dataclass

@@ -106,7 +106,7 @@ def load_trained(
     Args:
         run: folder of the run.
         overrides: `key=value` overrides of the run's configuration.
-        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`. Default: the run's own.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`. Default: the run's setting.
         trust: whether the folder may name code to import, see `augment.cli.trust`.
         data: whether the caller will load the run's images.
 
@@ -119,7 +119,7 @@ def load_trained(
         if key.startswith("hydra") or key == "fit.limit_batches":
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
-    # The best model needs no initial weights and no resumed run, and callbacks may come from a plugin.
+    # Loading needs no initial weights, no resumed run and no callbacks, which may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}

@@ -99,7 +99,7 @@ class Loaders:
     val: Loader
 
     def close(self) -> None:
-        """End the threads of their pipelines, including those that were only prepared."""
+        """End the threads of their pipelines, also of pipelines that were only prepared."""
         self.train.close()
         self.val.close()
 
@@ -107,7 +107,7 @@ class Loaders:
 def make_loaders(config: Config) -> Loaders:
     """Make the loaders of a run.
 
-    The first pipeline is built in the background, except that of a resumed run.
+    Unless the run is resumed, the first pipeline is built in the background.
     """
     dataset, fresh = config.dataset, config.fit.resume is None
     train = dataset.train
@@ -161,7 +161,7 @@ def make_learner(
         from timm.layers import convert_sync_batchnorm  # imports all of timm
 
         network = convert_sync_batchnorm(network)  # including timm's norms with a built-in activation
-        fit = replace(fit, graph=False)  # a recorded exchange between ranks must not outlive them
+        fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
     if getattr(model, "checkpointing", False):
         fit = replace(fit, graph=False)  # checkpointing saves the random state, which a graph cannot record
     learner = Learner(
@@ -186,7 +186,7 @@ def make_learner(
         ),
     )
     if not ranks.is_main:
-        torch.manual_seed(derive_seed(config.seed, "rank", ranks.rank) % 2**63)  # such as for dropout
+        torch.manual_seed(derive_seed(config.seed, "rank", ranks.rank) % 2**63)  # each rank draws its own dropout masks
     return learner
 
 

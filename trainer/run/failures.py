@@ -16,8 +16,8 @@ from trainer.run.config.schema import Config
 # Write errors that do not name the file.
 _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
-# Libraries have no error class for this, so these are parts of their messages: DALI, cuDNN and cuBLAS on the GPU, then
-# PyTorch and DALI on the CPU.
+# Libraries have no error class for a lack of memory, so these are parts of their messages: DALI, cuDNN and cuBLAS on
+# the GPU, then PyTorch and DALI on the CPU.
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
 _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 
@@ -49,7 +49,7 @@ def explain(error: BaseException, config: Config, folder: Path, *, training: boo
 
 @contextmanager
 def explained(config: Config, *, training: bool = True) -> Iterator[None]:
-    """Replace failures of a pass by errors that state what the user can do, see `explain`."""
+    """Replace failures of a pass with errors that state what the user can do, see `explain`."""
     try:
         yield
     except (MemoryError, RuntimeError, ValueError) as error:
@@ -59,14 +59,15 @@ def explained(config: Config, *, training: bool = True) -> Iterator[None]:
 
 
 def folder_error(error: OSError, folder: Path) -> UserError | None:
-    """Return an error of one sentence if `error` came from writing to the run's folder, otherwise None."""
+    """Return an error with a remedy if `error` came from writing to the run's folder, otherwise None."""
     name = shown(folder)
     if error.errno == errno.ENOENT and (not folder.is_dir() or error.filename == str(folder)):
-        return UserError(f"{name}: the run's folder was deleted during the run.")
+        return UserError(f"{name}: the run's folder was deleted during the run. Start the run again.")
     named = error.filename is not None and Path(str(error.filename)).resolve().is_relative_to(folder.resolve())
     if not named and not (error.filename is None and error.errno in _OF_A_WRITE):
         return None
-    return UserError(f"{name}: the run cannot write to its folder: {error.strerror}.")
+    remedy = "Free disk space, or use another folder."
+    return UserError(f"{name}: the run cannot write to its folder: {error.strerror}. {remedy}")
 
 
 def out_of_memory(error: BaseException) -> str:

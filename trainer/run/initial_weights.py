@@ -52,7 +52,7 @@ def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], si
 def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> str:
     """Load the initial weights, if any, into a network, and describe them in one sentence.
 
-    Arguments and errors are those of `check_weights`.
+    See `check_weights` for the arguments and errors.
     """
     if model.weights is None:
         return ""
@@ -103,7 +103,7 @@ def _file_of(given: str) -> Path:
 
 
 def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
-    """Find the weights in a file: all of it, or a section of a training script's checkpoint."""
+    """Find the weights in a file: all its values, or one section of a training script's checkpoint."""
     found = next((saved[name] for name in _SECTIONS if isinstance(saved.get(name), Mapping)), saved)
     odd = [name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
     if odd or not found:
@@ -144,7 +144,7 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
     """Let the model convert weights of another layout. Return None if it cannot."""
     try:
         found = model.convert(weights.tensors, network)
-    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # from another library
+    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # foreign weights
         return None
     return None if found is weights.tensors else found
 
@@ -152,7 +152,7 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
 def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> dict[str, Tensor]:
     """Match the tensors of a file with a network by name. Only the head may differ or be missing.
 
-    A prefix of all names that the network lacks, such as a wrapper's, is removed.
+    If all names have a prefix that the network lacks, such as a wrapper's name, it is removed.
 
     Args:
         tensors: the tensors of a file by name.

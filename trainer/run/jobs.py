@@ -1,4 +1,4 @@
-"""Check and run jobs from the command line, from Python or of a sweep.
+"""Check and run jobs. They come from the command line, from Python or from a sweep.
 
 All jobs are checked before anything is written.
 """
@@ -151,11 +151,11 @@ def resumed_in(tokens: Sequence[str]) -> str | None:
 def start_of(
     tokens: Sequence[str], *, trust: bool = False, config_name: str = "config"
 ) -> tuple[list[str], Start, list[str]]:
-    """Find the configuration that overrides change: that of the run that `fit.resume` names, or the project's.
+    """Find the configuration that overrides change. It belongs to the resumed run, or otherwise to the project.
 
     Returns:
         The normalized overrides, the configuration that they change, and the overrides of the resumed run that still
-        hold.
+        apply.
 
     Raises:
         UserError: an override is not UTF-8, or the folder does not hold a run.

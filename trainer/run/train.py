@@ -103,7 +103,7 @@ class _Run:
     def write_start(self) -> str:
         """Write the files that describe the run, and return the plans of both splits."""
         Summary(RUNNING, self.folder, name=self.name, tags=self.config.run.written_tags).write()
-        # A sweep loads its data before its first run has a log, and only once.
+        # A sweep loads its data once, before any log exists, so each run logs the notices.
         log_notices(self.config.dataset.notices)
         plans = "\n".join(str(build_plan(self.config.aug, split)) for split in ("train", "val"))
         write_atomically(self.folder / CONFIG_FILE, config_text(self.config))
@@ -127,7 +127,7 @@ class _Run:
             log.warning(note)
             self.console.print(note, highlight=False, soft_wrap=True)
         signals.check()
-        signals.hold()  # the fit handles them; the work after it is short and should complete
+        signals.hold()  # the fit handles signals, and the short work after it should complete
         learner.fit(start)
         summary = summarize(learner, self.folder, monotonic() - self.began)
         summary.write()
@@ -179,7 +179,7 @@ class _Run:
 
 
 def _describe_changes(learner: Learner, start: Position) -> list[str]:
-    """Return one sentence for each way in which a resumed fit differs from its run before."""
+    """Return one sentence for each way in which a resumed fit differs from the saved run."""
     notes = describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, start)
     return [note for note in notes if note]
 

@@ -99,7 +99,7 @@ class Journal(BaseJournalBackend):
         self._about = Counter[tuple[object, object]]()  # number of records about each trial, by operation
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """Yield the records from a number on.
+        """Yield the records, starting at a number.
 
         Raises:
             ValueError: a search does not write such a record, or there are too many.

@@ -51,7 +51,7 @@ class Launcher:
         worker.work(jobs)
 
     def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
-        """Return a context manager for a launcher of the sweep in a folder. Its worker processes end with it."""
+        """Return a context manager for a launcher of the sweep in a folder. At its end, the worker processes end."""
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:

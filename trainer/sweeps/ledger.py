@@ -69,7 +69,7 @@ class Job:
 
 
 def job_id(config: Config) -> str:
-    """Return an ID of ten hexadecimal digits. Configurations with different results differ in it, see `identity`."""
+    """Return an ID of ten hexadecimal digits. Equal configurations have equal IDs, see `identity`."""
     return sha256(identity_text(identity(config.resolved)).encode()).hexdigest()[:10]
 
 

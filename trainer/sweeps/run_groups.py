@@ -32,7 +32,7 @@ OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 # The key of the number of validation images in a group's basis.
 IMAGES = "number of images"
 
-# Sections whose settings depend on the source or model. If some groups lack such a setting, that is not worth naming.
+# Sections whose settings depend on the source or model. If only some groups have such a setting, names omit it.
 _OF_KINDS = ("data.", "model.")
 
 # The largest number of settings in a name.
@@ -148,7 +148,7 @@ def comparable(runs: Sequence[RunFolder]) -> list[int]:
 
 
 def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
-    """Return the settings that change the meaning of a score. Only losses have any."""
+    """Return the settings that change the meaning of a score. Only losses have such settings."""
     plain = key != "train_loss" and task.loss_type is not NamedLoss
     return OF_LOSSES if key.endswith("_loss") and not plain else ()
 
@@ -206,7 +206,7 @@ def value_of(run: RunFolder, key: str) -> str:
 
 
 def _val_images(run: RunFolder) -> int:
-    """Return the number of validation images. 0 if it is unknown, or with folds, which differ in it anyway."""
+    """Return the number of validation images. 0 if it is unknown, or with folds, because folds differ in size."""
     return 0 if value_of(run, "data.folds") or run.facts.images is None else run.facts.images[2]
 
 

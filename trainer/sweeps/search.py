@@ -105,7 +105,7 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
                 raise
             except UserError as error:
                 worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
-                trial.set_user_attr(JOB, "none")  # so that it counts
+                trial.set_user_attr(JOB, "none")  # so that the trial counts
                 study.tell(trial, state=TrialState.FAIL)
                 continue
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
@@ -152,7 +152,7 @@ def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, w
     jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + plan.settings.seeds), launcher, worker)
     runs = [RunFolder(job.folder) for same in jobs for job in same]
     for run in runs:
-        run.chooses = False  # or these scores would not count
+        run.chooses = False  # otherwise these scores would not count
     compared, _ = compare_runs(runs, key=plan.metric)
     if compared is None:
         return finalists[0]

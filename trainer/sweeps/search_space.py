@@ -57,7 +57,7 @@ class Dimension:
     key: str
     distribution: BaseDistribution
     plus: str  # the plus signs of its overrides
-    values: Mapping[str, Any] = field(default_factory=dict)  # of choices that the study stores as text
+    values: Mapping[str, Any] = field(default_factory=dict)  # the values behind choices that the study stores as text
     group: bool = False  # whether its choices are config files
 
     def override(self, value: Value) -> str:
@@ -132,7 +132,7 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
         key = key_of(override)
         if key in REPEATED:
             raise UserError(
-                f"{key} cannot be searched, because the search would only pick a lucky one. It reruns its best "
+                f"{key} cannot be searched, because the search would only pick a lucky value. It reruns its best "
                 f"configurations with several seeds anyway. Set {key}=0."
             )
         plus = token[: len(token) - len(token.lstrip("+"))]
@@ -353,8 +353,8 @@ def begin(plan: SearchPlan) -> None:
             texts = ["aug: steps or views in another order"]
         if texts:
             raise UserError(
-                f"{list_some(texts, 3, '; ')}: the search in {folder} started with another configuration. Repeat that "
-                "one, or choose another hydra.sweep.dir."
+                f"{list_some(texts, 3, '; ')}: the search in {folder} started with another configuration. Use that "
+                "configuration, or choose another hydra.sweep.dir."
             )
         for one in plan.space:
             for trial in study.get_trials(deepcopy=False):

@@ -89,7 +89,7 @@ class Replicates:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference from a baseline, and how likely chance explains it."""
+    """A mean difference from a baseline, with statistics on whether chance explains it."""
 
     mean: float  # mean score minus the baseline's
     counts: tuple[int, int]  # number of samples here and in the baseline. If paired, twice the number of pairs
@@ -125,7 +125,7 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
     or none, it is Student's t interval, cut off at the bound.
 
     Equal samples vary less than their resolution shows. Their spread is then assumed to be so large that all of them
-    are equal in one case of twenty.
+    are equal with a probability of 5%.
 
     Args:
         samples: independent scores.
@@ -258,7 +258,7 @@ def needed(seen: Difference, detect: float, level: float) -> int | None:
     """Return how many samples on each side show a difference of size `detect` with a power of .8.
 
     Returns:
-        None if the spread is unknown. At most `MANY`, which means that or more.
+        None if the spread is unknown. At most `MANY`, which means this number or more.
     """
     if not seen.spread or not detect > 0:
         return None

@@ -59,7 +59,7 @@ class Setup:
 
     @cached_property
     def files(self) -> tuple[ImageRef, ...]:
-        """The images, repeated to whole batches, at least 32, so that partial batches do not affect timings."""
+        """The images, repeated to fill at least 32 batches, because a partial batch would affect the timings."""
         batches = max(-(-len(self.images) // self.batch_size), 32)
         return tuple(self.images[index % len(self.images)] for index in range(batches * self.batch_size))
 

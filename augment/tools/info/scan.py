@@ -130,15 +130,15 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
 
 
 def read_luma(image: Image.Image) -> Luma:
-    """Return an opened image as (32, 32) gray levels in 0..255, upright. Like in training, ignore alpha."""
+    """Return an opened image as (32, 32) gray levels in 0..255, upright. As in training, ignore alpha."""
     image.draft("L", (_DRAFT, _DRAFT))
     return np.asarray(to_rgb(image).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX), np.float32)
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
-    """Take the validation split from train if the source is configured so. Return the dataset and its sorted facts.
+    """Take the validation split from train if the source is configured to. Return the dataset, and facts in its order.
 
-    Copies of an image stay in one split. If there are too few images, the returned dataset has a problem.
+    Copies of an image stay in one split. If there are too few images, the returned dataset lists this as a problem.
     """
     if not source.cuts_val:
         return data, facts
@@ -152,7 +152,7 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
     return cut, facts[[indices[key] for key in keys_of(cut.train.files + cut.val.files)]]
 
 
-# (P, 2) indices, the smaller one first. Indices of train are smaller than those of val.
+# (P, 2) indices, the smaller one first. The indices of train come before the indices of val.
 Pairs = NDArray[np.int64]
 
 MAX_BITS = 6

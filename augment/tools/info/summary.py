@@ -226,7 +226,7 @@ class Info:
 
     @property
     def contradicting(self) -> list[tuple[int, int]]:
-        """Copies with different classes, labels or numbers."""
+        """Copies with different targets."""
         pairs = [] if self.data.kind.follows else self.copies.same.tolist()
         return [(a, b) for a, b in pairs if self.targets[a] != self.targets[b]]
 

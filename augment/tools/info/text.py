@@ -101,7 +101,7 @@ _HAVE, _ARE = ("has", "have"), ("is", "are")
 
 
 def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
-    """Return likely problems, the most severe first. `skip_bad` is None if the source has no such setting."""
+    """Return likely problems, the most severe first. `skip_bad` is None if the source lacks this setting."""
     return [
         *(f"Training cannot start: {problem}" for problem in info.data.problems),
         *_unusable(info, skip_bad),
@@ -138,7 +138,7 @@ def _leaks(info: Info) -> Iterator[str]:
             yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
     if odd := info.contradicting:
         times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
-        yield f"{times}, copies of a file have different targets, so one target must be wrong: {example}."
+        yield f"{times}, copies of a file have different targets, so one target must be wrong: {example}. Correct it."
 
 
 def _classes(info: Info) -> Iterator[str]:

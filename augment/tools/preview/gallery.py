@@ -41,7 +41,7 @@ DRAWS = 4  # random versions of a whole recipe
 
 @dataclass(frozen=True)
 class Photos:
-    """The photos of a preview, with their masks, boxes or keypoints, or otherwise with their numbers as targets."""
+    """The photos of a preview, with their masks, boxes or keypoints. The targets of other photos are their indices."""
 
     split: Split
     names: tuple[str, ...]  # of classes or keypoints
@@ -80,11 +80,11 @@ class Shot:
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
     """Run photos through a plan, with one batch per epoch. Return a shot for each epoch, view and photo.
 
-    The sampler's draws for these samples provide the phrases about each shot. Targets are drawn on the image.
+    The phrases about each shot describe the sampler's draws for its sample. Targets are drawn on the image.
     """
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
-    # Steps mix images after normalization. The targets then contain the shares.
+    # Images are mixed after normalization. The targets then contain the share of each image.
     loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=not mixing), classes=names)
     shots = []
     for epoch in range(epochs):
@@ -168,10 +168,10 @@ def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
 
 
 def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
-    """Show each step that does not mix images on the first photo, then the whole recipe on all photos."""
+    """Show each step on the first photo, except steps that mix images. Then show the whole recipe on all photos."""
     plan = build_plan(aug, split)
     studio = Studio(aug, photos.first(1), seed)
-    shown: list[tuple[Step, str]] = []  # steps with their view, without the steps of earlier views
+    shown: list[tuple[Step, str]] = []  # each step once, with the view that has it first
     for own in plan.per_view:
         others = [step for step, _ in shown]
         view = f"view {own.view}" if own.view != plan.view else ""
@@ -202,7 +202,7 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
 
 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
-    """Show ops with their default parameters on the first photo, in a block for each kind. A mosaic uses four."""
+    """Show ops with their default parameters on the first photo, a block for each kind. A mosaic uses four photos."""
     studio = Studio(aug, photos, seed)
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):

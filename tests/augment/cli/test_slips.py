@@ -51,7 +51,7 @@ IN_VALUES = [
     ("train:\n  flip:\n    p: 0,5", "aug.train.flip.p: '0,5' is not allowed. Did you mean 0.5? Use a number"),
     ("train:\n  flip:\n  p: 0.5", "aug.train.p: 0.5 is not allowed. Did you mean aug.train.flip.p? In a file, indent"),
     ("train:\nflip: {p: 0.5}", "aug.flip: unknown key. Did you mean 'train.flip'? Allowed: "),
-    ("aug:\n  train: {}", "aug.aug: unknown key. Did you mean its content, without 'aug:' around it? Allowed: "),
+    ("aug:\n  train: {}", "aug.aug: unknown key. Remove the inner 'aug:', but keep its content. Allowed: "),
     ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? "),
     (
         "train:\n  - flip: {}",

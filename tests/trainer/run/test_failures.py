@@ -67,7 +67,10 @@ def test_a_folder_that_is_deleted_is_not_made_again(again: bool, config: Config)
         if again:
             Path("run").mkdir()
 
-    assert failing(config, "before_validate", 1, delete) == "run: the run's folder was deleted during the run."
+    assert (
+        failing(config, "before_validate", 1, delete)
+        == "run: the run's folder was deleted during the run. Start the run again."
+    )
     assert not (Path("run") / LAST).exists()
     assert Path("run").exists() == again
 

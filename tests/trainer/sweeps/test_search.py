@@ -194,9 +194,7 @@ def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: P
         with pytest.raises(UserError, match=message):
             begin(make(tmp_path, [swept]))
     other = SearchPlan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, check=False)
-    with pytest.raises(
-        UserError, match=r"^fit\.epochs=9, was \d+: the search in .* started with another .* Repeat that"
-    ):
+    with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: the search in .* started with another .* Use that"):
         begin(other)
     swapped = ["++aug={train: {flip: {}, rotate: {}}}", "++aug={train: {rotate: {}, flip: {}}}"]
     before, after = (SearchPlan.of(SWEEPER, [aug], SWEPT[:1], tmp_path / "steps", check=False) for aug in swapped)

@@ -140,7 +140,7 @@ def test_failed_trials_of_a_search_count(call: Call, runs: FakeRuns) -> None:
     assert "2 jobs failed. Add trials with: python -m trainer sweep resume S hydra.sweeper.n_trials=N" in text
     code, text = call("sweep", "retry", "S")
     assert code == 2
-    assert "error: sweep retry: S is a search, in which failed trials count. To add trials: python -m trainer" in text
+    assert "error: sweep retry: S is a search, which does not rerun trials. To add trials: python -m trainer" in text
     assert "5 trials, 3 finished, 0 pruned, 2 failed." in call("sweep", "resume", "S", "hydra.sweeper.n_trials=5")[1]
 
 

@@ -50,7 +50,7 @@ def test_choices_are_kept_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("++seed=0,1", "seed cannot be searched, because the search would only pick a lucky one."),
+        ("++seed=0,1", "seed cannot be searched, because the search would only pick a lucky value."),
         ("++data.fold=0,1", "data.fold cannot be searched"),
         ("++fit.lr=tag(log,interval(0,1))", r"is not a valid interval\. Write "),
         ("++fit.lr=0.1", r"^fit\.lr=0\.1 cannot be searched\. Allowed: "),

@@ -72,7 +72,7 @@ def _check_data(config: Config, ranks: int) -> None:
         given = config.resolved["data"]
         key = next(key for key in ("root", "train", "source") if given.get(key))
         raise UserError(
-            f"data.{key}={given[key]}: there is only one class, {dataset.classes[0]}, so labels teach nothing. "
+            f"data.{key}={given[key]}: there is only one class, {dataset.classes[0]}, so there is nothing to learn. "
             f"Training needs two classes or more{describe_nested(dataset)}."
         )
 
@@ -82,7 +82,9 @@ def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
     if config.model.task != needed:
         models = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
         kind = config.resolved["model"]["kind"]
-        raise UserError(f"model.kind={kind}: does not predict {task.kind.units}, as the data need. Allowed: {models}.")
+        raise UserError(
+            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Allowed: {models}."
+        )
     task.require()
 
 
@@ -132,7 +134,7 @@ def check_resume(config: Config) -> None:
         key = "fit.epochs" if fit.steps is None else "fit.steps"
         raise UserError(f"fit.resume={run}: that run has finished {amount(epoch, 'epoch')}. To continue, raise {key}.")
     if state.position[1]:
-        if state.ranks != (ranks := current().size):  # each rank has its own sums
+        if state.ranks != (ranks := current().size):  # each rank has its own sums of the epoch so far
             raise UserError(
                 f"fit.gpus={ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the resumed "
                 f"run. Finish the epoch with fit.gpus={state.ranks}. After it, any number works."

@@ -28,8 +28,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     drop_last: bool = setting(
         Flag(
             default=False,
-            doc="leave out the last training batch if it is smaller. It holds other images in each epoch. Needed if it "
-            "is a single image, because batch norm cannot train on one",
+            doc="leave out the last training batch if it is smaller. Its images differ in each epoch. Needed if the "
+            "batch is a single image, because batch norm cannot train on one",
         )
     )
     fresh_statistics: bool | None = setting(
@@ -62,11 +62,11 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local_rank()[1]))
 
     def full_stages(self, size: Size) -> tuple[FitStage, ...]:
-        """Return the stages with all settings filled in. `size` holds for stages that set no size."""
+        """Return the stages with all settings filled in. `size` applies to stages without a size."""
         if not self.stages:
             return ()
         if self.steps is not None:
-            raise UserError(f"fit.steps={self.steps}: fit.stages needs fit.epochs. Set one of both to null.")
+            raise UserError(f"fit.steps={self.steps}: fit.stages needs fit.epochs. Set fit.steps=null.")
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
     def fed(self, size: Size) -> list[tuple[str, int, Size]]:

@@ -57,7 +57,7 @@ class RunLabels:
     name: str | None = setting(
         Text(
             optional=True,
-            doc="name in the report and in trackers. Default: what a sweep varies, or the name of the folder",
+            doc="name in the report and in trackers. Default: the overrides that a sweep varies, or the folder's name",
         )
     )
     tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
@@ -267,14 +267,14 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
-    """Return the configured name of a run, or else what its sweep varies, or else the name of its folder."""
+    """Return the configured name of a run. Default: the overrides that its sweep varies, or its folder's name."""
     if labels.name is not None:
         return str(as_written(labels.name))
     return varied_name(varied) or folder.resolve().name
 
 
 def varied_name(varied: Sequence[str]) -> str:
-    """Make a name of overrides, such as "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
+    """Make a name from overrides, such as "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
 
     A key loses its section, unless it would then equal another key.
     """

@@ -22,16 +22,16 @@ class SearchSettings:
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
     metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="the one score to improve, of the last epoch. Default: the task's own score")
+        Texts(default=(), doc="score to improve, in the last epoch. Only one is allowed. Default: the task's own score")
     )
     prune: bool = setting(
-        Flag(default=True, doc="end trials that fall behind others after as many epochs (successive halving)")
+        Flag(default=True, doc="end trials that score worse than others at the same epoch (successive halving)")
     )
     min_epochs: int | None = setting(
         Count(optional=True, within=(1, 10**6), doc="epochs before a trial may be pruned. Default: a ninth of all")
     )
     reduction: int = setting(
-        Count(default=3, within=(2, 100), doc="pruning keeps one trial in this many, and trains it that much longer")
+        Count(default=3, within=(2, 100), doc="factor of pruning. 3 keeps one trial in 3, and trains it 3x as long")
     )
     finalists: int = setting(
         Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0 leaves out the verdict")

@@ -53,7 +53,7 @@ class Summary:
         planned: number of planned epochs, or 0 if unknown.
         name: name of the run, or empty if unknown.
         tags: its tags.
-        first_step: seconds before the end of the first training batch, part of `seconds`, or None.
+        first_step: seconds until the end of the first training batch, included in `seconds`, or None.
         metrics: how the metrics of plugins are read, see `trainer.tasks.registry.describe_metrics`.
     """
 
@@ -154,7 +154,7 @@ def named_folder(name: str, key: str) -> Path:
     """Return the folder that a setting names.
 
     Raises:
-        UserError: the name is empty, such as a variable of the shell that is not set.
+        UserError: the name is empty, for example because a shell variable is not set.
     """
     if not name:
         raise UserError(f"{key}: the name of the folder is empty. Set it, for example to outputs/mine.")
@@ -208,7 +208,7 @@ def claimed(folder: Path) -> Iterator[bool]:
 def owned(folder: Path, resumed: str | None = None) -> Iterator[None]:
     """Hold a folder's lock during its run, and reserve it first if necessary."""
     reserve(folder, resumed)
-    lock = _reserved.pop(folder.resolve(), None)  # None: the claim on the folder outlasts the run
+    lock = _reserved.pop(folder.resolve(), None)  # None: the folder was claimed, and stays locked after the run
     try:
         yield
     finally:
@@ -240,7 +240,7 @@ def user_of(folder: Path) -> str | None:
 
 
 def status_of(folder: Path, summary: Summary) -> str:
-    """Return the status of a run. An unfinished run whose process on this host is gone was killed."""
+    """Return the status of a run. An unfinished run was killed if its process on this host no longer exists."""
     if summary.status in (FINISHED, FAILED, INTERRUPTED):
         return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
     if user_of(folder):

@@ -51,7 +51,7 @@ _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run knows at its start. An empty value is unknown."""
+    """The facts that are known when a run starts. An empty value means unknown."""
 
     task: str = ""
     classes: tuple[str, ...] = ()  # the names of the model's outputs
@@ -121,8 +121,8 @@ def _git_revision() -> dict[str, Any] | None:
 class RunFolder:
     """A run or a job of a sweep, read from its folder. Each property reads its file at the first access.
 
-    Properties of missing files are empty. Files that are damaged, links, or larger than a run writes also count as
-    empty, with a note.
+    Properties of missing files are empty. Damaged files, links, and files larger than a run writes count as missing,
+    and get a note.
 
     Attributes:
         notes: why files could not be read so far, by name.
@@ -133,7 +133,7 @@ class RunFolder:
         self.notes: dict[str, str] = {}
 
     def attempt(self, name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
-        """Read a file with a function. Return `otherwise` if the file is missing, or if it fails, with a note."""
+        """Read a file with a function. Return `otherwise` if the file is missing, or after an error, with a note."""
         file = self.folder / name
         try:
             with contents(regular(file, self.folder)):
@@ -191,7 +191,7 @@ class RunFolder:
 
     @cached_property
     def name(self) -> str:
-        """The run's configured name, or else what its sweep varies, or else the name of its folder."""
+        """The run's configured name. Default: the overrides that its sweep varies, or the name of its folder."""
         name = self.summary.name or section_of(self.config, "run").get("name")
         name = name or (varied_name(self.job["varied"]) if self.job else "")
         return str(name or self.folder.name or self.folder.resolve().name)
@@ -233,7 +233,7 @@ class RunFolder:
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether a search chose by this run's score. Such scores are too good to be compared."""
+        """Whether a search used this run's score to choose. Such scores are too optimistic to be compared."""
         return self.trial or bool(self.job and self.job["finalist"])
 
     @property
@@ -270,7 +270,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
 
 
 def load_job(file: Path) -> dict[str, Any]:
-    """Read the file of a job: its overrides, the ones that the sweep varies, its order, trial and finalist.
+    """Read the file of a job: its overrides, its order in the sweep, and its role in a search.
 
     Raises:
         UserError: the file is damaged, or a link.

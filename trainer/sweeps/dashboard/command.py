@@ -34,7 +34,7 @@ HOST = "127.0.0.1"
 EVERY = 5.0  # the minimum interval, in seconds, at which the folders are read
 _SHARE = 10  # the minimum interval, as a multiple of the time that reading takes
 
-# The files that the page links to. Browsers treat them as a stranger's pages.
+# The files that the page links to. The sandbox makes browsers isolate them, because strangers may have written them.
 _SERVED = {REPORT: "text/html; charset=utf-8", **dict.fromkeys((BATCH, *FIGURES), "image/png")}
 _SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _MOST_SERVED = 2**26  # bytes of a file
@@ -91,7 +91,7 @@ class Watched:
                         self._version, self._json, self._page = version, embedded_json(data), render(data, version)
                 except (OSError, UserError) as error:  # somebody moves or removes folders
                     log.warning("%s was not read again: %s", self.folder, first_line(error))
-                # With many runs, reading takes seconds, which running jobs also need.
+                # Reading many runs takes CPU time that running jobs need.
                 self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) > 1:
-            raise UserError(f"{[*overrides, *folders[1:]][0]}: not allowed here. Allowed: one folder.")
+            raise UserError(f"{[*overrides, *folders[1:]][0]}: not allowed here. Pass one folder.")
         if options.port is not None and not options.watch:
             raise UserError("--port has no effect without --watch. Add --watch.")
         folder = folders[0] if folders else Path("outputs")

@@ -89,7 +89,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
 
 
 def _about(run: RunFolder, folder: Path) -> dict[str, Any]:
-    """Return the values of a run that need no other run."""
+    """Return the values of a run that do not depend on other runs."""
     part = "job" if run.job else ""
     if run.chooses:
         part = "trial" if run.trial else "finalist"
@@ -115,7 +115,7 @@ def _metric(key: str) -> dict[str, Any]:
 
 
 def _environments(runs: Sequence[RunFolder]) -> tuple[list[dict[str, str]], list[int]]:
-    """Return the distinct versions and devices of runs, and the position of each run's."""
+    """Return the distinct environments, with versions and devices, and for each run the index of its environment."""
     known: dict[tuple[tuple[str, str], ...], int] = {}
     positions = []
     for run in runs:
@@ -126,7 +126,7 @@ def _environments(runs: Sequence[RunFolder]) -> tuple[list[dict[str, str]], list
 
 
 def rounded(value: object, digits: int = 5) -> float | int | None:
-    """Round a number to some significant digits. Anything else becomes None, also NaN and infinity."""
+    """Round a number to some significant digits. NaN, infinity and other values become None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")
@@ -189,7 +189,7 @@ def _points(runs: Sequence[RunFolder], metrics: Sequence[str]) -> int:
 
 
 def _progress(run: RunFolder) -> list[MetricsRow]:
-    """Return the batches, training seconds and images so far after each epoch of a run."""
+    """Return the total batches, training seconds and images of a run after each epoch."""
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
     size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
@@ -227,8 +227,8 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
 MISTAKES = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
-_MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further ones become links
-_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # of a file. Real ones have a tenth of that
+_MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
+_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # limits of a file. Real files are a tenth as large
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of the mistakes in an image, and pixels of each
 
 
@@ -270,7 +270,7 @@ def _embed(
 def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
     """Return a small version of an image as a data URI with its width and height. The URI is empty if unreadable.
 
-    The time of its last change is a key of the cache.
+    `changed`, the time of the last change, is part of the cache key.
     """
     image = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, _FULL)
     if image is None:

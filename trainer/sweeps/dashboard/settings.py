@@ -70,7 +70,7 @@ class Settings:
         return {key: column for key, column in values.items() if len(set(column)) > 1}
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return each column as its distinct values, and the position of each run's value. -1: the run has none."""
+        """Return each column as its distinct values, and the position of each run's value. -1: the run has no value."""
         encoded = []
         for key, column in self.columns.items():
             values = {value: i for i, value in enumerate(dict.fromkeys(column.values()))}
@@ -80,7 +80,7 @@ class Settings:
 
 
 def _differs(column: Mapping[int, Value], begun: Iterable[int]) -> bool:
-    """Return whether runs have different values, or whether some of those that have started lack one."""
+    """Return whether runs have different values, or whether a run that has started lacks the key."""
     return len({*column.values()}) > 1 or any(i not in column for i in begun)
 
 

@@ -221,7 +221,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 
 def _plugin_override(token: str, *, sweeps: bool) -> str:
-    """Adapt an override to Hydra: `++` allows settings of ours, and quotes make `gpus=0,1` a single value."""
+    """Adapt an override to Hydra: `++` allows our settings, and quotes make `gpus=0,1` a single value."""
     bare = token.lstrip("+")
     if not _PLUGINS.match(bare):
         return token
@@ -305,7 +305,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
 
         if action == "retry":
             raise UserError(
-                f"sweep retry: {shown(folder)} is a search, in which failed trials count. To add trials: {_RESUME} "
+                f"sweep retry: {shown(folder)} is a search, which does not rerun trials. To add trials: {_RESUME} "
                 f"{shown(folder)} hydra.sweeper.n_trials=N. To rerun a finalist, delete its folder and resume."
             )
         plan = SearchPlan.read(about["sweeper"], about, folder, trust=options.trust)
