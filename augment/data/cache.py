@@ -15,7 +15,7 @@ from augment.support.console import progress_bar
 from augment.support.files import write_atomically
 from augment.support.process import cores
 
-_VERSION = b"8\n"  # the first line. Increase it when results change
+_VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
 
 def remember(

@@ -77,7 +77,7 @@ class Decoder:
             self._own.pipeline.feed_input("encoded", [np.frombuffer(image, np.uint8)])
             decoded = np.array(self._own.pipeline.run()[0].at(0))
         except RuntimeError:
-            del self._own.pipeline  # it cannot be used again
+            del self._own.pipeline  # a pipeline cannot be used again after an error
         return find_difference(image, decoded)
 
     def _find_damage(self, image: bytes | memoryview) -> str | None:

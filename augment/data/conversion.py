@@ -34,7 +34,10 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path, digest
 from augment.support.process import cores
 
-FORMATS = {"folder": "one image per file, <split>/<class>/*", "webdataset": "tar shards, also for labels and numbers"}
+FORMATS = {
+    "folder": "one image per file, <split>/<class>/*",
+    "webdataset": "tar shards, also for multi-label classification and regression",
+}
 # The tasks that each format supports.
 _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
@@ -216,7 +219,7 @@ class AsJpeg:
 
 
 def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
-    """Check a dataset as before training, but keep images that Pillow can open as JPEG.
+    """Check a dataset as before training. Images that DALI cannot decode become JPEG if Pillow can open them.
 
     Args:
         dataset: the dataset.
@@ -234,7 +237,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
-        if DIFFERS in fault:  # it is unknown which program is right
+        if DIFFERS in fault:  # the decoders disagree, so the right pixels are unknown
             continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
@@ -253,4 +256,4 @@ def _allowed() -> tuple[str, ...]:
     with suppress(ImportError):
         import_module("pillow_heif").register_heif_opener()
     Image.init()
-    return tuple(name for name in Image.OPEN if name != "EPS")  # Pillow opens EPS with another program
+    return tuple(name for name in Image.OPEN if name != "EPS")  # Pillow starts another program to open EPS

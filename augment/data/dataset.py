@@ -77,10 +77,10 @@ class Split:
         return len(self.files) - self.repeated
 
 
-# The val split of a dataset without one, before val is cut from train.
+# The empty validation split of a dataset whose source provides none.
 NO_VAL = Split((), ())
 
-_LONGEST = 1000  # characters of the name of a class
+_LONGEST = 1000  # maximum length of a class name, in characters
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def check_dataset(dataset: object, what: str) -> Dataset:
                 raise UserError(f"{has} the file {file!r}. Use a Path, or an object with a name and a read().")
         if fault := split.kind.fault(split.targets, len(dataset.classes)):
             raise UserError(f"{has} the target {fault}")
-        reported = dataset.faults or dataset.problems  # they explain empty targets
+        reported = dataset.faults or dataset.problems  # these messages explain why targets are empty
         if split.targets and not reported and all(map(split.kind.is_empty, split.targets)):
             why = "".join(f" {notice}." for notice in dataset.notices)
             raise UserError(

@@ -83,7 +83,7 @@ def take_images(images: Sequence[Any], indices: NDArray[np.int64]) -> Any:
 
 
 def known_of(images: Sequence[Any], known: Mapping[Any, V]) -> dict[int, V]:
-    """Return the values of a mapping from images to values by the images' indices."""
+    """Return the values of a mapping, whose keys are images, by the indices of these images."""
     if not known:
         return {}
     if isinstance(images, Paths):
@@ -96,7 +96,7 @@ class ImageError(UserError):
     """The error of one of several images that are read together. `key` identifies the image."""
 
     def __init__(self, key: int, text: str) -> None:
-        super().__init__(key, text)  # both, for pickle
+        super().__init__(key, text)  # pickle creates the copy from both arguments
         self.key = key
 
     def __str__(self) -> str:

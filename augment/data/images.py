@@ -191,7 +191,10 @@ def reader_source() -> str:
 
 
 # The fault of an image whose targets may belong to the stored or to the upright image.
-TURNED = "a Pillow image with an EXIF orientation. With masks, boxes, keypoints or frames, exif_transpose it."
+TURNED = (
+    "a Pillow image with an EXIF orientation. For masks, boxes, keypoints or frames, "
+    "pass ImageOps.exif_transpose(image)."
+)
 
 
 def is_turned(image: object) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
-    """Return group numbers, (N,), of the smallest groups that keep images with an equal copy or group together."""
+    """Return new group numbers, (N,). Images that are copies of each other or share a group get the same number."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -135,7 +135,8 @@ def cut_val(source: Source, dataset: Dataset) -> Dataset:
     seed, groups = source.split_seed, None
     if source.group is not None:
         if not source.cuts_val:
-            raise UserError(f"data.group={source.group} has no effect, because val is not taken from train. Add {CUT}.")
+            why = "because the validation split is not cut from train"
+            raise UserError(f"data.group={source.group} has no effect, {why}. Add {CUT}.")
         groups = source.groups(dataset.train.files)
     if source.folds is not None and source.fold is not None:
         return take_fold(dataset, folds=source.folds, fold=source.fold, seed=seed, groups=groups)
@@ -194,8 +195,8 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     """
     strata = dataset.kind.strata(dataset.train.targets)
     if dataset.kind.many_groups:
-        # Any number of multiples of the golden ratio is spread evenly over any part of the order. One image of each set
-        # of labels would be too many.
+        # Multiples of the golden ratio are evenly spread positions in the order, for any number of images. Keeping at
+        # least one image of each set of labels would keep too many.
         spread = np.argsort(np.arange(len(strata)) * ((5**0.5 - 1) / 2) % 1, kind="stable")
         keep = np.sort(_order(strata, seed, "fraction")[spread[: max(1, round(fraction * len(strata)))]])
     else:

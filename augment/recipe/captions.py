@@ -18,7 +18,7 @@ def ranges_of(step: Step) -> dict[str, Range]:
 
 
 def value_at(param: Range, value: Interval | Values, level: Level) -> float:
-    """Return the lowest, middle or highest value of a range. The middle of a few values is their median."""
+    """Return the lowest, middle or highest value of a range. The middle of a list of values is its median."""
     if isinstance(value, Values):
         few = sorted(set(value.values))
         return few[{"low": 0, "middle": len(few) // 2, "high": -1}[level]]
@@ -71,7 +71,7 @@ def settings_of(step: Step) -> list[str]:
 
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     """Return a step's name and the values that were drawn for a sample: "warp (u 0.03, v -0.08)"."""
-    # Within a policy, the key is a path, and the policy may have invented the names in it.
+    # Within a policy, the key is a path. Users may not know its names, because the policy may have chosen them.
     name = step.op.name if "." in step.key else step.key
     values = step.op.draws
     varying = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values

@@ -81,7 +81,7 @@ class _Group:
         return {b for steps in self.positions for b in map(_border, steps) if b} if self.kind == "geometry" else set()
 
     def takes(self, other: "_Group") -> bool:
-        """Return whether one operator can run the steps of both groups, first its own."""
+        """Return whether one operator can run the steps of this group, then the steps of the other."""
         fusible = self.kind == other.kind and self.kind in ("geometry", "color")
         return fusible and len(self.borders | other.borders) <= 1
 
@@ -120,7 +120,7 @@ def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
 
 
 def _operator(step: Step) -> tuple[Any, ...]:
-    """Return a key that is equal for steps that one operator can run. Fixed parameters belong to local operators."""
+    """Return a key that is equal for steps that one operator can run. Local operators must share fixed parameters."""
     if _kind_of(step) == "geometry":
         return "geometry", _border(step)
     if step.op.kind == "color":
@@ -135,7 +135,10 @@ def _kind_of(step: Step) -> StageKind:
 
 
 def _arrange(groups: list[_Group], before: _Group | None, following: list[_Group]) -> list[_Group]:
-    """Order the groups at a position so that as many as possible join their neighbors. Groups exclude each other."""
+    """Order the groups at a position so that as many as possible join their neighbors.
+
+    The order is free, because at most one group applies to a sample.
+    """
     first = next((g for g in groups if before is not None and before.takes(g)), None)
     rest = [g for g in groups if g is not first]
     last = next((g for g in rest if any(g.takes(other) for other in following)), None)

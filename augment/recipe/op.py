@@ -53,7 +53,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
         del common["draw"]
 
     def decorate(function: Function) -> Function:
-        importlib.import_module("augment.recipe.ops")  # first, so that their names are known here
+        importlib.import_module("augment.recipe.ops")  # register built-in ops first, so that a repeated name is found
         name = function.__name__
         refuse_second("op", name, _OPS[name].function if name in _OPS else None, function)
         if not function.__doc__:

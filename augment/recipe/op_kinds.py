@@ -25,7 +25,7 @@ FILL = Count(default=0, within=(0, 255), doc="gray level of a constant border")
 
 _P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, drawn for each sample")
 _BORDER = Choice(default="reflect_101", options=BORDERS, doc=BORDER_DOC)
-_REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DOC)  # PyTorch has no wrap
+_REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DOC)  # PyTorch does not support wrap
 _DRAW = Choice(
     default="each",
     options=("each", "once"),

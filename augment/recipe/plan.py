@@ -116,7 +116,7 @@ class Plan:
         """A hash of everything that determines the pixels, at full precision."""
         stages = list(map(_stage_identity, self.stages))
         tree = list(map(_identity, self.tree))
-        # Without named views, the digest must equal the digests of versions that had none.
+        # Without named views, the digest must not change: older versions did not support named views.
         named = [[(plan.digest, sorted(plan.shared)) for plan in self.others]] if self.view and self.others else []
         whole = (
             self.split,
@@ -186,7 +186,7 @@ def _stage_identity(stage: Stage) -> tuple[object, ...]:
         stage.border,
         steps,
         *(["chained"] if stage.chained else []),
-    )  # only then, as in older digests
+    )  # add "chained" only if set, because older digests lack it
 
 
 def _lines(stage: Stage) -> list[str]:

@@ -140,7 +140,7 @@ class Sampler:
         counter, skip = divmod(start * columns, _DOUBLES)
         drawn = np.empty((calls, skip + count * columns))
         generator = _generator(seed)
-        # NumPy sets a state of lists faster than a state of arrays, and faster than it advances a stream.
+        # Setting a state that consists of lists is faster than setting arrays, and faster than advancing the stream.
         state = {**generator.bit_generator.state, "buffer": [0] * _DOUBLES}
         for call in drawn:
             state["state"] = {"counter": [counter & _WORD, counter >> 64, 0, 0], "key": [seed & _WORD, seed >> 64]}

@@ -27,7 +27,7 @@ NO_BORDER: Border = ("reflect_101", 0)
 class Stage:
     """Steps that run as one operation: one warp, one color matrix, or one local or batch op.
 
-    A warp has kind "remap" if any of its steps has. Its functions and matrices then alternate.
+    A warp has kind "remap" if any of its steps is a remap. Its functions and matrices then alternate.
 
     Attributes:
         kind: the kind of operation.
@@ -97,7 +97,7 @@ class Stage:
     def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
         """Return the samples to which the stage applies, and their draws.
 
-        The draws end with one skipped sample, if there is any, because preparing several samples may depend on it.
+        If samples skip the stage, one of them is last in the draws. Preparing values for several samples may need it.
         """
         rows, some = _applied_and_skipped(self.applied(draws))
         return rows, {s.key: {name: value[some] for name, value in draws[s.key].items()} for s in self.steps}

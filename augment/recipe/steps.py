@@ -115,7 +115,7 @@ def parse_aug(given: object) -> Aug:
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"aug: {given!r} is not allowed. To use a file of conf/aug, set +aug=NAME.")
+        raise UserError(f"aug: {given!r} is not allowed. To use a recipe in conf/aug, set aug=NAME.")
     nested = ("train", "val", "views")
     check_known(given, {**settings(Aug), **dict.fromkeys(nested)}, "aug", {op: f"train.{op}" for op in OPS})
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, "aug")

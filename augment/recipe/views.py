@@ -90,7 +90,7 @@ def _check_shared(view: View, first: View, key: str) -> None:
     steps, others = ({step.key: step for step in v.steps} for v in (view, first))
     for name in view.share:
         if name not in steps:
-            raise UserError(f"{key}: there is no step '{name}'.{suggest(name, steps)}")
+            raise UserError(f"{key}: unknown step '{name}'.{suggest(name, steps)}")
         if steps[name] != others.get(name):
             raise UserError(f"{key}: '{name}' has other settings in view {first.name}. Use equal settings in both.")
 

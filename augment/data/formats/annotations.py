@@ -41,7 +41,7 @@ class Header:
         return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
     def turn_of(self, size: tuple[int, int] | None) -> int | None:
-        """Return the orientation of annotations for an image of a height and width, or None if the size does not fit.
+        """Return the EXIF orientation to apply to annotations of a size, (height, width). None: the size is wrong.
 
         Annotations describe the upright image, unless their size fits only the stored pixels.
         """
@@ -50,7 +50,7 @@ class Header:
         return 1 if size == (self.height, self.width) else None
 
     def size_of(self, turn: int) -> tuple[int, int]:
-        """Return height and width of the image with the orientation `turn` of its annotations."""
+        """Return the height and width to which annotations with the orientation `turn` refer."""
         return self.shown if turn == self.orientation else (self.height, self.width)
 
     def stored(self, points: NDArray[np.float64], turn: int) -> NDArray[np.float64]:
@@ -94,12 +94,12 @@ class Annotated:
     """An object of an image, in pixels of the annotated image.
 
     Attributes:
-        where: its place in the annotation file, for messages.
+        where: its position in the annotation file, for messages.
         box: left, top, right and bottom edge.
         label: its class, from 1.
         shape: its outline.
         points: (P, 3), x, y and visibility of its keypoints.
-        name: the name of its class, if `label` sets the labels later.
+        name: the name of its class, if the function `label` sets its label later.
     """
 
     where: str
@@ -118,7 +118,7 @@ class AnnotatedImage:
 
     Attributes:
         file: the image.
-        where: the place of its annotations, for messages.
+        where: the position of its annotations, for messages.
         size: height and width of the annotated image, or None if unknown.
         fault: what is wrong with it, as a predicate such as "has no mask".
     """
@@ -136,7 +136,7 @@ class AnnotatedImage:
 
     @contextmanager
     def object_at(self, where: str) -> Iterator[None]:
-        """Record an exception inside the context as a fault of the object at a place."""
+        """Convert an exception inside the context to a fault. `where` is the position of the object."""
         try:
             yield
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
@@ -181,7 +181,7 @@ def make_objects(
     if wanted.task != "keypoints":
         names = _without_background(names, splits, wanted)
     if wanted.task == "segment" and len(names) >= _MOST:
-        raise UserError(f"data.task=segment supports {_MOST - 1} classes, but there are {len(names)}.")
+        raise UserError(f"data.task=segment supports {_MOST - 1} classes, but there are {len(names)}. Merge some.")
     for images in splits:
         _require_each_once(images)
     kinds = {"segment": MASKS, "keypoints": Keypoints(wanted.flip_pairs)}
@@ -197,8 +197,8 @@ def make_objects(
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     images_by_file = [{image.file: image for image in images} for images in splits]
     dataset = build_dataset(classes, images_by_file, kind, kind.blank(len(names)), make)
-    many = amount(clipped.total(), "box that reaches", "boxes that reach")
-    notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
+    many = amount(clipped.total(), "box extends", "boxes extend")
+    notice = f"data: {many} beyond the image and was clipped, such as {next(iter(clipped))}" if clipped else ""
     repeated = [found.where for images in splits for image in images for found in _repeated(image.objects)]
     objects = amount(len(repeated), "object")
     again = f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""
@@ -239,7 +239,7 @@ def build_dataset(
 
 def _require_each_once(images: Sequence[AnnotatedImage]) -> None:
     if not images:
-        raise UserError("data: there are no images.")
+        raise UserError("data: a split has no images. Check its annotations.")
     ((file, count),) = Counter(image.file for image in images).most_common(1)
     if count > 1:
         raise UserError(f"data: {file} is listed {count} times. List each image once.")
@@ -284,7 +284,7 @@ def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ())
     for image, found in objects:
         found.label = numbers.get(found.name, 0)
         if not found.label:
-            image.blame(f"has a bad object, {found.where}: the class {found.name}, which data.classes does not name")
+            image.blame(f"has a bad object, {found.where}: the class {found.name} is missing from data.classes")
     return names
 
 

@@ -46,7 +46,7 @@ class CocoFile:
 
     @property
     def ids(self) -> dict[str, dict[str, Id]]:
-        """The ids as written in the file: of images by file names, and of categories by names."""
+        """The ids as written in the file: image ids by file name, and category ids by category name."""
         names = {"images": "file_name", "categories": "name"}
         return {part: {str(of[name]): of["id"] for of in self.content[part]} for part, name in names.items()}
 
@@ -76,7 +76,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
     try:
         text = read_text(key, file, "a COCO file, .json")
         content = json.loads(text)
-        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair, which no file name can hold
+        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a surrogate pair, which a file name cannot contain
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UserError(f"{key}={file} cannot be read: {error}.") from None

@@ -15,7 +15,7 @@ _BOX = ("left", "top", "right", "bottom", "class")
 
 
 def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """Return the header of a CSV file, and its rows: the place of each row for messages, and its cells by columns.
+    """Return the header of a CSV file, and its rows: the position of each row for messages, and its cells by columns.
 
     Raises:
         UserError: the file cannot be read, or a column is missing or repeated.
@@ -33,7 +33,7 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     """Return the names of the keypoints in the columns x_NAME, y_NAME and optionally v_NAME.
 
     Raises:
-        UserError: there are no keypoints, or other columns.
+        UserError: a column for keypoints is missing, or a column is unknown.
     """
     header, _ = _read(key, file)
     names = tuple(name[2:] for name in header if name.startswith("x_"))
@@ -41,7 +41,7 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     known = set(header)
     odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in known]
     if not names or odd:
-        what = f"the column '{odd[0]}' does not fit" if odd else "there are no keypoints"
+        what = f"the column '{odd[0]}' does not fit" if odd else "no column names a keypoint"
         raise UserError(f"{key}={file}: {what}. Use path, then x_NAME, y_NAME and optionally v_NAME for each keypoint.")
     return names
 

@@ -26,7 +26,7 @@ EXTENSIONS = frozenset(
 FOREIGN_EXTENSIONS = frozenset(
     {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg", ".dcm"}
     | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
-    | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
+    | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # raw formats
 )
 
 # Names of folders that are splits rather than classes.
@@ -93,7 +93,7 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """
     folder = root / "val" if (root / "val").is_dir() else root
     if not folder.is_dir():
-        raise UserError(f"{root}: there is no such folder.{near_file(root, folder=True)}")
+        raise UserError(f"{root}: the folder does not exist.{near_file(root, folder=True)}")
     folders = _class_folders(folder)
     for name in folders:
         if name not in classes:
@@ -109,7 +109,7 @@ def _split_folders(
 ) -> tuple[Path, Path | None]:
     """Return the folders of both splits, with None for val if there is none. A missing split is added to `problems`."""
     if not root.exists():
-        raise UserError(f"there is no such folder.{near_file(root, folder=True)}")
+        raise UserError(f"the folder does not exist.{near_file(root, folder=True)}")
     if not root.is_dir():
         raise UserError("this is a file. Name a folder that holds the folders train and val.")
     names = [train_dir or "train", val_dir or "val"]
@@ -124,7 +124,7 @@ def _split_folders(
         return root, None
     others = f"only {list_some(list(found))}" if found else "only images" if _has_images(root) else "nor any other"
     advice = _advice(root, found, "" if unsplit else missing[0])
-    problems.append(f"there is no folder {' and no folder '.join(missing)} in it, {others}.{advice}")
+    problems.append(f"it has no folder {' and no folder '.join(missing)}, {others}.{advice}")
     if train.is_dir() and not val_dir:
         return train, None
     if unsplit and any(map(_has_images, found.values())):

@@ -67,7 +67,7 @@ class _Facts:
 
     @property
     def top(self) -> int:
-        """The highest label that counts, or -1 without one."""
+        """The highest label that counts, or -1 if no label counts."""
         return max((label for label in self.colors if label != IGNORE), default=-1)
 
 
@@ -76,8 +76,8 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
 
     Args:
         found: the images of each split.
-        names: the class names. If there are none, numbers up to the highest label.
-        plain: the meaning of pixels, as a mask without a file. If it is empty, all masks must agree.
+        names: the class names. Without names, the numbers up to the highest label are the names.
+        plain: a mask without a file, which states the meaning of pixels. If it is empty, all masks must agree.
 
     Raises:
         UserError: the masks have no labels to learn, or disagree about the meaning of values.
@@ -101,7 +101,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
         if of.fault:
             raise FaultError(of.fault)
         if of.top >= len(names):
-            raise FaultError(f"has the mask {mask.name} with the label {of.top} of {len(names)} classes")
+            raise FaultError(f"has the mask {mask.name} with the label {of.top}. Allowed: 0 to {len(names) - 1}")
         turn = header.turn_of((of.height, of.width)) if header else 1  # the check reports an unreadable header
         if header and turn is None:
             size = " x ".join(map(str, header.shown))
@@ -133,15 +133,14 @@ def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
         for label, color in colors.items():
             known, where = first.setdefault(label, (color, file)) if color else ("", file)
             if color != known and label != IGNORE:
-                what = f"the label {label} is #{known} in the palette of {where}, but #{color} in that of {file}"
+                what = f"the label {label} is #{known} in the palette of {where}, but #{color} in the palette of {file}"
                 raise UserError(f"data.root: {what}. Use one palette, or {remedy} name,red,green,blue or name,value.")
     gray = next((file for file, colors in good.items() if colors and not any(colors.values())), None)
     if not (first and gray):
         return ""
     where = next(iter(first.values()))[1]
-    return (
-        f"data.root: some masks have a palette, such as {where}, and others do not, such as {gray}: values are labels"
-    )
+    some = f"some masks have a palette, such as {where}, but others do not, such as {gray}"
+    return f"data.root: {some}. Pixel values are used as labels"
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:
@@ -152,7 +151,7 @@ def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: s
     """
     for folder in (images, masks):
         if not folder.is_dir():
-            raise UserError(f"data.root: there is no folder {folder}.{near_file(folder, folder=True)}")
+            raise UserError(f"data.root: the folder {folder} does not exist.{near_file(folder, folder=True)}")
     files = [file for file in find_images(images) if file.stem.endswith(image_suffix)]
     if not files:
         raise UserError(f"data.root: {images} holds no images.")

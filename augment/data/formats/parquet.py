@@ -44,7 +44,7 @@ def read_table(
             key_of = {image: "data.image"} | dict.fromkeys(columns, "data.targets" if targets else "data.label")
             for name, key in key_of.items():
                 if name not in table.schema_arrow.names:
-                    raise UserError(f"there is no column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
+                    raise UserError(f"cannot find column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
             rows = (row for some in table.iter_batches(64, columns=list(key_of)) for row in some.to_pylist())
             with atomic_path(destination(file)) as part:
                 with part.open("wb") as stream:

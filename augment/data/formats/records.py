@@ -140,7 +140,7 @@ _opened = lru_cache(OPEN_FILES)(Opened)
 
 
 def close_files() -> None:
-    """Close the cached files, except for those that a thread or stream still uses."""
+    """Close the cached files that no thread or stream uses."""
     _opened.cache_clear()
 
 
@@ -243,7 +243,7 @@ def build(file: RecordFile, read: Reader) -> Index:
         raise UserError("is empty (0 bytes).")
     try:
         records = list(read(file))
-    except damage(OSError) as error:  # of the libraries that read the format
+    except damage(OSError) as error:  # exceptions of the libraries that read the format
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"is damaged, or cannot be read ({why}).") from error
     spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
@@ -306,7 +306,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
         elif Path(name).is_dir():
             raise UserError(f"{key}={pattern}: {name} is a folder. Name files, such as {Path(name) / '*'}.")
         elif not Path(name).is_file():
-            raise UserError(f"{key}={pattern}: there is no file {name}.{near_file(Path(name))}")
+            raise UserError(f"{key}={pattern}: the file {name} does not exist.{near_file(Path(name))}")
         else:
             found.append(Path(name))
     if len(set(found)) < len(found):

@@ -36,7 +36,7 @@ def read_text(key: str, file: Path, allowed: str) -> str:
             return text
         why = f"has a NUL character in line {text.count(chr(10), 0, text.index(chr(0))) + 1}"
     except FileNotFoundError:
-        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: {allowed}.") from None
+        raise UserError(f"{key}: the file {file} does not exist.{near_file(file)} Allowed: {allowed}.") from None
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError as error:
@@ -45,7 +45,7 @@ def read_text(key: str, file: Path, allowed: str) -> str:
 
 
 def whole_number(text: str, otherwise: Number) -> int | Number:
-    """Return the integer that a text spells, or something else for other texts and unusual spellings such as 007."""
+    """Return the integer that a text spells. Return `otherwise` for other texts, and for spellings such as 007."""
     return int(text) if re.fullmatch("0|-?[1-9][0-9]{,38}", text) else otherwise
 
 
@@ -59,7 +59,7 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
     for key, files, where in given:
         if absent := [index for index, file in enumerate(files) if not os.path.exists(file)]:
             first, more = files[absent[0]], f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
-            found.append(f"{key}: there is no {first}{more}, {where(absent[0])}.{near_file(first)}")
+            found.append(f"{key}: cannot find {first}{more}, {where(absent[0])}.{near_file(first)}")
     return tuple(found)
 
 
@@ -76,7 +76,7 @@ def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[
 
 
 def read_table(key: str, file: Path, allowed: str, separator: str = ",") -> tuple[list[str], list[Row]]:
-    """Return the header of a CSV file and its rows, all with as many cells. A row may have its first cell only.
+    """Return the header of a CSV file and its rows, all with as many cells. A row in the file may have a single cell.
 
     Raises:
         UserError: the file cannot be read, or a row has another number of cells.

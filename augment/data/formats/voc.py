@@ -31,7 +31,7 @@ _FLAG = re.compile(r"\s+(-1|0|1|\+1)$")
 def files_by_name(folder: Path, extensions: Collection[str]) -> dict[str, Path]:
     """Return the files below a folder that have some extensions, by their paths without extension.
 
-    If several files have the same path, the earlier extension counts. Case is ignored.
+    If several files have the same path, the earlier extension counts. Extensions may be in upper or lower case.
     """
     order = {extension: rank for rank, extension in enumerate(extensions)}
     files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
@@ -42,7 +42,7 @@ def files_by_name(folder: Path, extensions: Collection[str]) -> dict[str, Path]:
 
 
 def list_names(file: Path, *known: Collection[str]) -> list[str]:
-    """Return the image names in a list of ImageSets. For a folder instead of a list, return all names in `known[0]`.
+    """Return the image names in a list of ImageSets. If `file` is a folder, return all names in `known[0]`.
 
     Raises:
         UserError: the file is missing or empty.
@@ -58,7 +58,7 @@ def list_names(file: Path, *known: Collection[str]) -> list[str]:
 
 
 def _name(line: str, known: Sequence[Collection[str]]) -> str:
-    """Return the name in a line, without a flag or an image extension unless a file is named so."""
+    """Return the image name in a line, without a flag or an extension, unless they are part of a known name."""
     plain = _FLAG.sub("", line)
     forms = [line, plain, *(form[: form.rfind(".")] for form in (line, plain) if Path(form).suffix.lower() in IMAGES)]
     return next((form for form in forms if any(form in names for names in known)), plain)

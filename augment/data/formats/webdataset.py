@@ -107,7 +107,7 @@ def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -
         stem = image.rpartition("/")[2].partition(".")[0]
         wanted = " or ".join(f"{stem}.{extension}" for extension, _ in sources)
         only = ", ".join(member.name for member in members.values() if member.name != image) or "the image"
-        raise UserError(f"{image} has no label: there is no {wanted}, only {only}. {_REMEDY}.")
+        raise UserError(f"{image} has no label: cannot find {wanted}, only {only}. {_REMEDY}.")
 
     return read
 

@@ -30,7 +30,7 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
         UserError: the file is missing or malformed.
     """
     if not file.is_file():
-        raise UserError(f"data.root: there is no file {file}.{near_file(file)} Name a data.yaml, or its folder.")
+        raise UserError(f"data.root: the file {file} does not exist.{near_file(file)} Name a data.yaml, or its folder.")
     typed, texts = read_yaml(file), read_yaml(file, as_text=True)
     content: dict[str, Any] = {}
     if isinstance(typed, dict) and isinstance(texts, dict):
@@ -96,10 +96,10 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
             lines = read_text("data.root", found, "one image path per line").splitlines()
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
-            what = f"{split}: there is no {found}.{near_file(found)} Name a folder of images, or a .txt list."
+            what = f"{split}: {found} does not exist.{near_file(found)} Name a folder of images, or a .txt list."
             raise UserError(f"data.root={yaml}: {what}")
     if not files:
-        raise UserError(f"data.root={yaml}: {split}: there are no images in {given}.")
+        raise UserError(f"data.root={yaml}: {split}: {given} lists no images. Add images, or change the path.")
     return files
 
 

@@ -94,7 +94,8 @@ def put(
 ) -> None:
     """Draw a thing, sometimes with a shadow or an outline.
 
-    On `stencil`, a gray canvas of the same size and a value, the thing is drawn with this value and without its shadow.
+    `stencil` is a gray canvas of the same size, and a value. The thing is also drawn there in this value, but without
+    its shadow.
     """
     faded = rng.uniform(-0.1, 0.1)
     paint = {tone: shade(rng, (tone[0], tone[1] + faded, tone[2]), (0.04, 0.05, 0.15)) for tone, _ in parts}
@@ -243,7 +244,7 @@ def make_set(
                 for name, text in texts(found).items():
                     (part / name).write_text(text)
     except OSError as error:
-        if not folder.is_dir():  # another process was not first
+        if not folder.is_dir():  # no other process has generated the dataset
             raise UserError(
                 f"The sample dataset cannot be written to {folder}: {error.strerror or error}. "
                 "Set data.dir to a writable folder with about 10 MB of free space."

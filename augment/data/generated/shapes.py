@@ -92,7 +92,7 @@ def flower(rng: Generator) -> list[Part]:
 
 
 def heart(rng: Generator) -> list[Part]:
-    """The curve of x = 16 sin^3 t, at times with a highlight."""
+    """The curve of x = 16 sin^3 t, sometimes with a highlight."""
     t = np.linspace(0, 2 * np.pi, 60)
     y = 13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t)
     parts = [(CRIMSON, np.stack([0.95 * np.sin(t) ** 3, -rng.uniform(0.85, 1.05) * y / 16 - 0.1], axis=1))]
@@ -100,7 +100,7 @@ def heart(rng: Generator) -> list[Part]:
 
 
 def house(rng: Generator) -> list[Part]:
-    """Often a chimney, walls, roof, door and window."""
+    """Walls, roof, door and window, often with a chimney."""
     eaves, half, door = rng.uniform(-0.25, 0.0), rng.uniform(0.6, 0.75), rng.choice([-0.3, 0.0, 0.3])
     window = -0.35 if door > 0 else 0.35
     parts = [(NAVY, box(0.3, -0.85, 0.5, eaves))] if rng.random() < 0.7 else []

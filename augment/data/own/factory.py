@@ -78,7 +78,7 @@ class SequenceFactory:
         with errors_of(self.what, lambda: "its length: "):
             length = len(found)
         if not length:
-            raise UserError(f"{self.what} has no items.")
+            raise UserError(f"{self.what} has no items. Return at least one pair.")
         return cast("Sequence[object]", found)
 
     def _call(self, function: Any, options: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -120,7 +120,7 @@ def find_object(name: str, key: str) -> Any:
     found: Any = import_own(path, what)
     for part in rest:
         if not hasattr(found, part):
-            if path == "__main__":  # its definitions are missing in worker processes
+            if path == "__main__":  # worker processes lack what a notebook or script defines
                 why = "worker processes cannot import names from a notebook, or below a script's `if __name__ == ...`"
                 raise UserError(f"{what}: {why}. Set data.workers=0, or move it into a module.")
             own = [name for name, value in vars(found).items() if getattr(value, "__module__", path) == path]

@@ -136,7 +136,7 @@ class Items:
         """Return an image.
 
         Raises:
-            UserError: the item is not an image, or is decoded although it should not be, or the reverse.
+            UserError: the item is not an image, or `decoded` is wrong for it.
         """
         with self._lock:
             found = self.as_image(self.pair(index)[0], index)
@@ -198,7 +198,7 @@ _READING: WeakSet[Items] = WeakSet()
 
 
 def end_readers() -> None:
-    """End all threads and processes that read items in the background. No result of theirs may be awaited."""
+    """End all threads and processes that read items in the background. Nobody may be waiting for their results."""
     for items in list(_READING):
         items.end()
 

@@ -15,7 +15,7 @@ from augment.support.errors import UserError
 
 _READ = 8  # items that are read twice
 
-_PARTS = ("", "boxes", "labels", "masks", "keypoints")  # of targets
+_PARTS = ("", "boxes", "labels", "masks", "keypoints")  # whole targets, or entries of a dict
 
 Part = Mapping[str, NDArray[Any]]
 

@@ -35,7 +35,7 @@ ALLOWED = "a class (number or name), a list of labels, a number to predict, or a
 # A target in plain types: a class or number, some labels, or a row.
 Plain = Label | list[Label] | NDArray[Any]
 
-_COMPARED = 32  # items that are read to check a Dataset's `targets`, of which few may be wrong after a merge
+_COMPARED = 32  # items to compare with a Dataset's `targets`. After merging datasets, few may differ
 
 
 def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:
@@ -245,7 +245,7 @@ def read_spatial(
     else:
         labels = set[int]().union(*(split.labels for split in read))
         if not names and kind != BOXES:
-            notice = describe_gaps(labels, "give it the next number in your code")
+            notice = describe_gaps(labels, "number the classes without gaps in your code")
         names = names or tuple(str(label) for label in range(kind == BOXES, max(labels, default=-1) + 1))
     classes = names
     if kind == BOXES:

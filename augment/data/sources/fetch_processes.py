@@ -17,7 +17,7 @@ from augment.support.files import remove_parts
 
 _SERVE = "from augment.data.sources.fetch_processes import serve; serve()"
 
-_IDLE: list[subprocess.Popen[bytes]] = []  # processes without work
+_IDLE: list[subprocess.Popen[bytes]] = []  # idle processes
 
 
 def fetch(shard: Shard, stopped: Event) -> None:

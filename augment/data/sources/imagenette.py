@@ -67,7 +67,8 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
                     _unpack(_downloaded(archive, folder.parent), folder)
         except OSError as error:  # from the disk
             reason = f"{error.filename or folder}: {error.strerror or error}"
-            raise UserError(f"{reason}. {folder} cannot be created.") from error
+            remedy = "Set data.dir to a writable folder with free space"
+            raise UserError(f"{reason}. {folder} cannot be created. {remedy}.") from error
     return folder
 
 

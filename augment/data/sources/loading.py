@@ -40,7 +40,8 @@ def describe_missing(dataset: Dataset) -> list[str]:
         return []
     if all(present.values()) and not set.intersection(*present.values()):
         train, val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
-        raise UserError(f"data: the splits share no class. Training images have {train}, validation images {val}.")
+        classes = f"Training images have {train}, but validation images have {val}"
+        raise UserError(f"data: the splits share no class. {classes}. Use the same classes in both.")
     first = int(dataset.classes[0] == BACKGROUND)
     all_of_them = amount(len(dataset.classes) - first, dataset.kind.noun)
     notices = []

@@ -114,7 +114,7 @@ def _mapped(file: RecordFile) -> NDArray[Any]:
 
 def _open(file: Path, what: str) -> NDArray[Any]:
     if not file.is_file():
-        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Name a .npy file.")
+        raise UserError(f"{what}: the file {file} does not exist.{near_file(file)} Name a .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except damage(OSError, SyntaxError, TokenError) as error:  # the header is in Python's own notation

@@ -133,7 +133,7 @@ class Voc(CheckedSource):
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
             found = [
-                {image: mask if mask.exists() else f"has no mask: there is no {mask}" for image, mask in some}
+                {image: mask if mask.exists() else f"has no mask: {mask} does not exist" for image, mask in some}
                 for some in files
             ]
             return read_masks(found, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
@@ -247,7 +247,7 @@ class MaskPairs(CheckedSource):
         folders = [self._folders(split) for split in splits]
         for split, (images, _) in zip(splits, folders, strict=True):
             if split and not images.is_dir() and (hint := self._hint(split)):
-                raise UserError(f"data.root: there is no folder {images}. {hint}")
+                raise UserError(f"data.root: the folder {images} does not exist. {hint}")
         pairs = [find_pairs(*pair, *suffixes) for pair in folders]
         return read_masks(pairs, *self._pixels())
 
@@ -289,7 +289,7 @@ class MaskPairs(CheckedSource):
     def _folders(self, split: str) -> tuple[Path, Path]:
         root = expanded(self.root)
         if not root.is_dir():
-            raise UserError(f"data.root={self.root}: there is no such folder.{near_file(root, folder=True)}")
+            raise UserError(f"data.root={self.root}: the folder does not exist.{near_file(root, folder=True)}")
         return _folder(root, split, expanded(self.images)), _folder(root, split, expanded(self.masks))
 
 

@@ -28,7 +28,7 @@ def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
     if len(pattern) > 200 or is_slow:
         raise UserError(
             f"data.group={pattern[:200]}: this regular expression may take too long. Use at most three of * + {{}} and "
-            "ten of ? |, and neither repeat a group nor refer to one. Or use a column."
+            "ten of ? |, and do not repeat a group or refer to one. Alternatively, name a column."
         )
     try:
         compiled = re.compile(pattern)
@@ -166,7 +166,7 @@ class Source:
         """The error about missing validation data."""
         if hasattr(self, "val"):
             return f"data.val: missing. Name the validation data, or set {CUT}."
-        return f"data: there are no validation images. Add some, or set {CUT}."
+        return f"data: the validation split is missing. Add it, or set {CUT}."
 
     @property
     def cuts_val(self) -> bool:

@@ -31,7 +31,7 @@ _VERSIONS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified", "update
 
 _TOGETHER = 8  # simultaneous requests or downloads
 _WAITS = (0.5, 2.0, 8.0)  # seconds between attempts
-_SILENCE_S = 30  # longest time without a byte, or below the lowest rate
+_SILENCE_S = 30  # longest time without a byte, or at less than `_LEAST`
 _LEAST = 1000  # lowest rate in bytes per second
 _LISTING_S = 600  # longest time to list a bucket
 _MARGIN = 2**30  # bytes that stay free on the disk
@@ -41,11 +41,11 @@ KEPT, WINDOW = "remote", "window"
 
 # Errors that another attempt would not change: a pattern in their text, and the message for the user.
 _LASTING = {
-    r"credential|\b401\b": "credentials are missing or invalid. Log in with the store's own tools, such as "
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, `gcloud auth application-default login` or HF_TOKEN. For a public S3 "
-    "bucket, set FSSPEC_S3_ANON=true.",
+    r"credential|\b401\b": "credentials are missing or invalid. For S3, set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or FSSPEC_S3_ANON=true for a public bucket. For Google Cloud, run `gcloud auth "
+    "application-default login`. For Hugging Face, set HF_TOKEN.",
     r"\b403\b|forbidden|PermissionError: (?!\[)": "access is forbidden. Use credentials that may read it.",
-    r"\b(404|410)\b|FileNotFoundError|NoSuch": "there is no such object.",
+    r"\b(404|410)\b|FileNotFoundError|NoSuch": "the object does not exist. Check the URL.",
     r"Errno (28|122)\b": "the disk is full. Set data.dir to a folder on a larger disk.",
 }
 
@@ -63,7 +63,7 @@ class Shard:
 
     @property
     def time_ns(self) -> int:
-        """The file's modification time, in whole seconds because all file systems keep these."""
+        """The file's modification time, in whole seconds, which every file system stores exactly."""
         return int(digest(self.size, self.version), 16) % 2**31 * 10**9
 
     @property

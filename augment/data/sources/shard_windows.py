@@ -19,7 +19,7 @@ from augment.data.sources.remote import Shard, list_shards, space_of
 from augment.support.errors import UserError
 from augment.support.untrusted_files import locked
 
-_PATIENCE_S = 5  # time for others to close files, such as the readers of a pass that has ended
+_PATIENCE_S = 5  # seconds to wait until other readers close files, such as the readers of a pass that has ended
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class RemoteFile(RecordFile):
         """Return a descriptor that reads the shard. Download the shard first if necessary, unless an event stops it.
 
         Raises:
-            UserError: the shard cannot be downloaded, or there is no room for it.
+            UserError: the shard cannot be downloaded, or the disk has no room for it.
         """
         try:
             while True:
                 self._fetch(stopped or Event())
                 with suppress(FileNotFoundError):  # another process removed it to make room
                     descriptor = super().open()
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # until it is closed
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # closing the descriptor releases the lock
                     os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
                     return descriptor
         except OSError as error:
@@ -98,7 +98,7 @@ def _reserve(wanted: RemoteFile, folder: Path) -> None:
     """Wait until there is room for a file, then add the file to `_COMING`.
 
     Raises:
-        UserError: there is no room, and this process downloads nothing that it could remove later.
+        UserError: the disk has no room, and this process has no running downloads that could be removed later.
     """
     close_files()
     waited = 0.0
@@ -114,7 +114,7 @@ def _reserve(wanted: RemoteFile, folder: Path) -> None:
 
 
 def _make_room(wanted: RemoteFile, folder: Path) -> int:
-    """Remove files that no process has open, least recently used first, and return how many bytes there is room for."""
+    """Remove files that no process has open, least recently used first, and return the free bytes."""
     with locked(folder / ".lock"):
         coming = sum(file.size for file in list(_COMING) if file.path.is_relative_to(folder.parent))
         room = space_of(folder, wanted.most_gb, coming=coming)[1]

@@ -305,7 +305,7 @@ def _move_boxes(
     boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the hulls of the moved boxes, (M, 4), clipped to their visible part, and whether each is kept, (M,)."""
-    # Move the corners. If motion bends lines, use more points, because corners may not be outermost or not visible.
+    # Move the corners. If motion bends lines, use more points: corners may be invisible, or other points farther out.
     share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None]
     edges = boxes[:, None].astype(np.float64) - 0.5
     across, down = np.moveaxis((1 - share) * edges[..., :2] + share * edges[..., 2:], -1, 0)
@@ -325,7 +325,7 @@ def _move_boxes(
         hulls = hulls_of(motion.forward(points.reshape(-1, 2), np.repeat(owners, len(share) ** 2), watch)) + 0.5
         clipped, area = motion.parts.clip(hulls, owners)
         visible = np.fmin(visible, area / areas(hulls))
-        # The whole of a box may be slightly less than 1, because windows are float32.
+        # The visible share of a whole box may be slightly less than 1, because windows are float32.
         keep = (area >= rules.min_area) & (visible > 0) & (visible >= (1 - 1e-4) * rules.min_visible)
     return clipped, keep
 

@@ -216,7 +216,7 @@ def find_names(
     Args:
         splits: train with its labels, and val if there is one.
         options: the settings about targets.
-        most: largest number of names without names in the options or the source.
+        most: largest number of classes if neither the options nor the source provide names.
 
     Raises:
         UserError: a label has no name, or numbers and names are mixed.
@@ -238,7 +238,7 @@ def find_names(
 def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: int) -> Sequence[LabeledSplit]:
     """Convert all labels to numbers or to text, if some of them are text such as 007.
 
-    They become numbers if no two labels then become equal, and if classes have other names or an offset.
+    They become numbers if all labels then stay different, and if the classes have an offset or other names.
     """
     words = {word for split in splits for word in split.labels.words}
     if not words or not all(map(str.isdecimal, words)):

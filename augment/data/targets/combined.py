@@ -60,7 +60,7 @@ class Several(SpatialKind):
         return [{name: column[number] for name, column in columns.items()} for number in range(count)]
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Reject them as targets of a dataset."""
+        """Reject targets of several kinds, because a dataset has one kind."""
         return f"of several kinds ({', '.join(self.kinds)}). A dataset has one kind. Use a Transform for several."
 
 

@@ -32,7 +32,7 @@ class Kind(ABC):
         follows: whether targets follow the pixels of the image, see `augment.data.targets.spatial`.
         cuts_each: whether each class with several images has images in both splits. Otherwise, strata are cut together.
         many_groups: whether most strata have one or two images, so that a fraction is taken of all images together.
-        unrepeated: the targets that a border does not repeat with the image, such as "boxes". Empty if there are none.
+        unrepeated: the targets that a border does not repeat with the image, such as "boxes". Empty for none.
         balances: the allowed values of data.balance.
     """
 

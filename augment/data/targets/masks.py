@@ -116,7 +116,7 @@ def reject_lossy(image: Image.Image, name: str) -> None:
 
 @dataclass(frozen=True)
 class MaskRuns:
-    """A mask in memory as runs of equal labels, row by row. It is at most a hundredth of the size of the mask.
+    """A mask in memory as runs of equal labels, row by row. For masks of objects, it needs about 1% of the memory.
 
     Attributes:
         starts: the first pixel of each run, (R,), ascending from 0.
@@ -190,7 +190,7 @@ class Masks(SpatialKind):
         return f"{odd[0]!r}. Use an augment.MaskFile, or an object with a name and a read()." if odd else ""
 
     def is_empty(self, target: StoredMask) -> bool:
-        """Whether the mask is drawn from outlines, and there are none."""
+        """Whether the mask is drawn from an empty list of outlines."""
         return getattr(target, "shapes", None) == ()
 
     def caption(self, target: Any, names: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ class LabelSets(Rows):
     ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
         """Return the names of the labels, and the row of each image."""
         splits, options = as_lists(splits, options, self.task)
-        # Each target is as long as the list of labels, so fewer labels than classes are allowed.
+        # Each target has one entry per label, so memory limits the number of labels.
         names, found = find_names(splits, options, most=10_000)
         return names, [_rows(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
 

@@ -40,7 +40,7 @@ def _both(size: Size, share: Array) -> Array:
     ),
 )
 def mixup(images: Tensor, partners: Tensor, share: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Blend each image with another one of its batch, and mix their targets alike (Zhang et al. 2018)."""
+    """Blend each image and its target with another sample of its batch (Zhang et al. 2018)."""
     return partners.lerp(images, share[:, None, None, None].to(images.dtype)), share
 
 

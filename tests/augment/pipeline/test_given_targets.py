@@ -68,7 +68,7 @@ def test_pillow_images_that_exif_turns_are_refused_with_targets_in_them() -> Non
     exif[0x0112] = 3
     image.info["exif"] = exif.tobytes()
     assert transform([image], [1]).targets.tolist() == [1]
-    with pytest.raises(UserError, match=r"^images\[1\] is a Pillow image with an EXIF orientation\. With"):
+    with pytest.raises(UserError, match=r"^images\[1\] is a Pillow image with an EXIF orientation\. For"):
         transform([IMAGE, image], [[[3, 4]]] * 2)
 
 

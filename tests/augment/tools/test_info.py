@@ -97,7 +97,7 @@ def test_it_goes_on_after_structural_problems_and_names_other_formats(
     shutil.copy(root / "train/cat/3.jpg", root / "train/dog/copy.jpg")
     first, second, formats, odd, *_ = report(capsys, "data=folder", f"data.root={root}").split("\n - ")[1:]
     assert first.startswith("Training cannot start: data.root=")
-    assert "there is no folder val in it" in first
+    assert "it has no folder val" in first
     assert "the class folder" in second
     assert formats.startswith("left out 3 of 9 images, which DALI does not decode: 3 .heic")
     assert odd.startswith("1 time, copies of a file have different targets")

@@ -39,7 +39,7 @@ def test_boxes_that_reach_out_are_clipped_with_a_notice() -> None:
     dataset = found({"bbox": [-5, 3, 10, 40]}, {"bbox": [20, 0, 10.5, 20]})
     assert dataset.train.targets[0].boxes.tolist() == [[0, 3, 5, 20], [20, 0, 30, 20]]
     assert (
-        "2 boxes that reach out of the image: clipped" in dataset.notices[0]
+        "2 boxes extend beyond the image" in dataset.notices[0]
     )  # one in train, one in val: half a pixel is nothing
     assert "such as annotations[0] of train.json" in dataset.notices[0]
 
@@ -119,10 +119,10 @@ def test_an_outline_that_does_not_fit_is_named(outline: object, why: str) -> Non
             r"images\[1\].* id 1 of 0.jpg",
         ),
         ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed 2 times"),
-        ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"there is no none.jpg, images\[0\] of train.json"),
+        ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"cannot find none.jpg, images\[0\] of train.json"),
         ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id"),
         ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id and a file_name"),
-        ({"images": []}, "there are no images"),
+        ({"images": []}, "has no images"),
         ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, r"categories\[1\] repeats the id 1"),
         ({"categories": None}, "has no list 'categories'"),
     ],
@@ -241,7 +241,7 @@ def test_runs_need_no_size_of_the_image() -> None:
 
 def test_names_that_no_file_or_page_can_hold_are_rejected() -> None:
     images = [{"id": 10, "file_name": "\ud800.jpg"}, {"id": 11, "file_name": "1.jpg"}]
-    with pytest.raises(UserError, match=r"train.json: cannot be read: .*surrogates"):
+    with pytest.raises(UserError, match=r"train.json cannot be read: .*surrogates"):
         load("coco", train=coco("train.json", SIZES, [BOX], images=images), val_fraction=0.5)
     categories = [{"id": 3, "name": {"cat": ["name"] * 1000}}]
     with pytest.raises(UserError, match=r"data: the name .* characters"):

@@ -121,15 +121,15 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Give each image one label"),
         ("a.png\n", "c.png\n", {}, "train:1: a.png has no label."),
         ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Give each image one label"),
-        ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "data.train: there is no {}/z.png (and 1 more), line 2"),
-        ("a.png x\ne f.png 3\n", "b.png x\n", {}, "data.train: there is no {}/e, line 2 of {}/train.txt: e."),
+        ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "data.train: cannot find {}/z.png (and 1 more), line 2"),
+        ("a.png x\ne f.png 3\n", "b.png x\n", {}, "data.train: cannot find {}/e, line 2 of {}/train.txt: e."),
         ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no images."),
         ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: b.png has 1 number, but line 1 "
          "of {}/train.txt: a.png has 2. Give every image the same count of numbers."),
         ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:1: a.png has the label 1.5, and "),
         ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
         ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt is not a CSV file and"),
-        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes: there is no file none.txt."),
+        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes: the file none.txt does not exist."),
     ],
 )  # fmt: skip
 def test_malformed_lists_are_refused(
@@ -150,13 +150,13 @@ def test_malformed_lists_are_refused(
         (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
          "data.task=multilabel needs 0 and 1 for age."),
-        (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: names numbers, but data.task=classify."),
+        (CSV, {"targets": ["age"], "task": "classify"}, "data.targets names numbers, but data.task=classify."),
         (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5."),
         ("a.png\nb.png\n", {}, "data.train: line 1 of {}/train.csv is a.png. Write a header with at least"),
         ("path;label\na.png;dog\n", {}, "data.train: line 1 of {}/train.csv is path;label. Write a header "
          "with at least two columns, separated by ',', such as path,label."),
         ("a.png,dog\nb.png,cat\n", {}, "data.train: line 1 of {}/train.csv is a.png,dog. Write a header"),
-        ("path,label\n.\\a.png,dog\n", {}, "data.train: there is no {}/.\\a.png, line 2 of"),
+        ("path,label\n.\\a.png,dog\n", {}, "data.train: cannot find {}/.\\a.png, line 2 of"),
     ],
 )  # fmt: skip
 def test_wrong_columns_are_refused(text: str, settings: dict[str, object], message: str, lists: Path) -> None:
@@ -166,7 +166,7 @@ def test_wrong_columns_are_refused(text: str, settings: dict[str, object], messa
 
 def test_no_such_list(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"^data.val: .*there is no file .*none.txt. .* contains no files. Allowed: a list of images"
+        UserError, match=r"^data.val: .*the file .*none.txt does not exist\. .* contains no files. Allowed: a list of images"
     ):
         read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))

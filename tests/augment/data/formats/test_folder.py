@@ -68,7 +68,7 @@ def test_links_to_files_and_class_folders(tmp_path: Path) -> None:
 def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
     (tmp_path / "imagenete2.zip").touch()  # nearer, but a file
-    assert f"there is no such folder. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
+    assert f"the folder does not exist. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
 
 
 def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_scan_goes_on_after_problems(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/a.jpg", "train/owl/notes.txt")
     dataset = scan_folder(tmp_path)
     assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("cat", "owl"), (0,), 0)
-    assert ["no folder val in it" in dataset.problems[0], "owl holds no images" in dataset.problems[1]] == [True, True]
+    assert ["no folder val, only" in dataset.problems[0], "owl holds no images" in dataset.problems[1]] == [True, True]
 
 
 @pytest.mark.parametrize("split", ["train", "val", "train/cat"])
@@ -105,7 +105,7 @@ def test_root_one_or_two_levels_too_deep(tmp_path: Path, split: str) -> None:
 
 def test_missing_val(tmp_path: Path) -> None:
     text = message(make(tmp_path, "train/cat/a.jpg", "test/cat/v.jpg"))
-    assert "no folder val in it, only test, train." in text
+    assert "no folder val, only test, train." in text
     assert "or folders named by data.train_dir and data.val_dir" in text
 
 

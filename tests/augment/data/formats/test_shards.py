@@ -40,7 +40,7 @@ def test_files_in_the_order_of_braces_and_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("train-{0..2}.tar", r"there is no file .*train-2\.tar\. Did you mean .*train-[01]\.tar\?"),
+        ("train-{0..2}.tar", r"the file .*train-2\.tar does not exist\. Did you mean .*train-[01]\.tar\?"),
         ("tain-*.tar", r"no file matches\. Did you mean .*train-[01]\.tar\?"),
         ("no/train.tar", "The folder .*no does not exist either"),
         ("{train-0,train-*}.tar", r"names .*train-0\.tar twice"),

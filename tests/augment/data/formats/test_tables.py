@@ -58,7 +58,7 @@ def test_points_of_the_image_as_it_is_shown_are_turned_to_its_file(orientation: 
         (POINTS, "1.jpg,1,2,3,4,1,4,6", "1.jpg is listed 2 times"),
         ("path,x_a,y_a,z", "0.jpg,1,2,3", "the column 'z' does not fit. Use path, then x_NAME, y_NAME"),
         ("path,x_a", "0.jpg,1", "the column 'a'"),
-        ("path", "0.jpg", "there are no keypoints. Use path"),
+        ("path", "0.jpg", "no column names a keypoint. Use path"),
         ("file,x_a,y_a", "0.jpg,1,2", "must have one column 'path'"),
     ],
 )
@@ -83,7 +83,7 @@ def test_boxes_are_a_line_an_object() -> None:
         ("0.jpg,1,2,1,4,dog", "0.jpg has a bad object, line 2 of t.csv: the box .* has no area"),
         ("0.jpg,1,2,x,4,dog", "0.jpg has a bad object, line 2 of t.csv: could not convert string to float: 'x'"),
         ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: no class"),
-        ("9.jpg,1,2,3,4,dog", "data.train: there is no 9.jpg, line 2 of t.csv"),
+        ("9.jpg,1,2,3,4,dog", "data.train: cannot find 9.jpg, line 2 of t.csv"),
         ("0.jpg,1,2", "line 2 of t.csv: 3 cells, but the header has 6"),
     ],
 )

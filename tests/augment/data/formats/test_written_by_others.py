@@ -150,8 +150,8 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
         ("parquet", "parquet/paths.parquet", {}, "A path alone is not enough."),
         ("webdataset", "webdataset/gnu.tar.gz", {}, "is not a tar file, compressed, or cut short ("),
         ("webdataset", "webdataset/dots.tar", {}, "Files with the same name up to the first dot must"),
-        ("webdataset", "webdataset/endings.tar", {}, "there is no 0.cls or 0.json, only x/0.class.txt, x/0.txt."),
-        ("lmdb", "lmdb", {}, "lmdb/data.mdb: there is no file"),
+        ("webdataset", "webdataset/endings.tar", {}, "cannot find 0.cls or 0.json, only x/0.class.txt, x/0.txt."),
+        ("lmdb", "lmdb", {}, "lmdb/data.mdb does not exist"),
     ],
 )  # fmt: skip
 def test_unsupported_files_are_refused(source: str, files: str, settings: dict[str, Any], message: str) -> None:

@@ -247,7 +247,7 @@ def test_the_mask_of_a_pillow_image_that_exif_turns_is_refused_when_it_is_read()
     Path("names.txt").write_text("a\nb\n")
     first, second, _ = load(Turned("segment"), task="segment", classes="names.txt").train.targets
     assert first.read().shape == (10, 12)
-    with pytest.raises(UserError, match=r"item 1 of Turned is a Pillow image with an EXIF orientation\. With"):
+    with pytest.raises(UserError, match=r"item 1 of Turned is a Pillow image with an EXIF orientation\. For"):
         second.read()
 
 

@@ -142,9 +142,9 @@ def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample])
         ("tfrecord", {"image": "image/encode"}, "record 0 has no feature 'image/encode' (data.image). Did you mean "
          "'image/encoded'? Allowed: image/class/label, image/class/text, image/encoded."),
         ("tfrecord", {"label": "image/class/lable"}, "has no feature 'image/class/lable' (data.label). Did you"),
-        ("parquet", {"image": "imge"}, "there is no column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
-        ("parquet", {"label": "lable"}, "there is no column 'lable' (data.label). Did you mean 'label'?"),
-        ("webdataset", {"label": "class"}, "there is no 00.class, only 00.cls. Set data.label to cls, another "
+        ("parquet", {"image": "imge"}, "cannot find column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
+        ("parquet", {"label": "lable"}, "cannot find column 'lable' (data.label). Did you mean 'label'?"),
+        ("webdataset", {"label": "class"}, "cannot find 00.class, only 00.cls. Set data.label to cls, another "
          "extension, or json.FIELD"),
     ],
 )  # fmt: skip

@@ -62,7 +62,7 @@ def test_faults_that_pass(faults: list[Any], url: str, server: Server) -> None:
         ("short", "ValueError: 5,120 of 10,240 bytes arrived."),
         ("endless", "sends more than the 10,240 bytes that it announced."),
         (500, "ClientResponseError: 500, "),
-        (404, "there is no such object."),
+        (404, "the object does not exist."),
         (403, "access is forbidden. Use credentials that may read it."),
         (401, "credentials are missing or invalid. "),
         ("change", "changed during the download. Run the command again."),
@@ -179,7 +179,7 @@ def test_batches_from_s3_are_those_of_local_files(names: str, s3: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("s3://bucket/set/val-{0..9}.tar", "val-0.tar: there is no such object."),
+        ("s3://bucket/set/val-{0..9}.tar", "val-0.tar: the object does not exist. Check the URL."),
         ("s3://bucket/set/val-*.tar", "no object matches s3://bucket/set/val-*.tar."),
         (
             "s3://bucket/set",

@@ -66,7 +66,7 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
     assert passes(there, 2) == passes(local, 2)
     shard = there.files[0].file.shard
     server.faults["train-0.tar"] = [404]
-    with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: there is no such object\.$"):
+    with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: the object does not exist\. Check the URL\.$"):
         fetch_processes.fetch(shard, threading.Event())
     server.faults["train-0.tar"] = ["drip"]
     stopped = threading.Event()
