@@ -6,7 +6,7 @@
     transform = augment.Transform(recipe, split="train")
     images = transform(batch)
 
-Importing this package imports neither PyTorch nor DALI. Plugins also use this package.
+Importing this package imports neither PyTorch nor DALI. Plugins import their decorators and types from this package.
 """
 
 import logging
@@ -122,9 +122,9 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     """Compose and check a recipe.
 
     Args:
-        recipe: the name of a file of conf/aug, the path to a YAML file, or the content as a mapping.
+        recipe: the name of a file in conf/aug, the path to a YAML file, or the recipe itself as a mapping.
         overrides: overrides as on the command line, such as "aug.size=160".
-        misspelled: not used. Unknown keyword arguments raise a UserError.
+        misspelled: collects unknown keyword arguments, which raise a UserError.
 
     Raises:
         UserError: an unknown name, key or op, or an invalid value.
@@ -138,7 +138,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     refuse_keywords(misspelled, keys_of("aug", [Aug]))
     given: object = recipe
     if not isinstance(given, str | Path | Mapping):
-        fix = "Pass the name of a file of conf/aug, the path to a YAML file, or a mapping"
+        fix = "Pass the name of a file in conf/aug, the path to a YAML file, or a mapping"
         raise UserError(f"recipe: {recipe!r} is not allowed. {fix}.")
     if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
         composed = compose_recipe([f"+aug={recipe}", *overrides])
@@ -172,15 +172,15 @@ def make_loader(
         data: the name of a source or of a conf/data file. Default: the source in the recipe's overrides.
         split: train or val.
         batch_size: number of samples per batch. The last batch of an epoch may be smaller.
-        device: the device that makes and returns batches, "cuda" or "cpu". "auto" uses the GPU if there is one.
+        device: the device that computes and holds the batches, "cuda" or "cpu". "auto" uses the GPU if there is one.
         seed: seed for the shuffle and the sampled parameters. Default: the recipe's seed.
         rank: rank of this process among the processes that share an epoch.
         world_size: number of processes that share an epoch.
         drop_last: leave out the smaller last batch, unless it is the only one.
         half: return float16 instead of float32.
         threads: number of CPU threads. Default: one per core, at most 16.
-        settings: the source's settings, named like `data.*` on the command line, such as `root=DIR`. With "own",
-            train and val may also be objects, such as a torch Dataset.
+        settings: the source's settings, named like `data.*` on the command line, such as `root=DIR`. With
+            data="own", train and val may also be objects, such as a PyTorch Dataset.
 
     Raises:
         UserError: an unknown source or setting, an invalid value, or unusable data.
@@ -215,7 +215,7 @@ def make_loader(
     LOADED.clear()
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not len(dataset.val):
-        dataset = load_dataset(source)  # raises the error about the missing val
+        dataset = load_dataset(source)  # raises the error about the missing validation split
     chosen = dataset.train if split == "train" else dataset.val
     for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)

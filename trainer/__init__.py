@@ -2,9 +2,9 @@
 
     from trainer import train
 
-    summary = train("+aug=imagenette", "fit.epochs=2")
+    summary = train("aug=imagenette", "fit.epochs=2")
 
-Names are imported when they are first used, because PyTorch and DALI take seconds to import.
+Each name is imported at its first use, because PyTorch and DALI take seconds to import.
 """
 
 from importlib import import_module

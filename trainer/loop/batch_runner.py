@@ -31,7 +31,7 @@ class Pass(NamedTuple):
 
 
 class LearnerParts(Protocol):
-    """What a runner uses of the learner. `optimizer`, `training_step` and `name_of_step` are the current ones."""
+    """The parts of the learner that a runner uses. `optimizer`, `training_step` and `name_of_step` are current."""
 
     settings: LoopSettings
     device: torch.device
@@ -51,7 +51,7 @@ class Runner:
 
     Attributes:
         pending: whether there are gradients that no step has used yet.
-        scaler: scales the loss in float16, and skips steps that are not finite. None: no step is skipped.
+        scaler: scales the loss in float16, and skips steps with gradients that are not finite. None: other precisions.
     """
 
     def __init__(self, learner: LearnerParts) -> None:
@@ -60,7 +60,7 @@ class Runner:
         self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
-        self._share = torch.ones((), device=device)  # factor of the loss of this rank's batch
+        self._share = torch.ones((), device=device)  # factor of the loss of the current batch
         self._weights = torch.zeros(2, device=device)  # sums over the pending batches, see `_weigh`
         # No parameter has this name, so it can be the key of `_weights` in `kept_gradients`.
         self._weights_key = self._name and f"{self._name}."
@@ -102,7 +102,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Finish the gradients of a step, which is made or cancelled inside. A cancelled step keeps them."""
+        """Finish the gradients of a step. The body makes or cancels the step. A cancelled step keeps its gradients."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -117,7 +117,7 @@ class Runner:
                 self.scaler.keep(self._gradients())
 
     def step(self) -> None:
-        """Make a step, and clear the gradients."""
+        """Make an optimizer step, and clear the gradients."""
         if self.scaler is None:
             self._optimizer.step()
         else:
@@ -173,8 +173,8 @@ class Runner:
     def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
         """Set the weight of the batch in its step: its share of the images, times their mean weight.
 
-        If the loss declares a denominator, the mean weight of all images in the step is known only at its end. The
-        gradients are then divided by it.
+        If the loss declares a denominator, the mean weight of all images is known only at the end of the step. The
+        gradients are then divided by this mean.
         """
         self._share.fill_(share).mul_(batch.share)
         if isinstance(weight := weight_of(self._learner.loss_function, targets), Tensor):
@@ -209,7 +209,7 @@ class Runner:
         with self._learner.settings.autocast(self._learner.device):
             loss = self._step(self._learner, batch)
         if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
-            raise UserError("training_step: returned no loss. Return a tensor of shape () with a gradient.")
+            raise UserError("training_step: its result is not a loss. Return a tensor of shape () with a gradient.")
         self._add_gradients(loss)
         return (loss,)
 
@@ -235,17 +235,17 @@ def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> Non
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
         raise UserError(
-            f"model: its outputs have shape {tuple(outputs.shape)}, but the data have {classes} classes. Add an output "
+            f"model: its outputs have shape {tuple(outputs.shape)}, but the data has {classes} classes. Add an output "
             f"for each class, such as nn.Linear(..., {classes})."
         )
 
 
 def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tensor:
-    """Return a model's outputs. With "flip", they are averaged over the images and their mirror images.
+    """Return a model's outputs. With "flip", average the outputs for the images and their mirror images.
 
-    Probabilities are averaged, not logits, so that no single view can exclude a class. The result is the logarithm of
-    the mean. So softmax returns the mean, and cross-entropy is the loss of the averaged prediction. The model sees the
-    views one after the other, so that a batch needs no more memory.
+    A classification task averages probabilities instead of logits, so that no single view can exclude a class. It
+    returns the logarithm of the mean. So softmax returns the mean, and cross-entropy is the loss of the averaged
+    prediction. The model sees one view after the other, so that a batch needs no more memory.
 
     Images are (N, 3, height, width), and outputs (N, ...) float32. With "none", the model's output is unchanged.
     """
@@ -305,8 +305,8 @@ class Scaler(GradScaler):
 def complete_momentum(optimizer: Optimizer) -> None:
     """Give newly trained parameters of fused SGD a momentum of 0.
 
-    Its kernel needs the momentum buffers of all parameters or of none. If it skips the first step, it leaves new
-    buffers uninitialized.
+    SGD's fused kernel needs the momentum buffers of all parameters or of none. If the kernel skips the first step, it
+    leaves new buffers uninitialized.
     """
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]

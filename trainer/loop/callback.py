@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Cancel(Exception):  # noqa: N818  (not an error)
-    """Base of the exceptions with which a callback leaves a level of the loop cleanly. Its after event still runs.
+    """Base of the exceptions with which a callback ends a level of the loop. The level's after event still runs.
 
-    Outside its level, also in the after event, it is an error like any other. All ranks have to raise it at the same
-    time, see `trainer.loop.ranks.Ranks.agree`.
+    Outside its level, and in the after event, the exception is an error like any other. All ranks must raise it at the
+    same time, see `trainer.loop.ranks.Ranks.agree`.
     """
 
 
@@ -46,11 +46,11 @@ class CancelValidate(Cancel):
 
 
 class CancelBatch(Cancel):
-    """Continue with the next batch. If a step was due, it is skipped as with `CancelStep`."""
+    """Continue with the next batch. If a step was due, it is skipped as by `CancelStep`."""
 
 
 class CancelStep(Cancel):
-    """Skip the optimizer's step. Its gradients are added to the next ones."""
+    """Skip the optimizer's step. The next step also uses its gradients."""
 
 
 CANCELS: Mapping[str, type[Cancel]] = {
@@ -61,7 +61,7 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Levels by words in the hook names of other libraries. The first match counts.
+# Levels of this loop by words in the hook names of other libraries. The first match counts.
 _LEVELS = {
     "batch": "batch",
     "step": "step",
@@ -74,9 +74,9 @@ EVENTS = tuple(f"{when}_{level}" for level in CANCELS for when in ("before", "af
 
 
 class Phase(IntEnum):
-    """The phases in which callbacks run at each event. Within a phase, they run in the order in which they are given.
+    """The phases in which callbacks run at each event. Within a phase, they run in the order given.
 
-    Integers in between also work. `order = 70` runs after `DRAW` and before `SHOW`.
+    An `order` may be any integer. A callback with `order = 70` runs after `DRAW` and before `SHOW`.
     """
 
     FIRST = -20  # changes what other callbacks see, such as the model's statistics
@@ -96,12 +96,12 @@ class RunDescription:
         config: the whole configuration as plain values.
         group: name of the run's sweep. None: the run belongs to no sweep.
         name: name of the run. Empty: the name of its folder.
-        tags: tags of the run.
+        tags: the run's tags for trackers.
         val_files: the validation images, in the order of their indices. Empty: unknown.
         validation: settings that validation scores depend on, as plain values by name.
         notes: sentences about the model for the user.
-        began: when the run began, by `time.monotonic`.
-        folder: where callbacks write. None: they write nothing.
+        began: start time of the run, from `time.monotonic`.
+        folder: the folder that callbacks write to. None: callbacks write nothing.
         classes: names of classes, labels or numbers. Empty: the names in the training data.
     """
 
@@ -123,14 +123,14 @@ class Callback:
     Each event receives the `trainer.Learner`. Its type is not declared here, because the learner's module imports this
     one. Annotate it as `trainer.Learner` in your own callbacks.
 
-    If a callback has a state between batches or epochs, list its attributes in `saves`. Otherwise, a resumed run
-    differs from an uninterrupted one.
+    If a callback keeps a state between batches or epochs, list the attributes of this state in `saves`. Otherwise, a
+    resumed run differs from an uninterrupted one.
 
     Attributes:
         order: callbacks run in ascending order, see `Phase`.
         saves: names of the attributes that `state_dict` returns and `load_state_dict` restores.
-        main_only: whether only rank 0 has the callback, because it only writes, prints or sends. Other callbacks run on
-            all ranks, and must make the same decisions there, see `trainer.loop.ranks`.
+        main_only: whether only rank 0 has the callback. Set it if the callback only writes, prints or sends. Other
+            callbacks run on all ranks, and must make the same decisions there, see `trainer.loop.ranks`.
         per_rank: whether its state differs between ranks.
         tracks: whether it only sends data to an experiment tracker. Configurations that differ only in such callbacks
             count as the same.
@@ -191,7 +191,7 @@ class Callback:
         """
 
     def evaluated_state(self, learner: Any) -> "dict[str, Tensor] | None":
-        """Return the state of the model that is validated, if it differs from the trained one."""
+        """Return the state of the validated model, such as averaged weights. None: the trained model is validated."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _nearest(hook: str) -> str:
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
-    """Yield callbacks with the keys of their states: the class name, or Name_2 for the second one of a class."""
+    """Yield callbacks with the keys of their states: the class name, or Name_2 for the second of a class."""
     seen: Counter[str] = Counter()
     for callback in callbacks:
         name = type(callback).__name__
@@ -294,7 +294,7 @@ def known_callbacks() -> Mapping[str, type[Callback]]:
 
 
 def configurable(cls: C) -> C:
-    """Register a callback, a dataclass of settings, for the section `callbacks`. `GradClip` becomes `grad_clip`."""
+    """Register a callback for the section `callbacks`. Its fields are settings. `GradClip` becomes `grad_clip`."""
     _CALLBACKS[name_in_config(cls)] = cls
     return cls
 

@@ -24,11 +24,11 @@ from trainer.loop.pickle_check import ForeignTypeError, check_pickle
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
 
-# Limits above the needs of any model. Values that are not in tensors are slow to read.
+# Limits that no model reaches. Values that are not in tensors are slow to read.
 _MAX_PICKLE = 2**23  # bytes of values that are not in tensors
 _MAX_GROUPS = 10_000  # parameter groups in an optimizer
 
-# The first bytes of files by PyTorch before version 1.6.
+# The first bytes of files that PyTorch before version 1.6 wrote.
 _OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
 _OLD_PICKLES = 5  # pickles in such a file
@@ -48,16 +48,16 @@ def is_whole(path: Path) -> bool:
 
 
 def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
-    """Read a file of `torch.save`, which may contain only plain values and tensors.
+    """Read a file from `torch.save`, which may contain only plain values and tensors.
 
     Args:
         path: the file.
-        device: where to put the tensors. None: the CPU.
-        old: whether to accept files by PyTorch before version 1.6, which have no checksums.
+        device: the device of the tensors. None: the CPU.
+        old: whether to accept files from PyTorch before version 1.6, which have no checksums.
 
     Raises:
         DamagedError: the file is cut short, or is not a checkpoint.
-        UserError: it is compressed or too large, or contains other objects.
+        UserError: the file is compressed or too large, or contains other objects.
     """
     try:
         with open(path, "rb") as stream:
@@ -87,7 +87,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
 
 
 def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
-    """Return why PyTorch did not write an archive, by its directory only. Empty: PyTorch may have written it."""
+    """Return why PyTorch cannot have written an archive, based on its directory. Empty: PyTorch may have written it."""
     entries = archive.infolist()
     if _directory(path) != archive.start_dir:
         return "it contains more than one archive"
@@ -105,7 +105,7 @@ def _is_pickle(name: str) -> bool:
 def _directory(path: Path) -> int:
     """Return the offset at which PyTorch finds the directory of an archive, or -1 if the archive has two ends.
 
-    Python also accepts other files, such as an archive after other data.
+    Python's zipfile also accepts other files, such as an archive after other data.
     """
     with open(path, "rb") as stream:
         start = stream.seek(-98, os.SEEK_END)
@@ -120,20 +120,20 @@ def _other_types(path: Path, what: str) -> UserError:
 
 
 def check_tensors(tensors: Iterable[object], path: Path) -> None:
-    """Check that values are tensors, and that their file contains all their numbers.
+    """Check that values are dense tensors, and that the file contains all their elements.
 
     Raises:
-        UserError: a value is not a dense tensor, or repeats its numbers.
+        UserError: a value is not a dense tensor, or is an expanded tensor, which repeats its elements.
     """
     for value in tensors:
         if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
             raise _wrong_types(path)
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
-            raise UserError(f"{path}: contains a tensor that is larger than its file.")
+            raise UserError(f"{path}: contains a tensor that is larger than its file. Use another checkpoint.")
 
 
 def _wrong_types(path: Path) -> UserError:
-    return UserError(f"{path}: contains values of types that no checkpoint contains.")
+    return UserError(f"{path}: contains values of types that no checkpoint contains. Use another checkpoint.")
 
 
 LAST, BEST = "last.pt", "best.pt"
@@ -144,7 +144,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FitState:
-    """The content of last.pt: everything that a resumed fit needs to equal an uninterrupted one."""
+    """The content of last.pt: everything that a resumed fit needs to match an uninterrupted fit."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
     model: dict[str, Tensor]  # state of the trained model
@@ -177,7 +177,7 @@ class BestModel:
 
     model: dict[str, Tensor]
     row: dict[str, float]
-    # Values that the task's meter keeps for each validation image, by field. None: the epoch had no validation.
+    # Values that the meter kept for each validation image, by field. None: the epoch had no validation.
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
@@ -190,7 +190,7 @@ log = logging.getLogger(__name__)
 
 
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
-    """Write a state. Readers see the old file until the new one is complete.
+    """Write a state. Other processes see the old file until the new file is complete.
 
     Args:
         state: the state.
@@ -260,7 +260,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, so that no tool fails on a file by a stranger."""
+    """Check the types of all values, so that no tool fails on a file from a stranger."""
     with contents(path):
         check_tensors(_tensors_in(state), path)
     names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -298,7 +298,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of a tensor whose shapes in a state and a network differ, or that one of them lacks.
+    """Return the name of the first tensor that a state and a network do not share with equal shape.
 
     The name is empty if the state fits the network.
     """
@@ -313,7 +313,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore what `random_state` returned, also on another GPU."""
+    """Restore the states from `random_state`, also on another GPU."""
     # Generators read their states from host memory.
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":

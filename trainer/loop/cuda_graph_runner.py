@@ -18,15 +18,15 @@ class Recorded(Runner):
     """Records passes and steps as CUDA graphs. Gradients keep their memory, and results have no autograd history.
 
     If the optimizer allows it, the learning rate of each parameter group becomes a scalar tensor. A new rate is copied
-    into this tensor (`trainer.optim.optimizers.set_value`). The step is recorded once the other settings have been
-    constant for some steps. It runs eagerly if another setting has a schedule, or with a scaler.
+    into this tensor (`trainer.optim.optimizers.set_value`). The step is recorded once its other settings have been
+    constant for some steps. It runs eagerly with a scaler, or if another setting changes on a schedule.
     """
 
     def __init__(self, learner: LearnerParts, graphs: Graphs) -> None:
         super().__init__(learner)
         self._graphs = graphs
         self._records_step = capturable(self._optimizer) and self.scaler is None
-        # Saved states contain the original options, so that they load on any device.
+        # Saved states contain the optimizer's original options, so that they load on any device.
         defaults = self._optimizer.defaults
         self._how = {name: defaults[name] for name in IMPLEMENTATION if name in defaults}
         self._rates: list[Tensor] = []
@@ -75,7 +75,7 @@ class Recorded(Runner):
         return self._graphs.run(kind, work, *inputs)
 
     def _backward(self, loss: Tensor) -> None:
-        """Add all gradients in a few launches. Autograd needs one for each: 10% of the step for a small batch."""
+        """Add all gradients in a few launches. Autograd's launches, one per tensor, take 10% of a small step."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
         pairs = [(p, gradient) for p, gradient in zip(parameters, found, strict=True) if gradient is not None]
@@ -96,7 +96,7 @@ class Recorded(Runner):
         return ()
 
     def _arrange(self) -> None:
-        """Make the optimizer recordable. Loading a state replaces its tensors, so this is then repeated."""
+        """Make the optimizer recordable. Repeat this after loading a state, which replaces the optimizer's tensors."""
         self._graphs.forget()
         self._settings = self._first = None
         if not self._records_step:
@@ -137,7 +137,7 @@ def _settings(optimizer: Optimizer) -> Hashable:
 
 
 class Ranked(Runner):
-    """Adds up the gradients of all ranks, and averages the running statistics of norms over them.
+    """Adds up the gradients of all ranks, and averages the running statistics of norms over the ranks.
 
     An unused parameter has the gradient 0, so that all ranks exchange the same tensors.
     """
@@ -156,7 +156,7 @@ class Ranked(Runner):
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Add up the gradients of a step. If it is cancelled, only rank 0 keeps the sum."""
+        """Add up the gradients of a step. If the step is cancelled, only rank 0 keeps the sum."""
         for p in self.parameters.values():
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)

@@ -1,7 +1,7 @@
 """CUDA graphs: the GPU work of a batch is recorded once, and then started with a single call.
 
-Without them, launching hundreds of small kernels takes Python longer than the GPU needs to run them. Recording does not
-change the results. The first batches run eagerly, recording executes nothing, and later batches are replays.
+Without graphs, Python takes longer to launch hundreds of small kernels than the GPU takes to run them. Recording does
+not change the results. The first batches run eagerly, and later batches are replayed. Recording executes nothing.
 """
 
 import logging
@@ -23,11 +23,11 @@ from augment.support.torch_versions import end_allocating
 Tensors = tuple[Tensor, ...]
 Work = Callable[..., Tensors]
 
-# Number of eager batches of each shape before it is recorded. During these, cuDNN chooses algorithms, cuBLAS allocates
-# workspaces, torch.compile compiles, and the optimizer creates its state.
+# Number of eager batches of each shape before it is recorded. During these batches, cuDNN chooses algorithms,
+# cuBLAS allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
-# Number of attempts to record. If another thread waits for the whole GPU, any recording fails, in any mode. DALI does
+# Number of attempts to record. If another thread waits for the whole GPU, any recording fails, in any mode. DALI waits
 # so in a thread that frees a batch after its last tensor. Two attempts are too few: a failed attempt with cuDNN can
 # leave an error behind, which the next attempt reports.
 ATTEMPTS = 4
@@ -43,7 +43,7 @@ class CudaBackend:
     """Records with `torch.cuda.graph`, on a separate stream, into memory pools.
 
     A replay writes to memory that was free when its graph was recorded. So it may overwrite the results of graphs that
-    were recorded later in the same pool, but not of earlier ones.
+    were recorded later in the same pool, but not the results of earlier graphs.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -79,8 +79,8 @@ class CudaBackend:
         random = generator.clone_state()
         handled = sys.exception()
         try:
-            # The outer context restores the stream even if ending a failed recording fails. The mode allows DALI's
-            # threads to allocate memory during the recording.
+            # The outer context restores the stream even if the end of a failed recording raises an error. The mode
+            # allows DALI's threads to allocate memory during the recording.
             with (
                 torch.cuda.stream(self._stream),
                 torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
@@ -105,7 +105,7 @@ class CudaBackend:
         self._pools: dict[str, Any] = {}
 
     def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
-        """Stop the memory pool, the generator and the stream of a failed recording, which would still record."""
+        """Stop the recording state of the memory pool, the generator and the stream after a failed recording."""
         with suppress(RuntimeError):  # the recording has already ended
             end_allocating(self._index, pool)
         generator.graphsafe_set_state(random)
@@ -115,7 +115,7 @@ class CudaBackend:
 
 @dataclass(eq=False)
 class _Shape:
-    """One kind of work with inputs of one shape, and its recording if there is one yet."""
+    """One kind of work with inputs of one shape, and its recording once it exists."""
 
     seen: int = 0
     replay: Callable[[], None] | None = None
@@ -170,19 +170,19 @@ class Graphs:
             del self._shapes[key]
 
     def _recorded(self, key: tuple[str, Hashable], work: Work, inputs: Tensors, shape: _Shape) -> bool:
-        """Record work if it is due; return whether it is recorded now."""
+        """Record work if it has warmed up. Return whether it is recorded now."""
         kind = key[0]
         if shape.seen < self._warm_up or self._failures[kind] == ATTEMPTS:
             return False
         # Copies keep the strides, so that images stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
         # Passes share a pool, because a batch has only one pass. A step has its own pool, because callbacks read the
-        # results of the pass after it.
+        # results of the pass after the step.
         memory = "step" if kind == "step" else "pass"
         try:
             shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
         except UncapturableError as error:
-            # Earlier recordings use a random generator that was replaced.
+            # Discard earlier recordings, because they use a random generator that was replaced.
             self._shapes = {key: _Shape(shape.seen) for key, shape in self._shapes.items()}
             self._failures[kind] += 1
             if self._failures[kind] == ATTEMPTS:
@@ -200,17 +200,18 @@ def _identity(model: nn.Module) -> Hashable:
 
 
 def _detached(results: Tensors) -> Tensors:
-    # Callbacks distinguish batches by these new objects. They have no autograd history, whose nodes belong to a stream.
+    # Callbacks recognize a new batch by these new objects. Autograd history is dropped, because its nodes belong to a
+    # stream.
     return tuple(value.detach() for value in results)
 
 
 def _failure(error: BaseException, handled: BaseException | None = None) -> UncapturableError:
-    """Return the error to raise for a failed recording: the first one, because ending the recording fails as well.
+    """Return the error to raise for a failed recording: the first error, because the end of the recording also fails.
 
-    Errors up to `handled`, which the caller was already handling, do not count.
+    Errors that the caller was already handling (`handled`) do not count.
 
     The frames of the failed work are cleared. If a part of its autograd graph survived, the next recording would add
-    its gradients on the stream of this one.
+    gradients on the stream of the failed recording.
     """
     clear_frames(error.__traceback__)
     while error.__context__ not in (None, handled):
@@ -222,9 +223,10 @@ def _failure(error: BaseException, handled: BaseException | None = None) -> Unca
 def capturable(optimizer: Optimizer) -> bool:
     """Return whether an optimizer's step may be recorded.
 
-    Each step must do the same work on the same tensors, with the learning rate in a tensor. PyTorch's optimizers with
-    the option `capturable` do so, and SGD, whose fused kernel accepts such a rate. Other optimizers need the class
-    attribute `capturable = True`. The option is not enough: timm's optimizers have it, but read values in Python.
+    Each step must do the same work on the same tensors, with the learning rate in a tensor. This holds for PyTorch's
+    optimizers with the option `capturable`, and for SGD, whose fused kernel accepts such a rate. Other optimizers need
+    the class attribute `capturable = True`. The option alone is not enough, because timm's optimizers have it but read
+    values in Python.
     """
     if type(optimizer).__module__.startswith("torch.optim."):
         return type(optimizer) is SGD or "capturable" in optimizer.defaults

@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 class IterableLoader:
     """Makes batches from an iterable, and moves them to the device.
 
-    A pass ends when the iterable ends. An iterable without `len` has an unknown length until then. A resumed fit starts
-    the iterable again, because a position within it cannot be restored.
+    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. A resumed
+    fit starts the iterable again, because it cannot restore a position within it.
 
     Args:
         batches: the iterable.
-        device: where to put images and targets.
-        accumulate: training batches per step. Unless a `DataLoader` tells their sizes, all batches of a step are read
-            before the first one is used, because each batch counts by its share of their images.
+        device: the device of images and targets.
+        accumulate: training batches per step. Each batch counts by its share of the step's images. So all batches of a
+            step are read before the first is used, unless a `DataLoader` states their sizes.
     """
 
     plan = None
@@ -55,13 +55,13 @@ class IterableLoader:
             return sys.maxsize if self._length is None else self._length
 
     def batches_in(self, epoch: int) -> int:
-        """Return the number of batches, the same in all epochs. An unknown number is `sys.maxsize`."""
+        """Return the number of batches, which is the same in all epochs. If it is unknown, return `sys.maxsize`."""
         return len(self)
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
         """Return the number of images in consecutive batches of the current epoch.
 
-        They start at the first batch of the epoch, or within the current step, and end within the current step.
+        The batches start at the first batch of the epoch or within the current step, and end within the current step.
         """
         return max(1, self._images_until(first + batches) - self._images_until(first))
 
@@ -91,14 +91,16 @@ class IterableLoader:
                 yield self._batch(given)
         self._length = self._taken
         if not self._taken:
-            raise UserError("data: the iterable yields no batches. Pass one that can be iterated over in each epoch.")
+            raise UserError(
+                "data: the iterable yields no batches. Pass an iterable that can be iterated over in each epoch."
+            )
 
     def _batch(self, given: Any) -> Batch:
         if isinstance(given, Batch):
             return given
         moved = tuple(self._move(view) for view in _views_of(given))
         indices = torch.full((len(moved[0]),), -1, device=self._device)
-        # Each rank has its own iterable. Their sizes are unknown here, so all ranks count alike.
+        # Each rank has its own iterable. The sizes of the others are unknown here, so all ranks have the same share.
         share = 1 / current().size
         return Batch(moved[0], self._move(given[1]), indices, share=share, views=moved if len(moved) > 1 else ())
 
@@ -117,7 +119,7 @@ class IterableLoader:
         self._resumes = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts of this epoch, but no position in the iterable."""
+        """Return the counts of this epoch, without a position in the iterable."""
         sizes = self._sizes[: self._taken - self._first]
         return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
 
@@ -160,10 +162,10 @@ def as_loader(given: Any, name: str, device: torch.device, accumulate: int = 1) 
     if given is None or hasattr(given, "batches_in"):
         return given
     if not hasattr(given, "__iter__"):
-        allowed = "a loader of augment.make_loader, or an iterable of (images, targets), such as a DataLoader"
-        raise UserError(f"{name}: {type(given).__name__} is not allowed. Allowed: {allowed}.")
+        allowed = "a loader from augment.make_loader, or an iterable of (images, targets), such as a DataLoader"
+        raise UserError(f"{name}: {type(given).__name__} is not allowed. Pass {allowed}.")
     if name == "train_loader":
         if length_hint(given, 1) == 0:
-            raise UserError("train_loader: is empty. Pass at least one batch.")
-        log.warning("train_loader: a fit that is resumed within an epoch starts this iterable again.")
+            raise UserError("train_loader: the iterable is empty. Pass at least one batch.")
+        log.warning("train_loader: a fit that resumes within an epoch starts this iterable again.")
     return IterableLoader(given, device, accumulate)

@@ -57,8 +57,8 @@ class Learner:
     Attributes:
         progress: epochs, batches and steps so far and in total, see `trainer.loop.progress`.
         ranks: the processes that train the model together, see `trainer.loop.ranks`.
-        optimizers, runners, training_steps: by name. A single optimizer has an empty name.
-        optimizer, runner, training_step: the current ones. A runner computes passes and steps, see
+        optimizers, runners, training_steps: all of them by name. A single optimizer has an empty name.
+        optimizer, runner, training_step: the current one of each. A runner computes passes and steps, see
             `trainer.loop.batch_runner`.
 
     Raises:
@@ -112,8 +112,8 @@ class Learner:
         """Train to the end of the fit.
 
         Args:
-            start: where to start, as `restore` returns it.
-            steps: length of the fit in optimizer steps; None: as in the settings.
+            start: the position to start from, as `restore` returns it.
+            steps: length of the fit in optimizer steps. None: the length in the settings.
         """
         self.progress.start(start, steps)
         self._run_all(None, self._fit, *(partial(callback.after_fit, self) for callback in self.callbacks))
@@ -123,7 +123,7 @@ class Learner:
             self._notify("before_fit")
             while not self.progress.is_complete:
                 self._epoch(self.progress.position.epoch)
-            self.ranks.gather(None)  # the other ranks wait here for one that cancels late
+            self.ranks.gather(None)  # wait here for a rank that cancels late
         except CancelFit as cancel:
             self.ranks.cancel(cancel, self.progress.position)
 
@@ -209,7 +209,7 @@ class Learner:
             getattr(callback, event)(self)
 
     def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
-        """Call all functions, even if one fails. Later ones see the first error in `error`. The errors are chained."""
+        """Call all functions, even if one fails. Later functions see the first error in `error`. Errors are chained."""
         self.error = error
         if calls:
             try:
@@ -221,7 +221,7 @@ class Learner:
                 self._run_all(error, *calls[1:])
 
     def _fetch(self, loader: Iterable[Batch], count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches of a pass with their indices. `waited` is the time for the last one, in seconds."""
+        """Yield the batches of a pass with their indices. `waited` is the time for the last batch, in seconds."""
         batches = iter(loader)
         # The count is checked first, so that no batch beyond the limit is fetched.
         for index in range(done, count):
@@ -239,7 +239,7 @@ class Learner:
     # --- for callbacks ---
 
     def recapture(self) -> None:
-        """Discard CUDA graphs after layers, trained parameters or modes of the model have changed within a pass.
+        """Discard CUDA graphs. Call this after a change of layers, trained parameters or modes within a pass.
 
         The learner itself detects changes between passes. Values that change in place need no new graphs.
         """
@@ -262,7 +262,7 @@ class Learner:
         raise LookupError(f"the learner has no {kind.__name__}")
 
     def evaluated_state(self) -> dict[str, Tensor]:
-        """Return the state of the model that is validated: of the first callback that has one, or of the model."""
+        """Return the state of the validated model, from the first callback that provides it, or from the model."""
         states = (callback.evaluated_state(self) for callback in self.callbacks)
         return next((state for state in states if state is not None), self.model.state_dict())
 
@@ -275,10 +275,10 @@ class Learner:
     def state(self) -> FitState:
         """Return everything that a resumed fit needs to continue as if it had never stopped.
 
-        All ranks have to call it. The result is complete on rank 0.
+        All ranks must call this method. The result is complete on rank 0.
         """
         if not self.progress.position.batch:
-            # A limit may have ended the pass early. After its end, any number of ranks can resume.
+            # A limit may have ended the pass early. After the end of a pass, any number of ranks can resume.
             self.train_loader.end_pass()
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
@@ -305,10 +305,10 @@ class Learner:
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
-        """Restore what `state` returned. Return the position to pass to `fit`.
+        """Restore a state from `state`. Return the position to pass to `fit`.
 
         Raises:
-            UserError: the state is from the middle of an epoch, and from another number of ranks.
+            UserError: another number of ranks saved the state in the middle of an epoch.
         """
         was_there = self.ranks.rank < state.ranks
         state = state.on(self.ranks.rank)

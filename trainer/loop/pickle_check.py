@@ -1,7 +1,7 @@
 """Check what a pickle of a checkpoint would build, before PyTorch builds it.
 
-With `weights_only`, `torch.load` calls only functions that it knows. They can still take memory and time without limit:
-they make values out of nothing, copy a shared value again and again, or hash tuples that hold tuples.
+With `weights_only`, `torch.load` calls only functions that it knows. These functions can still take unlimited memory
+and time: they create large values from small files, copy a shared value many times, or hash nested tuples.
 """
 
 import pickletools
@@ -10,11 +10,11 @@ from typing import IO, Any
 
 from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES
 
-# What makes values of any size out of nothing, or tensors of another kind than a model has.
+# Functions that create values of any size from nothing, or kinds of tensors that no model has.
 _MAKERS = re.compile(r"bytearray|\w*Tensor|(Unt|T)ypedStorage|_rebuild_(?!tensor|parameter|from_type)\w+")
 
-# The instructions of a checkpoint: those that make a value, and those that take values from the stack. These have the
-# number of values, None for all since the mark.
+# The instructions of a checkpoint. The first three sets create a value. The mappings take values from the stack, and
+# contain the number of these values, or None for all values since the mark.
 _CONSTANTS = {"NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"}
 _CONTAINERS = {"EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"}
 _TEXTS = {"BINUNICODE", "SHORT_BINSTRING"}
@@ -24,15 +24,15 @@ _PAIRS = {"SETITEM": 2, "SETITEMS": None}
 _CALLS = {"REDUCE": 1, "NEWOBJ": 1, "BUILD": 1, "BINPERSID": 1}
 _TAKING = _TUPLES | _ITEMS | _PAIRS | _CALLS
 
-_LARGEST = 2**40  # a list that holds another one twice doubles its size
+_LARGEST = 2**40  # nested lists that contain each inner list twice double in size at each level
 
 
 class ForeignTypeError(Exception):
-    """A pickle uses a type, a function or an instruction that checkpoints do not use; the message names it."""
+    """A pickle uses a type, a function or an instruction that checkpoints do not use. The message names it."""
 
 
 class _Value:
-    """A value: the number of values in it, and how deeply its tuples are nested."""
+    """The size of a value, which is the number of values in it, and how deeply its tuples are nested."""
 
     def __init__(self, items: list["_Value"], size: int = 1, depth: int = 0) -> None:
         self.size, self.depth = size, depth
@@ -46,15 +46,15 @@ def check_pickle(stream: IO[bytes]) -> None:
     """Check one pickle, and read it to its end.
 
     Raises:
-        ForeignTypeError: it uses what checkpoints do not use.
-        ValueError: it is damaged, or too large.
-        LookupError: it is damaged.
+        ForeignTypeError: the pickle uses something that checkpoints do not use.
+        ValueError: the pickle is damaged or too large.
+        LookupError: the pickle is damaged.
     """
     stack: list[_Value] = []
     below: list[list[_Value]] = []  # the stack under each mark
     memo: dict[object, _Value] = {}
     plain = _Value([])
-    made = used = 0  # the number of values that are made, and of those in arguments and keys
+    made = used = 0  # numbers of values that are created, and that are used in arguments and keys
     for instruction, given, _ in pickletools.genops(stream):
         name = instruction.name
         if name in ("PROTO", "STOP"):
@@ -82,7 +82,7 @@ def check_pickle(stream: IO[bytes]) -> None:
 
 
 def _value(name: str, given: Any) -> _Value:
-    """Return the value that an instruction makes out of a text, or out of nothing."""
+    """Return the value that an instruction creates from a text or from nothing."""
     if name in _TEXTS:
         return _Value([], 1 + len(given) // 8)
     if name == "GLOBAL" and not _MAKERS.fullmatch(re.split("[. ]", given)[-1]):
@@ -93,7 +93,7 @@ def _value(name: str, given: Any) -> _Value:
 
 
 def _take(name: str, items: list[_Value], stack: list[_Value]) -> int:
-    """Do what an instruction does with values from the stack; return how many values it copies or hashes."""
+    """Simulate an instruction that takes values from the stack. Return how many values it copies or hashes."""
     depth = max((item.depth for item in items), default=0)
     if name in _TUPLES:
         if depth >= MAX_DEPTH:

@@ -27,7 +27,7 @@ class FitProgress:
     """Counts the epochs, training batches and optimizer steps of a fit. All ranks have the same counts.
 
     Attributes:
-        position: advances with each training batch, and at the end of an epoch to the next one.
+        position: advances with each training batch. At the end of an epoch, it moves to the next epoch.
         epoch: the current epoch, from 0. It stays the same until the next epoch starts.
         steps: length of the fit in optimizer steps. None: `LoopSettings.epochs` sets the length.
     """
@@ -39,12 +39,12 @@ class FitProgress:
         self.steps = settings.steps
 
     def start(self, position: Position, steps: int | None = None) -> None:
-        """Move to the position where a fit starts, and set its length in steps. None: as in the settings."""
+        """Move to the position where a fit starts. Set its length in steps. None: the length in the settings."""
         self.steps = self._settings.steps if steps is None else steps
         self.end_epoch(position)
 
     def end_epoch(self, position: Position) -> None:
-        """Move to the position after an epoch, and count again: a pass over an iterable may have shown its length."""
+        """Move to the position after an epoch. Count batches again, because an iterable may have shown its length."""
         self.position = position
         self.__dict__.pop("_batches_before", None)
 
@@ -94,7 +94,7 @@ class FitProgress:
 
     @property
     def group(self) -> Group:
-        """The batches whose step the current training batch belongs to. An epoch's last step may have fewer."""
+        """The batches of the current training batch's step. An epoch's last step may have fewer batches."""
         size = self._settings.accumulate
         first = (self.position.batch - 1) // size * size
         return Group(first, min(size, self.batches_in(self.position.epoch) - first))
@@ -119,7 +119,7 @@ class FitProgress:
 
     @cached_property
     def _batches_before(self) -> tuple[int, ...]:
-        """Number of training batches before each epoch, and finally of the whole fit."""
+        """Number of training batches before each epoch. The last entry is the number in the whole fit."""
         return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
 
     def _whole(self, epoch: int) -> int:
@@ -127,5 +127,5 @@ class FitProgress:
         return self._settings.limited(self.train_loader.batches_in(epoch))
 
     def _steps_in(self, epoch: int) -> int:
-        """Return the number of steps in a whole epoch, the same for all epochs of a fit whose length is in steps."""
+        """Return the number of steps in a whole epoch. If `steps` is set, all epochs have the same number."""
         return -(-self._whole(epoch) // self._settings.accumulate)

@@ -1,4 +1,4 @@
-"""The loader of progressive resizing: a fit in stages, each with its own image size and batch size.
+"""The loader for progressive resizing. Each stage of the fit has its own image size and batch size.
 
 Small images in the first stages make most epochs cheap (Howard 2018 in fast.ai's DAWNBench entry, Touvron et al. 2019,
 arXiv:1906.06423, Tan and Le 2021, arXiv:2104.00298). Validation has one size, so that all epochs are comparable.
@@ -20,7 +20,7 @@ class StagedLoader:
     """A loader that takes each epoch from the loader of its stage. All loaders have the same split.
 
     Only one pipeline exists at a time. During the last epoch of a stage, the next pipeline is built in the background,
-    so that the next stage starts at once.
+    so that the next stage starts immediately.
     """
 
     def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:
@@ -70,17 +70,17 @@ class StagedLoader:
         self._loader.prepare()
 
     def end_pass(self) -> None:
-        """Start the next pass at the first batch of the next epoch, also right after `load_state_dict`."""
+        """Make the next pass start at the first batch of the next epoch, even after `load_state_dict`."""
         self._loader.end_pass()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position to the batch, and the stages so far."""
+        """Return the exact position, and the stages so far."""
         if self._loader.next_epoch == self.epoch:  # between two passes, save the position of the next one
             self._enter(self.epoch)
         return {"epoch": self.epoch, "stages": self._history(self.epoch), "loader": self._loader.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a position from `state_dict`. The next pass yields the same remaining batches of that epoch.
+        """Restore a position from `state_dict`. The next pass yields the remaining batches of the saved epoch.
 
         Raises:
             UserError: the state comes from a loader with other batches or stages.
@@ -90,7 +90,7 @@ class StagedLoader:
         self._now = self._number(state["epoch"])
         self._loader.load_state_dict(state["loader"])
         for loader in self._loaders:
-            loader.placement = self.placement  # the saved run's choice
+            loader.placement = self.placement  # the choice of the saved run
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a state comes from a loader with the same batches up to the saved epoch. Later stages may differ.
@@ -101,8 +101,8 @@ class StagedLoader:
         saved = state.get("stages")
         if saved is None or saved != self._history(state["epoch"]):
             raise UserError(
-                "fit.stages: sizes or batch sizes differ from the saved run in an epoch that it has started. Change "
-                "only later stages."
+                "fit.stages: image or batch sizes differ from the saved run, in an epoch that the saved run has "
+                "started. Change only later stages."
             )
         self._loaders[self._number(state["epoch"])].check_state(state["loader"])
 

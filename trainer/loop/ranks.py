@@ -1,8 +1,8 @@
 """Ranks: processes that train one model together, one per GPU, as torchrun starts them.
 
-Each rank computes the gradients of its share of a batch. Once per step, they are added up as one flat tensor, before
-callbacks see them. So every rank makes the same step. Python objects and decisions are exchanged through a second
-process group on the CPU, so that nothing waits for a GPU.
+Each rank computes the gradients of its share of a batch. Once per step, the ranks add up all gradients as one flat
+tensor, before callbacks see the gradients. So every rank makes the same step. Python objects and decisions are
+exchanged through a second process group on the CPU, so that nothing waits for a GPU.
 """
 
 import logging
@@ -32,7 +32,7 @@ _PATIENCE = timedelta(days=7)
 # Keys in PyTorch's store: why a rank has ended, and how many exchanges each rank has begun.
 _REASON, _PROGRESS = "reason", "progress"
 
-# Parts of the messages of PyTorch's libraries about a process that has ended.
+# Parts of the error messages with which PyTorch's libraries report that a process has ended.
 _ENDED = ("onnection", "Socket closed", "Broken pipe", "remote process", "imed out", "timeout", "ncclRemoteError")
 
 # Environment variables that a launcher sets, in addition to RANK and WORLD_SIZE.
@@ -56,8 +56,8 @@ class Ranks:
 
     Args:
         control: PyTorch's process group for objects and decisions. None: this process trains alone.
-        store: PyTorch's store, which ranks use without waiting for each other. None: a rank that leaves the common
-            order is noticed only after a timeout.
+        store: PyTorch's store, which ranks use without waiting for each other. None: ranks that exchange in different
+            orders are noticed only after a timeout.
 
     Attributes:
         rank: number of this process, from 0.
@@ -70,7 +70,7 @@ class Ranks:
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
         self._calls: Counter[str] = Counter()
-        self._done = self._cancels = 0  # exchanges that began, and how many of them are about a cancel
+        self._done = self._cancels = 0  # number of exchanges that began, and of cancellations
 
     @property
     def is_main(self) -> bool:
@@ -78,7 +78,7 @@ class Ranks:
         return self.rank == 0
 
     def add_up(self, tensors: "Iterable[Tensor]") -> None:
-        """Replace tensors by their sums over the ranks. The host does not wait for the exchange, one per dtype."""
+        """Replace tensors by their sums over the ranks, with one exchange per dtype. The host does not wait for it."""
         if self.size == 1:
             return
         for _, same in groupby(sorted(tensors, key=lambda tensor: str(tensor.dtype)), key=lambda tensor: tensor.dtype):
@@ -92,7 +92,9 @@ class Ranks:
 
     def copy_from_main(self, tensors: "Iterable[Tensor]") -> None:
         """Replace tensors by the tensors of rank 0, except for expanded ones, which cannot be written."""
-        self.gather(None)  # the first exchange between GPUs has a short timeout, and another rank may check images
+        self.gather(
+            None
+        )  # another rank may still check images, but the first exchange between GPUs has a short timeout
         for tensor in tensors if self.size > 1 else ():
             if tensor.untyped_storage().nbytes() >= tensor.nbytes:
                 self._exchange(partial(dist.broadcast, _flat(tensor.detach()), src=0))
@@ -110,10 +112,10 @@ class Ranks:
         return self.gather(value)[0]
 
     def agree(self, name: str, wish: bool) -> bool:
-        """Return whether any rank wishes for something. All ranks get the same answer.
+        """Return whether `wish` is true on any rank. All ranks get the same answer.
 
-        Ranks are asked only at every `EVERY`-th call, so that the host rarely waits. Repeat the wish until then. A
-        single process gets its wish at once.
+        The ranks exchange their wishes only at every `EVERY`-th call, so that the host rarely waits. Other calls return
+        False, so repeat the wish. A single process gets its own wish back.
         """
         if self.size == 1:
             return wish
@@ -124,7 +126,7 @@ class Ranks:
         """Wait until all ranks leave the same level of the loop. Otherwise they would hang, or their models differ.
 
         Raises:
-            UserError: another rank does not leave a level, or leaves another one.
+            UserError: another rank does not leave a level, or leaves another level.
             LostRankError: another rank has ended.
         """
         if self.size == 1:
@@ -141,12 +143,12 @@ class Ranks:
             )
 
     def _absent(self) -> int | None:
-        """Wait until the other ranks also cancel, or return one that has begun another exchange."""
+        """Wait until the other ranks also cancel. Return a rank that has begun another exchange instead, or None."""
         others = [rank for rank in range(self.size) if rank != self.rank and self._store is not None]
         while others:
             try:
                 done, cancels = map(int, self._store.get(f"{_PROGRESS}/{others[-1]}").split())
-            except RuntimeError:  # the process that holds the store was killed, so all ranks end
+            except RuntimeError:  # the process with the store was killed, so all ranks end
                 break
             if cancels >= self._cancels:
                 others.pop()
@@ -178,7 +180,7 @@ _store: Any = None  # set by `join`
 
 
 def report(message: str) -> bool:
-    """Tell the other ranks why this one ends. Return False if another rank has reported before."""
+    """Report to the other ranks why this rank ends. Return False if another rank reported first."""
     with suppress(RuntimeError, ValueError):  # the process that holds the store has ended
         return _store is None or _store.compare_set(_REASON, "", message).decode(errors="replace") == message
     return True
@@ -193,7 +195,7 @@ def reported() -> str:
 
 
 def current() -> Ranks:
-    """Return the ranks that this process has joined, through `join` or PyTorch. Before that, it is alone."""
+    """Return the ranks that this process has joined through `join` or PyTorch, or else a single rank."""
     global _joined
     if _joined is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE), _store)
@@ -201,7 +203,7 @@ def current() -> Ranks:
 
 
 def join() -> Ranks:
-    """Join the other processes that torchrun started. Without torchrun, the process is alone.
+    """Join the other processes that torchrun started. Without torchrun, return a single rank.
 
     Raises:
         UserError: this process cannot connect to the others.
@@ -237,7 +239,7 @@ def _connect(backend: str) -> None:
 
 
 def leave() -> None:
-    """Leave the other ranks at the end of the process, when nothing on the GPU refers to them."""
+    """Leave the process group at the end of the process, when nothing on the GPU uses it."""
     global _joined, _store
     if _joined is not None:
         _joined = _store = None

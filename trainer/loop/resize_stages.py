@@ -16,7 +16,11 @@ class StageSettings:
     """Epochs with the same image size and batch size."""
 
     epochs: int | None = setting(
-        Count(optional=True, within=(1, 10**6), doc="epochs of the stage. Default: the remaining ones, for one stage")
+        Count(
+            optional=True,
+            within=(1, 10**6),
+            doc="epochs of the stage. One stage may leave this out to get the remaining epochs",
+        )
     )
     size: Size | None = setting(  # noqa: RUF009
         replace(
@@ -33,7 +37,7 @@ class StageSettings:
 
 
 def parse_stages(given: object) -> tuple[StageSettings, ...]:
-    """Check an ordered mapping of stages, `{name: {setting: value}}`. None: no stages.
+    """Check an ordered mapping of stages, `{name: {setting: value}}`. None means no stages.
 
     Raises:
         UserError: a key is unknown, a value is not allowed, or several stages have no epochs.
@@ -49,7 +53,7 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
     if len(open_stages) > 1:
         raise UserError(
             f"fit.stages.{open_stages[1]}.epochs: missing, as in fit.stages.{open_stages[0]}. Set one of them, because "
-            "only one stage can have the remaining epochs."
+            "only one stage can get the remaining epochs."
         )
     return stages
 
@@ -90,7 +94,7 @@ def complete_stages(
     if not fits:
         raise UserError(
             f"fit.stages: the stages have {amount(fixed, 'epoch')}, but fit.epochs is {epochs}. Make both equal, or "
-            "leave out the epochs of one stage, which then gets the remaining ones."
+            "leave out the epochs of one stage, which then gets the remaining epochs."
         )
     lengths = [stage.epochs or rest for stage in stages]
     starts = accumulate(lengths, initial=0)

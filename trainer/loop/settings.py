@@ -16,7 +16,7 @@ _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceName(Choice):
-    """A device, or one GPU such as cuda:1."""
+    """A kind of device, or a single GPU such as cuda:1."""
 
     def _convert(self, value: object) -> str | None:
         is_gpu = isinstance(value, str) and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", value)
@@ -28,7 +28,7 @@ class DeviceName(Choice):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """How the learner trains."""
+    """Settings of the learner."""
 
     epochs: int = setting(
         Count(
@@ -43,7 +43,7 @@ class LoopSettings:
             aliases=("max_steps", "num_steps", "n_steps", "max_iters"),
             optional=True,
             within=(1, 10**9),
-            doc="length of the run in optimizer steps, which takes precedence over fit.epochs. Default: fit.epochs",
+            doc="length of the run in optimizer steps. It takes precedence over fit.epochs. Default: fit.epochs",
         )
     )
     accumulate: int = setting(
@@ -85,8 +85,8 @@ class LoopSettings:
             aliases=("amp", "mixed_precision", "dtype"),
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16", "auto"),
-            doc="precision of the forward pass. fp32: PyTorch's default, with TF32 convolutions on a GPU. tf32: TF32 "
-            "matrix products as well. bf16: autocast. fp16: autocast with loss scaling, for GPUs without bf16. auto: "
+            doc="precision of the forward pass. fp32: PyTorch's default, with TF32 convolutions on a GPU. tf32: "
+            "also TF32 matrix products. bf16: autocast. fp16: autocast with loss scaling, for GPUs without bf16. auto: "
             "bf16 if the device supports it natively, otherwise fp32",
         )
     )
@@ -123,12 +123,12 @@ class LoopSettings:
 
     @property
     def slow_precision(self) -> str:
-        """A sentence if the precision was chosen for speed but makes this machine slower; else empty."""
+        """A warning if the precision makes training slower on this machine, or an empty text."""
         if self.precision != "bf16" or has_bf16(self.torch_device()):
             return ""
         return (
             "fit.precision=bf16: this device does not compute in bf16 natively, so it may be several times slower "
-            "than with fp32; fit.precision=auto uses bf16 only where it is native"
+            "than fp32. Set fit.precision=auto, which uses bf16 only on devices that support it natively"
         )
 
     @property
@@ -168,11 +168,11 @@ class LoopSettings:
             raise UserError(f"fit.device: {self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
         if launched() > 1 and self.device != "cpu":
             if index is not None:
-                raise UserError(f"fit.device: {self.device}, but each rank needs another GPU. Allowed: auto, cpu.")
+                raise UserError(f"fit.device: {self.device}, but each rank needs its own GPU. Allowed: auto, cpu.")
             index, ranks = local_rank()
             if (needed := max(index + 1, ranks)) > count:
                 raise UserError(
-                    f"fit.gpus: {needed} processes on this machine, but each sees {amount(count, 'GPU')} "
+                    f"fit.gpus: {needed} processes run on this machine, but each sees {amount(count, 'GPU')} "
                     f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Start at most one process "
                     "per GPU, and make all GPUs visible to each process. Or set fit.device=cpu."
                 )

@@ -27,8 +27,8 @@ class Model:
     weights: str | None = setting(
         Text(
             optional=True,
-            doc="file (.safetensors or a PyTorch checkpoint) or run folder with weights to start from. The head is new "
-            "unless the classes are the same",
+            doc="file (.safetensors or a PyTorch checkpoint) or run folder with weights to start from. The head "
+            "starts from new weights unless the classes are the same",
             reach=READS,
         )
     )
@@ -42,7 +42,10 @@ class Model:
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the mean and standard deviation, in 0 to 1, that the weights were trained with, if they matter."""
+        """Return the mean and standard deviation, in [0, 1], by which the weights expect images to be normalized.
+
+        None: the weights expect no particular normalization.
+        """
         return None
 
     def untrained(self) -> Self:
@@ -61,11 +64,11 @@ class Model:
         """
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Convert the tensors of a file in another layout of this model, if possible.
+        """Convert the tensors of a weight file in another layout to this network, if possible.
 
         Args:
             tensors: the tensors by their names in the file.
-            network: the network, whose names and shapes of tensors are wanted.
+            network: the network that loads them. It defines the names and shapes.
         """
         return tensors
 
@@ -86,7 +89,7 @@ class Pretrained(Model):
         return replace(self, pretrained=False, weights=None)  # type: ignore[call-arg]  # a field of subclasses
 
     def missing(self) -> str | None:
-        """Return the address of weights to download, or an empty text. None means that only the package knows."""
+        """Return the URL of the weights to download. Empty: no download. None: only the package can find out."""
         return None if self.loads else ""
 
     def downloads(self) -> str:
@@ -94,7 +97,7 @@ class Pretrained(Model):
         return "" if self.missing() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check within seconds that the weights are cached or can be downloaded. Packages try for a minute."""
+        """Check within seconds that the weights are cached or can be downloaded. Packages would retry for a minute."""
         if not (url := self.missing()):
             return
         try:
@@ -107,7 +110,7 @@ class Pretrained(Model):
             ) from error
 
 
-@lru_cache  # for the jobs of a sweep, after a success
+@lru_cache  # the jobs of a sweep share a successful check
 def _reach(url: str) -> None:
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen

@@ -1,6 +1,6 @@
-"""All models by name, with the small network of the quick start.
+"""All models by name, including the small network of the quick start.
 
-The settings of a model build its network. They import PyTorch only then, because its import takes seconds.
+The settings of a model build its network. They import PyTorch only for that, because the import takes seconds.
 """
 
 from dataclasses import dataclass
@@ -79,8 +79,8 @@ def check_model(
         key: the setting of that size, for the error message.
 
     Raises:
-        UserError: see `Model.build`. Or the network does not take images of that size, or has another number of
-            outputs.
+        UserError: the network cannot be built (see `Model.build`), does not accept images of this size, or returns
+            outputs of another shape.
     """
     shown = fed or size
     with torch.device("meta"):

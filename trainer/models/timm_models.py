@@ -13,15 +13,15 @@ from trainer.models.base import Channels, Pretrained, model
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
-# Arguments of timm models that are set elsewhere, or that would change inputs or outputs, with the remedy.
+# Arguments of timm models that other settings replace, or that would change inputs or outputs, with the remedy.
 _NOT_OPTIONS = {
     "pretrained": "Set model.pretrained instead.",
     "checkpoint_path": "Set model.weights instead.",
     "pretrained_cfg": "Set model.name=MODEL.WEIGHTS instead.",
     "pretrained_cfg_overlay": "Set model.name=MODEL.WEIGHTS or model.weights instead.",
-    "num_classes": "The data determines the number of classes.",
-    "in_chans": "Images have 3 channels.",
-    "features_only": "The model must return one output per class.",
+    "num_classes": "Remove it, because the data determines the number of classes.",
+    "in_chans": "Remove it, because images have 3 channels.",
+    "features_only": "Remove it, because the model must return one output per class.",
 }
 
 
@@ -59,7 +59,7 @@ class Timm(Pretrained):
         return network
 
     def create(self, size: Size, **options: Any) -> "nn.Module":
-        """Create the network with further arguments of timm, for images of a size if it needs a fixed one."""
+        """Create the network with further timm arguments. A network with a fixed input size is built for `size`."""
         import timm
 
         self._require_name(timm)
@@ -80,11 +80,13 @@ class Timm(Pretrained):
             with torch.device("meta"):  # the signature of the model's class, because timm's functions hide it
                 takes = signature(type(timm.create_model(self.name))).parameters
             check_known(own, {name: None for name in takes if name not in _NOT_OPTIONS}, "model.options")
-            raise UserError(f"model.options: {self.name} does not accept them ({first_line(error)}).") from error
+            raise UserError(
+                f"model.options: {self.name} does not accept them ({first_line(error)}). Change or remove them."
+            ) from error
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the values of timm's weights, also for a file of weights."""
+        """Return the values of timm's weights, even if `weights` names another file."""
         if not self.pretrained and self.weights is None:
             return None
         config = self._weights()

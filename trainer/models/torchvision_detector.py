@@ -1,4 +1,4 @@
-"""torchvision detectors behind an interface of batches and tensors of one shape."""
+"""torchvision detectors that take batches of images, and return tensors of a fixed shape."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -85,7 +85,7 @@ class _SmallBackbone(nn.Module):
 
 
 class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
-    """Only pads images to a multiple of the detector's stride. They keep their size and values."""
+    """Pads images to a multiple of the detector's stride, but does not resize or normalize them."""
 
     def __init__(self, replaced: Any) -> None:
         super().__init__(replaced.min_size, replaced.max_size, [], [], size_divisible=replaced.size_divisible)

@@ -11,7 +11,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
-_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # part of the names of the models
+_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # each is a part of some models' names
 
 
 class Backbone(Pretrained):
@@ -42,7 +42,8 @@ _NAMES = {
     "retinanet_resnet50_fpn": 5,
     "ssdlite320_mobilenet_v3_large": 6,
 }
-# The backbone of the first has no weights. The backbone of the second has another shape with weights.
+# Detectors without pretrained backbones. torchvision has no weights for the first. The second one's backbone has other
+# shapes when it is built with weights.
 _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 
@@ -58,8 +59,8 @@ class Detector(Backbone):
         Choice(
             default=_SMALL,
             options=(_SMALL, *_NAMES),
-            doc="detector of torchvision.models.detection. fcos_cnn is its FCOS on seven convolutions, for quick "
-            "starts. maskrcnn also learns masks, which are not scored",
+            doc="detector of torchvision.models.detection. fcos_cnn is torchvision's FCOS on seven "
+            "convolutions, for quick starts. maskrcnn also learns masks, which are not scored",
         )
     )
     pretrained: bool = setting(

@@ -1,4 +1,4 @@
-"""The xresnet family: residual networks with optional changes that win on small budgets.
+"""The xresnet family: residual networks with optional changes that raise the accuracy of short training.
 
 Sources: He et al. 2019 (Bag of Tricks) for ResNet-D's stem and shortcuts, Xie et al. 2017 for grouped convolutions, Hu
 et al. 2018 for squeeze and excitation, and Zhang 2019 for anti-aliased pooling. The combination is fastai's.

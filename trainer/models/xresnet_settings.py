@@ -35,5 +35,5 @@ class XresnetSettings(Model):
         )
     )
     stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
-    zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))
+    zero_init: bool = setting(Flag(default=True, doc="initialize every block so that it passes on its shortcut only"))
     dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))

@@ -35,7 +35,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _children(module: nn.Module, prefix: str, *, deep: bool) -> Iterator[list[str]]:
-    """Yield the names of each child's parameters. Replace a child that only contains other modules by those."""
+    """Yield the names of each child's parameters. A child that only contains modules is replaced by them."""
     own = [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)]
     if own:
         yield own

@@ -182,7 +182,7 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
 
 
 def _places(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
-    """Return the views of the batch for the matrices. Tall matrices are transposed."""
+    """Return a view into the batch for each matrix. The views of tall matrices are transposed."""
     places = []
     for place, matrix in zip(batch, matrices, strict=True):
         rows, columns = matrix.shape
@@ -193,8 +193,8 @@ def _places(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
 def _matrices(param: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return views of a parameter and its direction as matrices with contiguous rows.
 
-    This needs the same dense memory format, contiguous or channels_last, in both. Orthogonalization does not depend on
-    the order of the columns. In other cases, the direction is copied to a matrix, and the parameter is not reshaped.
+    Both need the same dense memory format, contiguous or channels_last. Orthogonalization does not depend on
+    the order of the columns. Otherwise, the direction is copied to a matrix, and the parameter keeps its shape.
     """
     rows = param.shape[0]
     columns = param.numel() // rows
@@ -209,7 +209,7 @@ def hidden_matrices(network: nn.Module) -> set[str]:
     """Return the names of the parameters for Muon: weights with at least two dimensions between stem and head.
 
     Weights with a single row or column, such as in depthwise convolutions, are excluded. Parameters that the model
-    excludes from weight decay, such as position embeddings, are excluded, too.
+    excludes from weight decay, such as position embeddings, are also excluded.
     """
     spared: Iterable[str] = getattr(network, "no_weight_decay", set)()
     weights = [

@@ -26,16 +26,16 @@ _MOMENTUM = 0.9
 # Options of the implementation. They depend on the device and are not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
-# Optimizers with fused kernels in PyTorch, which can skip a step on a GPU without the host.
+# Optimizers with fused kernels in PyTorch. On a GPU, these kernels can skip a step without waiting for the host.
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
 def optimizer(name: str) -> Callable[[Made], Made]:
     """Register an optimizer class, or a function that makes an optimizer, under a name for `fit.optimizer`.
 
-    It is called with `lr` and with parameter groups, which have their own `lr` and `weight_decay`. It also gets those
-    of `momentum`, `betas`, `eps`, `beta2` and `nesterov` that its signature has, from the settings of these names. All
-    other arguments are `fit.optimizer_options`. CUDA graphs record its steps if the class has `capturable = True`.
+    It is called with `lr` and with parameter groups, which have their own `lr` and `weight_decay`. If its signature has
+    `momentum`, `betas`, `eps`, `beta2` or `nesterov`, it gets their values from the settings with these names. All
+    other arguments come from `fit.optimizer_options`. CUDA graphs record the steps of a class with `capturable = True`.
     """
 
     def decorate(made: Made) -> Made:
@@ -83,7 +83,7 @@ def parameter_groups(
 
     Returns:
         Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate. For Muon, groups also
-        have `orthogonal`, and Muon's matrices come first. Then, groups near the head come first.
+        have `orthogonal`, and Muon's matrices come first. Otherwise, groups nearest to the head come first.
     """
     spared: Collection[str] = getattr(network, "no_weight_decay", set)()
     layers = layer_of(network) if settings.layer_decay is not None else {}
@@ -107,7 +107,8 @@ def parameter_groups(
 def set_value(group: dict[str, Any], name: str, value: float) -> None:
     """Set a scheduled value in a parameter group. A tensor is set in place, because CUDA graphs read it.
 
-    The learning rate is multiplied by the group's `lr_scale`. Without a "momentum", the first of `betas` is set.
+    The learning rate is multiplied by the group's `lr_scale`. In a group without "momentum", the value for "momentum"
+    becomes the first of `betas`.
     """
     if name == "lr":
         value *= group.get("lr_scale", 1.0)
@@ -133,7 +134,10 @@ def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
         )
     info = optim.get_optimizer_info(name)
     if info.second_order:
-        raise UserError(f"fit.optimizer={name}: it needs second derivatives, which the training loop does not compute.")
+        raise UserError(
+            f"fit.optimizer={name}: it needs second derivatives, which the training loop does not compute. Set another "
+            "fit.optimizer."
+        )
     try:
         return optim.get_optimizer_class(name, bind_defaults=False), dict(info.defaults or {})
     except (ImportError, AssertionError) as error:

@@ -128,7 +128,7 @@ class OptimizerSettings:
             optional=True,
             within=(0, 1),
             above=0,
-            doc="ratio of a layer's learning rate to the next layer's, towards the head, for fine-tuning. Default: 1",
+            doc="ratio of a layer's learning rate to the learning rate of the next layer towards the head. Default: 1",
         )
     )
     optimizer_options: Mapping[str, Any] | None = setting(
@@ -148,7 +148,7 @@ class ScheduleSettings(OptimizerSettings):
             others={"cosine": "one_cycle"},
             doc="schedule of the learning rate. one_cycle: up and down along cosines. flat_cos: constant, then down "
             "along a cosine. step: multiplied by drop_factor at equal distances. plateau: multiplied by drop_factor "
-            "after plateau_patience epochs without a better one",
+            "after plateau_patience epochs without a better score",
         )
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
@@ -174,7 +174,7 @@ class ScheduleSettings(OptimizerSettings):
         Count(
             default=5,
             within=(1, 10**6),
-            doc="plateau: number of epochs without a better callbacks.checkpoint.monitor before lr drops",
+            doc="plateau: epochs without a better value of callbacks.checkpoint.monitor before lr drops",
         )
     )
 

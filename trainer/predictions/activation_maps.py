@@ -29,7 +29,7 @@ from trainer.loop.learner import Learner
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 
-_BATCH = 16  # images at once, because gradients need memory
+_BATCH = 16  # images per batch, because gradients need memory
 _SHARE = 0.55  # share of the color at the map's maximum
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class MapWriter(Callback):
 def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> list[Image.Image]:
     """Return the best model's maps of its predictions for some validation samples, drawn on the images.
 
-    The list is empty without captum, for other tasks than classification, and without a feature map.
+    The list is empty without captum, for other tasks than classification, and for models without a feature map.
     """
     loader, folder = learner.val_loader, learner.folder
     wanted = positions and find_spec("captum")

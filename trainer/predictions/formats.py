@@ -16,8 +16,8 @@ from trainer.run.folder.coco_ids import Ids
 def as_json(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
     """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
 
-    A regression or keypoint model gives `[{"file": ..., "numbers": {name: ...}}]`. For masks, "mask" is their file, and
-    classes have a "share" of the pixels. For objects, see `as_coco`.
+    A regression or keypoint model gives `[{"file": ..., "numbers": {name: ...}}]`. In segmentation, "mask" is the file
+    of the mask, and classes have a "share" of the pixels. For detection, see `as_coco`.
     """
     if any(prediction.objects for prediction in predictions):
         return as_coco(predictions, ids)
@@ -68,7 +68,7 @@ def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
 
 
 def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
-    """Return the known ids of images or classes, and new numbers for others. Any end of a path may be known."""
+    """Return the known ids of images or classes, and new numbers for others. The end of a path may also be known."""
     free = count(1 + max((of for of in known.values() if isinstance(of, int)), default=0))
     found = []
     for name in names:
@@ -82,8 +82,8 @@ def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """Write predictions as CSV: file, error, class_1, probability_1, class_2, ... or file, error and the numbers.
 
-    Masks have share_1 instead of probability_1. Objects have a line each: file, error, class, score, left, top, right,
-    bottom. An apostrophe precedes names that a spreadsheet would run as formulas.
+    Masks have share_1 instead of probability_1. Each object has its own line: file, error, class, score, left, top,
+    right, bottom. An apostrophe precedes names that a spreadsheet would run as formulas.
     """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")

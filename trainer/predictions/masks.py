@@ -22,12 +22,12 @@ from trainer.loop.callback import Callback
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
-_MOST = 2**25  # most values to sample at once
+_MOST = 2**25  # maximum number of values to sample at once
 _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction
 
 
 class MaskWriter(Callback):
-    """Writes the mask of each image of a pass as a PNG file with a palette. Its pixels are labels.
+    """Writes a mask for each image of a pass, as a PNG file with a palette. Pixels of a mask are labels.
 
     Masks have the size of the upright images, like masks for training. Pixels that validation crops away are 255.
 

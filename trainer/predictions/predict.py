@@ -1,4 +1,4 @@
-"""Predict with a trained model: images in, a prediction for each image out."""
+"""Predict with a trained model, which returns a prediction for each image."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +40,8 @@ class Prediction:
     """A model's prediction for an image."""
 
     file: Path  # or the name of an image in memory
-    # The most probable classes, or the labels, with their probabilities in [0, 1], the highest first. For masks, the
-    # classes with their shares of the pixels. For objects, their classes with their scores.
+    # The most probable classes or labels with their probabilities in [0, 1], the highest first. In segmentation, the
+    # classes with their shares of the pixels. In detection, the classes of the objects with their scores.
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""  # why the image cannot be used; then there is no prediction
     numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
@@ -69,7 +69,7 @@ def predict(
         top: number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
         threshold: lowest probability of a label or object. Default: 0.5.
         out: folder for masks, see `trainer.predictions.masks`. Default: masks stay in memory.
-        overlay: whether to write images with their masks drawn on them, too.
+        overlay: whether to also write the images with their masks drawn on them.
         explain: folder for images with a map of what the model looks at. Default: no maps.
 
     Returns:
@@ -87,7 +87,8 @@ def predict(
     ):
         if used and not fits:
             raise UserError(
-                f"{option}: only for models that predict {allowed}, but this one predicts {task.kind.units}. Remove it."
+                f"{option} works only for models that predict {allowed}, but this one predicts {task.kind.units}. "
+                f"Remove {option}."
             )
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
@@ -118,7 +119,7 @@ def predict(
 
 
 def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
-    """Return the given files, and in the position of each folder its images in order.
+    """Return the given images in order. Each folder is replaced by its images, sorted by path.
 
     Raises:
         UserError: a path does not exist, a folder has no images, or nothing is given.
@@ -133,7 +134,7 @@ def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
         # Images of unsupported formats are listed to report why they have no prediction.
         found = find_images(path, with_foreign=True) if path.is_dir() else [path]
         if not found:
-            raise UserError(f"{path}: the folder has no images.")
+            raise UserError(f"{path}: the folder has no images. Name a folder with images, or image files.")
         images += found
     if not images:
         raise UserError("no images are given. Name files, or folders with images.")
@@ -179,7 +180,7 @@ def _predict(
 
 
 def _make_upright(files: Sequence[ImageRef], frames: Tensor) -> list[tuple[int, int]]:
-    """Make frames start at pixels of the upright images, in place, and return the sizes of these images."""
+    """Change frames, in place, to convert from pixels of the upright images. Return the sizes of these images."""
     sizes = []
     for number, file in enumerate(files):
         with open_image(file) as image:

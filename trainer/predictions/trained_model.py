@@ -93,7 +93,7 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
     Args:
         run: the folder of the run.
         overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
-        device: "cuda" or "cpu". "auto" is the GPU if there is one.
+        device: "cuda" or "cpu". "auto" uses the GPU if there is one.
         trust: whether the run may name code to import, see SECURITY.md.
 
     Raises:

@@ -18,8 +18,8 @@ from trainer.tasks.multilabel import aurocs, average_precisions, f1_scores
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
 
-# Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more, it shows the _PAIRS most
-# confused pairs there, and the matrix as an image below.
+# Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more classes, it shows the _PAIRS
+# most confused pairs next to the bars, and the matrix as an image below the bars.
 _BESIDE, _PAIRS = 12, 20
 
 _TOP = 5
@@ -70,9 +70,9 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
 
 @metric(within=SHARE, smaller=True, whole=True, on_request=True)
 def calibration_error(outputs: Tensor, targets: Tensor) -> float:
-    """Return the expected calibration error: the mean distance of confidence and accuracy (Guo et al. 2017).
+    """Return the expected calibration error: the mean distance between confidence and accuracy (Guo et al. 2017).
 
-    There are 15 equal bins of confidence, weighted by their number of images (arXiv:1706.04599).
+    Images are grouped by confidence into 15 equal bins. The number of images is a bin's weight (arXiv:1706.04599).
     """
     from torchmetrics.functional.classification import binary_calibration_error  # imports torchvision, which is slow
 
@@ -107,11 +107,11 @@ def _one_hot(classes: Tensor, outputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ClassSamples(Samples):
-    """Predicted classes of a pass. Targets are (N,) int64 classes."""
+    """Predictions of a pass. Targets are (N,) int64 classes."""
 
     prediction: Tensor  # (N,) int64 class
     confidence: Tensor  # (N,) float32, probability of the predicted class
-    target_confidence: Tensor  # (N,) float32, probability of the target
+    target_confidence: Tensor  # (N,) float32, probability of the true class
 
 
 class ClassTask(Task[S]):
@@ -121,7 +121,7 @@ class ClassTask(Task[S]):
     figure_file = "confusion.png"
 
     def average(self, views: Sequence[Tensor]) -> Tensor:
-        """Return the logarithm of the mean probability."""
+        """Return the logarithms of the mean probabilities over the views."""
         logs = [F.log_softmax(output, dim=1) - math.log(len(views)) for output in views]
         return torch.stack(logs).logsumexp(dim=0)
 
@@ -166,13 +166,13 @@ class Classify(ClassTask[ClassSamples]):
         return targets.argmax(dim=1) if targets.ndim == 2 else targets
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the fields of `ClassSamples`."""
+        """Return the fields that `ClassSamples` adds to `Samples`."""
         shares, predictions = outputs.softmax(dim=1), outputs.argmax(dim=1)
         confidence, target_confidence = (shares.gather(1, of[:, None])[:, 0] for of in (predictions, targets))
         return {"prediction": predictions, "confidence": confidence, "target_confidence": target_confidence}
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the numbers of correct and of all images, recall and precision of each class."""
+        """Return each class's number of correct images, number of images, recall and precision."""
         counts = confusion(samples.target, samples.prediction, len(names))
         right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
         return {
@@ -200,14 +200,14 @@ class Classify(ClassTask[ClassSamples]):
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the accuracy and the confusions of the classes."""
+        """Return a bar of each class's accuracy, and the confusion matrix."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
             bars.append((name, Bar(right / total, wilson_interval(right, total)), (f"{right} of {total}",)))
         scores = Bars(
-            "Accuracy of each class in the best epoch, the worst first",
-            ("class", "accuracy and 95% interval", "right of n"),
+            "Accuracy of each class in the best epoch, worst first",
+            ("class", "accuracy and 95% interval", "correct images"),
             bars,
         )
         return scores, *self.confused(matrix)
@@ -219,7 +219,7 @@ class Classify(ClassTask[ClassSamples]):
         chance = float(counts.sum(axis=1).max()) / int(counts.sum())
         if len(names) > 1 and wilson_interval(*self.right_of(samples))[0] <= chance:
             yield Finding(
-                f"The best accuracy is not significantly above predicting the largest class every time "
+                f"The best accuracy is not significantly better than always predicting the largest class "
                 f"({percent(chance)}).",
                 warning=True,
             )
@@ -248,7 +248,7 @@ class Classify(ClassTask[ClassSamples]):
 def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int) -> list[tuple[str, str, int, float]]:
     """Return the `count` pairs of classes that are confused most often, the most frequent first.
 
-    A pair is a true class, a predicted class, their count, and its share in the true class's images.
+    Each entry has the true class, the predicted class, the number of images, and their share of the true class.
     """
     wrong = confusion - np.diag(confusion.diagonal())
     order = np.argsort(-wrong, axis=None, kind="stable")[:count]

@@ -51,25 +51,25 @@ def map_at_75(outputs: Tensor, targets: Tensor) -> float:
     return float(average_precisions(outputs, targets)[0][5].mean())
 
 
-@lru_cache(maxsize=1)  # three metrics use the values of one pass
+@lru_cache(maxsize=1)  # all three metrics use the values of the same pass
 def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the average precisions of a pass like COCO's own code, for the classes that have objects.
+    """Compute the average precisions of a pass as COCO's own code does, for the classes that have objects.
 
-    In each image, the 100 objects with the highest scores count. Precision is averaged over 101 recalls.
+    Only the 100 objects with the highest scores count in each image. Precision is averaged over 101 recall values.
 
     Returns:
         (10, C) average precisions for each IoU threshold and class, and the labels of the C classes.
     """
     from torchmetrics.detection import MeanAveragePrecision
 
-    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # no table for each pass
+    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # otherwise it prints a table for each pass
     metric = MeanAveragePrecision(
-        # COCO's thresholds. torchmetrics rounds its own to float32, and misses a recall or an IoU of 0.6.
+        # COCO's thresholds. torchmetrics rounds its defaults to float32, so a recall or an IoU of exactly 0.6 misses.
         iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
         rec_thresholds=np.linspace(0, 1, 101).tolist(),
         extended_summary=True,
         backend="faster_coco_eval",
-        sync_on_compute=False,  # the pass of all ranks is already here
+        sync_on_compute=False,  # the outputs already come from all ranks
     )
     metric.warn_on_many_detections = False
     found = [image[image[:, 5] > 0] for image in outputs]
@@ -80,7 +80,8 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[
     )
     summary = metric.compute()
     labels = summary["classes"].reshape(-1)
-    # (IoUs, recalls, classes, areas, limits), for all areas and 100 objects. Classes without objects have -1.
+    # The dimensions are (IoUs, recalls, classes, areas, limits). Select all areas, and the limit of 100 objects.
+    # Classes without objects have the value -1.
     values = summary["precision"][:, :, :, 0, -1].mean(dim=1)
     known = (values >= 0).all(dim=0)
     return values[:, known], tuple(labels[known].tolist())
@@ -100,7 +101,7 @@ class Detect(PlacedTask):
     mistakes_text = "with the most missed or wrong objects in the best epoch"
 
     def count(self, number: int) -> str:
-        """Return "3 classes", not counting the background."""
+        """Return a text such as "3 classes", without counting the background."""
         return super().count(number - 1)
 
     def require(self) -> None:
@@ -126,7 +127,7 @@ class Detect(PlacedTask):
         Args:
             output: (D, 6).
             frame: (3, 3) matrix from pixels of the image to output coordinates.
-            size: width and height of the image. Boxes are clipped to it.
+            size: width and height of the image, to which boxes are clipped.
             names: names of the classes.
         """
         known = output[output[:, 5] > 0]
@@ -175,7 +176,7 @@ class Detect(PlacedTask):
             side.boxes(boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist())
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with the most missed objects and wrong objects of a score of 0.5 or more."""
+        """Yield the images with missed or wrong objects, most first. Objects with a score below 0.5 do not count."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             missed, wrong = _compare(target, output)
@@ -189,7 +190,7 @@ class Detect(PlacedTask):
 
 
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
-    """Transform boxes, (K, 4), by a matrix between pixels, (3, 3), and return their bounding boxes, float64."""
+    """Transform boxes, (K, 4), with a pixel-to-pixel matrix, (3, 3). Return their bounding boxes, float64."""
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).double() - 0.5
     moved = placed(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
     return torch.cat([moved.amin(dim=1), moved.amax(dim=1)], dim=1)
@@ -198,8 +199,8 @@ def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
     """Return the labels of an image's missed objects and of its wrong objects.
 
-    From the highest score on, each found object is matched to the remaining true object of its class with the largest
-    IoU. Crowds and difficult objects may be found or missed.
+    Found objects are matched in descending order of score. Each takes the remaining true object of its class with the
+    largest IoU. A found or missed crowd or difficult object is not a mistake.
     """
     from torchvision.ops import box_iou
 

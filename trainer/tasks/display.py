@@ -1,4 +1,4 @@
-"""What a task shows, as plain data: tables, findings and figures. Other packages draw it."""
+"""The tables, findings and figures of a task, as plain data. Other packages draw them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainer.tasks.metric import Column
 
 @dataclass(frozen=True)
 class Display:
-    """What pages show of a task. See `trainer.tasks.task.Task` for the fields."""
+    """The facts about a task that the report and the dashboard show. See `trainer.tasks.task.Task` for the fields."""
 
     units: str
     count: str  # such as "10 classes"
@@ -41,7 +41,7 @@ class WrongSample(NamedTuple):
     position: int  # in the pass
     true: str  # the target in words
     predicted: str  # the prediction in words
-    confidence: float | None = None  # the model's probability for its prediction, if it returns any
+    confidence: float | None = None  # the probability of the prediction; None: the task has no probabilities
 
 
 class FoundObject(NamedTuple):
@@ -105,7 +105,7 @@ class BarChart:
     """A figure with a bar for each class or label that has a value."""
 
     quantity: str  # what the bars show, in [0, 1], such as "average precision"
-    units: str  # what bars stand for, such as "labels"
+    units: str  # what the bars stand for, such as "labels"
     bars: Sequence[tuple[str, int, float]]  # name, number of images, value
     total: int  # number of classes or labels, including those without a value
 

@@ -1,7 +1,8 @@
-"""Keypoints: a fixed number of keypoints in each image, by any model that returns a vector per image.
+"""Keypoints: a fixed number of keypoints in each image. Any model that returns a vector per image can predict them.
 
-A model's outputs are x and y of each keypoint, (N, 2P), measured from the middle of the image in halves of its longer
-side. In an image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. So they do not depend on the size.
+A model's outputs, (N, 2P), are x and y of each keypoint. The origin is the center of the image, and the unit is half of
+its longer side. In an image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. So outputs do not depend on
+the image size.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from augment.pipeline.batch import Batch
 
 MIRRORED = "mirrored_points"  # the buffer with the index of each keypoint's counterpart in a mirror image
-NEAR = 0.2  # largest error of a correct keypoint, as a share of the longer side of the box around the visible ones
+NEAR = 0.2  # largest error of a correct keypoint, as a share of the longer side of the box around the visible keypoints
 _BETA = 0.05  # error from which the loss is linear instead of quadratic, in halves of the image's longer side
 
 
@@ -39,7 +40,7 @@ def pck(outputs: Tensor, targets: Tensor) -> float:
     """Return the share of visible keypoints that are correct (Yang and Ramanan 2013).
 
     A correct keypoint is off by at most a fifth of the longer side of the box around the image's visible keypoints. An
-    image with a single visible keypoint, or with all in the same position, does not count.
+    image does not count if it has a single visible keypoint, or if all its visible keypoints have the same position.
     """
     _, relative = point_errors(outputs, targets)
     return _share_correct(relative)
@@ -53,15 +54,15 @@ def error(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _share_correct(relative: Tensor) -> float:
-    """Return the share of errors, in the second unit of `point_errors`, that are small enough. NaN does not count."""
+    """Return the share of errors up to `NEAR`, from the second result of `point_errors`. NaN does not count."""
     return float((relative[~relative.isnan()] <= NEAR).double().mean())
 
 
 def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the error of each keypoint, (N, P), NaN if it is not visible, in two units.
+    """Return the error of each keypoint in two units, (N, P) each. The error of a keypoint that is not visible is NaN.
 
-    The first is a share of the image's longer side. The second is a share of the longer side of the box around the
-    image's visible keypoints, and NaN if that side is 0.
+    The first result is a share of the image's longer side. The second result is a share of the longer side of the box
+    around the image's visible keypoints, or NaN if that side is 0.
     """
     found, true, visible = outputs.reshape(len(outputs), -1, 2), targets[..., :2], targets[..., 2] > 0
     distances = (found - true).norm(dim=-1).masked_fill(~visible, math.nan)
@@ -73,7 +74,7 @@ def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class PlacedSamples(OutputSamples):
-    """Outputs of a pass with coordinates."""
+    """Predicted coordinates of a pass."""
 
     frame: Tensor  # (N, 3, 3) float64, from pixels of the stored image to the coordinates of targets and outputs
 
@@ -84,7 +85,7 @@ class PlacedTask(Task[PlacedSamples]):
     samples = PlacedSamples
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
-        """Draw target and output of a sample on the left and right side. The matrix converts to pixels of the sides."""
+        """Draw a sample's target on the left image and its output on the right. The matrix converts to image pixels."""
 
     def draw(
         self, image: Image, place: NDArray[np.float64], samples: PlacedSamples, position: int, names: Sequence[str]
@@ -102,7 +103,7 @@ class PlacedTask(Task[PlacedSamples]):
 
 
 def placed(points: Tensor, matrices: Tensor) -> Tensor:
-    """Transform points, (N, K, 2), by a matrix for each image, (N, 3, 3), to float64."""
+    """Transform points, (N, K, 2), with a matrix for each image, (N, 3, 3). The result is float64."""
     ends = torch.cat([points.double(), points.new_ones(*points.shape[:-1], 1).double()], dim=-1)
     found = ends @ matrices.double().transpose(1, 2)
     return found[..., :2] / found[..., 2:]
@@ -113,7 +114,7 @@ class PointLoss:
     """Smooth L1 of x and y (Girshick 2015, arXiv:1504.08083), a mean over the visible keypoints of a batch."""
 
     def weight_of(self, targets: Tensor) -> Tensor:
-        """Return the number of visible keypoints, (), or a tiny number instead of 0 so that division is possible."""
+        """Return the number of visible keypoints, (), or a tiny number instead of 0, because means divide by it."""
         return (targets[..., 2] > 0).sum().float().clamp(min=1e-6)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -130,8 +131,8 @@ class KeypointTask(PlacedTask):
     """A fixed number of keypoints in each image. Targets are (N, P, 3): x, y and visibility."""
 
     name, kind = "keypoints", KEYPOINTS
-    unit, units = "point", "points"
-    monitor, score, score_title, unit_score = "val_pck", "pck", "Correct points (PCK@.2)", "pck"
+    unit, units = "keypoint", "keypoints"
+    monitor, score, score_title, unit_score = "val_pck", "pck", "Correct keypoints (PCK@.2)", "pck"
     loss_settings = ("loss", "loss_options")
     ranked = False
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
@@ -150,7 +151,7 @@ class KeypointTask(PlacedTask):
         return None if batch.frames is None else scaling @ batch.frames
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Store which keypoints swap in a mirror image."""
+        """Store which keypoints swap their positions in a mirror image."""
         pairs = getattr(train.kind, "flip_pairs", ())
         if pairs is None and (tta := getattr(fit, "tta", "none")) != "none":
             raise missing_pairs(names, f"fit.tta={tta}")
@@ -196,11 +197,11 @@ class KeypointTask(PlacedTask):
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
         return self.bars(
             self.per_class(samples, names),
-            "Correct points in the best epoch, the worst first",
+            "Correct keypoints in the best epoch, worst first",
             ("correct (PCK@.2)", "mean error", "visible in"),
             lambda found: (f"{found['error']:.4f}", str(found["images"])),
-            "The error of a correct point is at most a fifth of the longer side of the box around the image's visible "
-            "points. The mean error is a share of the image's longer side.",
+            "The error of a correct keypoint is at most a fifth of the longer side of the box around the image's "
+            "visible keypoints. The mean error is a share of the image's longer side.",
         )
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:

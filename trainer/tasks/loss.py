@@ -19,23 +19,24 @@ LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """Settings of the loss. Some apply to some tasks only."""
+    """Settings of the loss. Some settings apply only to some tasks."""
 
     loss: str | None = setting(
         Text(
             aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
-            doc="training loss, or a sum such as cross_entropy+dice. For classes: asymmetric, bce, cross_entropy, "
-            "focal, poly. For labels: asymmetric, bce, focal, poly. For numbers: huber, mae, mse. For masks: "
-            "cross_entropy, dice, focal. Default: cross_entropy, bce for labels, huber for numbers",
+            doc="training loss, or a sum such as cross_entropy+dice. Classification: asymmetric, bce, cross_entropy, "
+            "focal, poly. Multi-label classification: asymmetric, bce, focal, poly. Regression: huber, mae, mse. "
+            "Segmentation: cross_entropy, dice, focal. Default: cross_entropy, bce in multi-label classification, "
+            "huber in regression",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
         OptionMap(
             optional=True,
-            doc="arguments of fit.loss, such as {gamma: 3}. focal takes gamma=2, poly epsilon=2, asymmetric "
-            "gamma_neg=4 and gamma_pos=1, bce target_threshold, huber delta=1. For labels, focal also takes alpha, "
-            "poly alpha and gamma=0, asymmetric clip=0.05",
+            doc="arguments of fit.loss, such as {gamma: 3}. With their defaults: focal (gamma=2), poly (epsilon=2), "
+            "asymmetric (gamma_neg=4, gamma_pos=1), bce (target_threshold), huber (delta=1). Multi-label losses have "
+            "further arguments: focal (alpha), poly (alpha, gamma=0), asymmetric (clip=0.05)",
         )
     )
     label_smoothing: float = setting(
@@ -53,7 +54,7 @@ class LossSettings:
 L = TypeVar("L", bound=Callable[..., "Tensor"])
 V = TypeVar("V")
 
-# By the names of task and loss.
+# All losses by task name and loss name.
 LOSSES: dict[tuple[str, str], Callable[..., Tensor]] = {}
 
 _SMOOTHING = "smoothing"  # the argument of losses that smooth targets themselves
@@ -63,13 +64,14 @@ _SHORT = {"ce": "cross_entropy", "asl": "asymmetric", "l1": "mae", "l2": "mse"}
 def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
     """Declare a function `(outputs, targets, *, options)` as a loss of a task, for `fit.loss`.
 
-    The function returns one value per sample, (N,), on the device. It may return several, (N, ...), with equal weight.
-    It may also return the mean, (), but then class weights cannot apply. Outputs are float32. Arguments with defaults
-    are `fit.loss_options`. Class targets arrive smoothed, as shares, (N, K), unless there is an argument `smoothing`.
+    The function returns one value per sample, (N,), on the device. It may return several values per sample, (N, ...),
+    which have equal weight. It may also return the mean, (), but then class weights cannot apply. Outputs are float32.
+    `fit.loss_options` sets the arguments that have defaults. With label smoothing, the function gets smoothed class
+    targets as shares, (N, K). A function with an argument `smoothing` gets the original targets instead.
 
     Args:
-        task: the task. Tasks derived from it have the loss, too.
-        name: default: the name of the function.
+        task: the task. Tasks derived from it also have the loss.
+        name: the name in `fit.loss`. Default: the name of the function.
     """
 
     def decorate(function: L) -> L:
@@ -90,7 +92,7 @@ def declared(registry: Mapping[tuple[str, str], V], lineage: Sequence[str]) -> d
 class NamedLoss:
     """The sum of the losses that `fit.loss` names, each a mean over the batch."""
 
-    usual: ClassVar[str] = ""  # the loss without terms
+    usual: ClassVar[str] = ""  # name of the loss that is computed without `terms`
 
     smoothing: float = 0.0  # share of each class target that is spread over all classes, in [0, 1)
     weights: Tensor | None = field(default=None, compare=False)  # (K,) of classes or labels, on the device; None: 1
@@ -112,7 +114,7 @@ class ClassLoss(NamedLoss):
     usual: ClassVar[str] = "cross_entropy"
 
     def weight_of(self, targets: Tensor) -> Tensor | None:
-        """Return the sum of the images' weights, (), or None without weights. See `weight_of` in this module."""
+        """Return the sum of the images' weights, (), or None without weights. See the function `weight_of`."""
         return None if self.weights is None else _each(targets, self.weights).sum().float()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -188,10 +190,10 @@ def _options_of(loss: LossFunction) -> list[str]:
 
 
 def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
-    """Return the denominator of a loss's mean over a batch. It is the batch's weight in a mean over several batches.
+    """Return the denominator of a loss's mean over a batch, which is the batch's weight in a mean over several batches.
 
-    Passes, accumulated steps and ranks use it. A loss may declare it with a method `weight_of(targets)`, which returns
-    a positive () tensor on the device of the targets. The default is the number of images.
+    Metrics, gradient accumulation and ranks use this weight. A loss may declare it with a method `weight_of(targets)`,
+    which returns a positive () tensor on the device of the targets. The default is the number of images.
     """
     weight: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
     return len(targets) if weight is None else weight
@@ -203,7 +205,7 @@ def smooths(term: LossFunction) -> bool:
 
 
 def _total(values: Iterable[Tensor]) -> Tensor:
-    """Sum values of shape (N, ...) or () for each sample, (N,) or ()."""
+    """Return the sum of losses per sample, (N,), or of their means, (). Each loss has the shape (N, ...) or ()."""
     means = [value.flatten(1).mean(dim=1) if value.ndim > 1 else value for value in values]
     return sum(means[1:], means[0])
 

@@ -46,9 +46,9 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
 
 
 def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, mixing: str) -> tuple[int, ...]:
-    """Return the shape of a loss for some samples.
+    """Return the shape of a loss that is computed for a few samples.
 
-    The number of samples differs from all other dimensions, so that broadcasting by chance is found.
+    The number of samples differs from all other dimensions, so that accidental broadcasting fails.
     """
     example = task.example(classes, shares=bool(mixing))
     sizes = {size for tensor in example for size in tensor.shape[1:]}
@@ -57,7 +57,7 @@ def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, m
     try:
         shape = tuple(term(outputs, targets).shape)
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-        text = f"fails ({first_line(error)})."
+        text = f"fails ({first_line(error)}). Set another fit.loss, or change fit.loss_options."
         if mixing:
             text = f"cannot take mixed targets ({first_line(error)}). Set another fit.loss, or remove {mixing}."
         raise UserError(f"fit.loss={fit.loss}: {text}") from error

@@ -14,7 +14,7 @@ from trainer.tasks.task import Task
 
 
 class Meter:
-    """Measures a pass. An update launches a few small kernels and never waits for the device.
+    """Measures the loss and metrics of a pass. An update launches a few small kernels and never waits for the device.
 
     Args:
         task: the task.
@@ -80,7 +80,7 @@ class Meter:
         self.samples += count
 
     def compute(self) -> dict[str, float]:
-        """Return the means so far, NaN before the first batch. One transfer waits for the device."""
+        """Return the means so far, or NaN before the first batch. The transfer of the sums waits for the device."""
         loss, *sums, counted, self.weight = self._sums.tolist()
         means = [value / counted if counted else math.nan for value in sums]
         mean = loss / self.weight if self.weight else math.nan

@@ -25,7 +25,7 @@ class Column(NamedTuple):
     page: str = ""  # format in the report; empty: the format of the progress line
     smaller: bool = False  # whether a smaller value is better
     within: tuple[float, float] = (-inf, inf)  # lowest and highest possible value
-    above: int = 0  # it is measured if the data has more classes, labels or numbers than this
+    above: int = 0  # measured only if the data has more classes, labels or numbers than this
 
 
 # Ranges of values.
@@ -45,7 +45,7 @@ PACE = (
 
 M = TypeVar("M", bound=Callable[..., Any])
 
-# By the names of task and metric.
+# All metrics by task name and metric name.
 METRICS: dict[tuple[str, str], TaskMetric] = {}
 
 
@@ -62,16 +62,16 @@ class TaskMetric:
 
     @property
     def names(self) -> set[str]:
-        """What selects the metric: its name or one of its keys."""
+        """The names that select the metric: its own name and its keys."""
         return {self.name, *(column.key for column in self.columns)}
 
     @property
     def own(self) -> bool:
-        """Whether a plugin declares the metric."""
+        """Whether a plugin declared the metric."""
         return not self.function.__module__.startswith("trainer.")
 
     def of_unit(self, position: int, name: str) -> TaskMetric:
-        """Return the same metric for a single number. It is measured on request, as `mae_age` for `mae` of `age`."""
+        """Return the metric for a single number, such as `mae_age` for `age`. It is measured only on request."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
             return self.function(outputs[:, position, None], targets[:, position, None])
@@ -129,19 +129,19 @@ def metric(
 ) -> Callable[[M], M]:
     """Declare a function `(outputs, targets)` as a metric of a task. The metrics rows contain its mean.
 
-    The function returns one value per sample, (N,), on the device. It may return several, (N, K), with equal weight.
-    With `whole`, it gets all samples of a validation pass on the CPU. Then it returns one value, or a torchmetrics
-    metric that computes the value.
+    The function returns one value per sample, (N,), on the device. It may return several values per sample, (N, K),
+    which have equal weight. With `whole`, the function gets all samples of a validation pass on the CPU. It then
+    returns one value, or a torchmetrics metric that computes the value.
 
     Args:
-        task: the task. Tasks derived from it have the metric, too.
-        name: default: the name of the function.
+        task: the task. Tasks derived from it also have the metric.
+        name: the end of its keys, after train_ and val_. Default: the name of the function.
         title: heading of the columns, after "train" and "val".
         smaller: whether a smaller value is better.
         within: lowest and highest possible value.
         whole: whether the function needs all samples at once. Then only validation measures it.
         train: whether training also measures it.
-        above: measure it if the data has more classes, labels or numbers than this.
+        above: measure it only if the data has more classes, labels or numbers than this.
         on_request: measure it only if `fit.metrics` or a callback's `monitor` names it, and in evaluations.
         finish: converts the mean over the samples into the metric's value.
         line: format in the progress line. Empty: not shown there.
@@ -172,14 +172,14 @@ def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple
 
 
 def mean_of_known(values: Iterable[float]) -> float:
-    """Return the mean of the values other than NaN. Without any, return NaN."""
+    """Return the mean of the values that are not NaN. If all are NaN, return NaN."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a pass keeps of each sample, in the order seen, on the CPU. Tasks derive classes with more tensors."""
+    """The results of a pass for each sample, in order, on the CPU. Tasks derive classes with more tensors."""
 
     index: Tensor  # (N,) int64, index into the split's files, or -1 if unknown
     target: Tensor  # (N, ...)

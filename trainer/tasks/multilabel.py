@@ -18,7 +18,7 @@ from trainer.tasks.task import Task
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean of the labels' average precisions."""
-    # Double precision keeps different probabilities near 1 different.
+    # Only double precision distinguishes probabilities near 1.
     return mean_of_known(average_precisions(outputs.double().sigmoid(), targets > 0.5))
 
 
@@ -59,7 +59,7 @@ def _each(measure: Callable[[Tensor, Tensor], Tensor], scores: Tensor, having: T
 
 
 def f1_scores(predicted: Tensor, having: Tensor) -> list[float]:
-    """Return the F1 score of each label from (N, K) bool, or NaN for a label without targets and predictions."""
+    """Return the F1 score of each label, or NaN if no image has or gets the label. The arguments are (N, K) bool."""
     scores: list[float] = (2 * (predicted & having).sum(0).double() / (predicted.sum(0) + having.sum(0))).tolist()
     return scores
 
@@ -79,7 +79,7 @@ def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
         return math.nan, 0.0
     precision, recall, thresholds = binary_precision_recall_curve(scores, having.int())
     f1 = (2 * precision * recall / (precision + recall))[:-1].nan_to_num()
-    best = len(f1) - 1 - int(f1.flip(0).argmax())  # the highest threshold of several
+    best = len(f1) - 1 - int(f1.flip(0).argmax())  # the highest of several best thresholds
     return float(thresholds[best]), float(f1[best])
 
 

@@ -1,4 +1,4 @@
-"""The losses that `fit.loss` can name. Most are timm's."""
+"""The built-in losses for `fit.loss`. Most come from timm."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,9 +18,9 @@ def pixel_loss(
 ) -> Tensor:
     """Return a segmentation loss, or the sum of several, ().
 
-    Each is computed per image and averaged over the images. So it does not depend on batch size, accumulation or the
-    number of ranks. Pixels whose target is not a class, such as ignored ones, do not count. An image without other
-    pixels has loss 0.
+    Each loss is computed per image and averaged over the images. So losses do not depend on batch size, accumulation or
+    the number of ranks. Pixels whose target is not a class, such as ignored pixels, do not count. If no pixel of an
+    image counts, its loss is 0.
 
     cross_entropy: a mean over the image's pixels.
     focal: cross entropy weighted by (1 - p)^gamma, with p the probability of the pixel's class (Lin et al. 2017,

@@ -46,7 +46,7 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # common other names
+MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # common names from other libraries
 
 
 def monitor_param(doc: str) -> Choice:
@@ -73,7 +73,7 @@ def task_named(name: str) -> Task[Any]:
 
 
 def task_of(rows: Iterable[Mapping[str, float]]) -> Task[Any]:
-    """Return the task with the most metrics in the rows, or classification without any."""
+    """Return the task with the most metrics in the rows, or classification if the rows have no known metric."""
     keys = {key for row in rows for key in row} - {"train_loss", "val_loss"}
     known = known_tasks()
 
@@ -106,10 +106,10 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str])
 
 
 def check_views(tta: str, task: Task[Any]) -> None:
-    """Check that a task can average the views of a test-time augmentation.
+    """Check that a task supports a test-time augmentation.
 
     Raises:
-        UserError: it cannot.
+        UserError: the task cannot average its views.
     """
     if tta not in task.views:
         raise UserError(
@@ -135,12 +135,12 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns of which a key may be the variant for a single number."""
+    """Yield the columns whose variant for a single number may have this key."""
     columns = (c for task in known_tasks().values() if task.by_unit for m in task.metrics for c in m.columns)
     return (column for column in columns if not column.above and key.startswith(f"{column.key}_"))
 
 
-# Metrics of plugins that this process has not imported, from the descriptions in runs.
+# Columns of plugin metrics from the descriptions in run folders. This process has not imported these plugins.
 _READ: dict[str, Column] = {}
 
 

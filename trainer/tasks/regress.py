@@ -66,7 +66,7 @@ def standard_of(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
 
 
 def standardize(network: nn.Module, mean: Tensor, std: Tensor) -> None:
-    """Convert a network's outputs from standard deviations around the mean to the numbers' own units."""
+    """Make a network predict standardized numbers, and return them in their own units."""
     network.register_buffer(MEAN, mean.clone())
     network.register_buffer(STD, std.clone())
     network.register_forward_hook(_in_own_units)
@@ -92,14 +92,14 @@ class Regress(Task[OutputSamples]):
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Standardize the targets if the settings say so, while the network's outputs keep their own units."""
+        """Standardize the targets if `fit.standardize` is true. The network's outputs keep the units of the targets."""
         if not fit.standardize:
             return ""
         mean, std = standard_of(train.targets)
         standardize(network, mean, std)
         pairs = zip(names, mean.tolist(), std.tolist(), strict=True)
         scales = ", ".join(f"{name} {mean:.4g} +- {std:.4g}" for name, mean, std in pairs)
-        return f"targets are standardized by mean and standard deviation in train: {scales}"
+        return f"targets are standardized by mean and standard deviation of the train split: {scales}"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         if MEAN in state:
@@ -108,7 +108,7 @@ class Regress(Task[OutputSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the configured loss twice. It is computed on standardized errors if the network standardizes."""
+        """Return the configured loss twice. It uses standardized errors if `prepare` standardized the targets."""
         loss: LossFunction = self.named_loss(fit)
         if (std := network.state_dict().get(STD)) is None:
             return loss, loss
@@ -140,7 +140,7 @@ class Regress(Task[OutputSamples]):
                 yield Finding(text, warning=True)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by their largest error in standard deviations of the numbers, the worst first."""
+        """Yield the images by their largest error, in standard deviations of each number, the worst first."""
         target, output = samples.target, samples.output
         errors = ((output - target).abs() / target.std(dim=0, correction=0).clamp(min=1e-12)).amax(dim=1)
         for i in errors.argsort(descending=True, stable=True).tolist():

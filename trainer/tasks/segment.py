@@ -1,9 +1,9 @@
 """Semantic segmentation: each pixel has a class.
 
-A model's outputs are (N, classes, height, width) and targets (N, height, width). A whole pass does not fit into memory.
-So metrics of all samples get pixel counts instead: `targets`, (N, classes), has the pixels of each class. `outputs`,
-(N, 2, classes), has the pixels predicted as each class and the correct ones among them. Pixels whose target is not a
-class do not count.
+A model's outputs are (N, classes, height, width) and targets (N, height, width). The masks of a whole pass do not fit
+into memory. So metrics with `whole=True` get pixel counts instead: `targets`, (N, classes), counts the pixels of each
+class. `outputs`, (N, 2, classes), counts the pixels predicted as each class, and the correct ones among them. Pixels
+whose target is not a class do not count.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Segment(ClassTask[MaskSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the configured loss twice, with label smoothing for training."""
+        """Return the configured loss for training and validation. Only training smooths labels."""
         return joined(self.named_loss(fit)), joined(self.named_loss(replace(fit, label_smoothing=0)))
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ class Segment(ClassTask[MaskSamples]):
         return outputs.flip(3)
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the fields of `MaskSamples`, with the masks of all images."""
+        """Return the fields of `MaskSamples` except `index` and `frame`. All images keep their masks."""
         predictions = outputs.argmax(dim=1)
         counts = confusions(predictions, targets, outputs.shape[1])
         right = counts.diagonal(dim1=1, dim2=2)
@@ -159,7 +159,7 @@ class Segment(ClassTask[MaskSamples]):
         return Matrix(samples.counts, names, shares=True)
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the IoU and the confusions of the classes."""
+        """Return a bar of each class's IoU, and the confusion matrix."""
         total = max(int(samples.counts.sum()), 1)
         bars = self.bars(
             self.per_class(samples, names),
@@ -233,7 +233,7 @@ def _thumbnails(masks: Tensor) -> Tensor:
 
 
 def _step(height: int, width: int) -> int:
-    """Return the factor by which a thumbnail is smaller."""
+    """Return the factor by which a mask is larger than its thumbnail."""
     return -(-max(height, width) // _SIDE)
 
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Samples)
 
-AUTO = "auto"  # a callback's `monitor` that means the task's own
-_SHOWN = 60  # most classes, labels or numbers in a table on the terminal
+AUTO = "auto"  # a callback's `monitor` with this value uses the `monitor` of the task
+_SHOWN = 60  # maximum number of rows in a table on the terminal
 
 
 class Task(Generic[S]):
@@ -62,7 +62,7 @@ class Task(Generic[S]):
     score_title: ClassVar[str]  # its heading
     unit_score: ClassVar[str] = ""  # the score in `per_class` that ranks units, if any; the lowest is the worst
 
-    own_models: ClassVar[bool] = False  # whether it needs special models, see `trainer.models.base.Model.task`
+    own_models: ClassVar[bool] = False  # whether the task needs special models, see `trainer.models.base.Model.task`
     # Whether models also take the targets in training, and return losses. Then validation has no loss.
     own_loss: ClassVar[bool] = False
     views: ClassVar[tuple[str, ...]] = ("none", "flip")  # test-time augmentations that it can average
@@ -71,12 +71,12 @@ class Task(Generic[S]):
 
     loss_type: ClassVar[type[NamedLoss]] = NamedLoss
     default_loss: ClassVar[str] = ""  # what `fit.loss` defaults to; empty: `loss_type` without terms
-    loss_settings: ClassVar[tuple[str, ...]] = ()  # settings of the fit that have an effect
+    loss_settings: ClassVar[tuple[str, ...]] = ()  # the settings of the loss that have an effect
 
-    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit, to measure one alone
-    ranked: ClassVar[bool] = True  # whether a prediction is a list of probabilities, highest first, or of values
-    top: ClassVar[int | None] = None  # units that a ranked prediction names by default; None: all
-    threshold: ClassVar[float | None] = None  # lowest probability of the units that it names by default; None: any
+    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit, to measure a single unit
+    ranked: ClassVar[bool] = True  # whether a prediction lists probabilities, highest first; False: it lists values
+    top: ClassVar[int | None] = None  # number of units that a ranked prediction names by default; None: all
+    threshold: ClassVar[float | None] = None  # lowest probability that a ranked prediction names by default; None: any
 
     figure_file: ClassVar[str] = ""  # name of the best epoch's figure; empty: no figure
     panels: ClassVar[int] = 1  # images side by side in what `draw` returns
@@ -139,7 +139,7 @@ class Task(Generic[S]):
         return ""
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
-        """Adapt a network to a saved state before it is loaded, as `prepare` did."""
+        """Adapt a network to a saved state, as `prepare` did, before the network loads the state."""
 
     def average(self, views: Sequence[Tensor]) -> Tensor:
         """Average the outputs for several views of the same images, (N, ...) float32."""
@@ -181,9 +181,9 @@ class Task(Generic[S]):
         return targets
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the tensors that `samples` has in addition to index and target, (N, ...) each, for a batch.
+        """Return a batch's tensors for the fields that `samples` adds to index and target, (N, ...) each.
 
-        Metrics that need all samples get its "output" and "target" instead of the batch's.
+        An "output" or a "target" among them replaces the batch's own in metrics that need all samples.
 
         Args:
             outputs: (N, K) float32.
@@ -242,7 +242,7 @@ class Task(Generic[S]):
     # --- derived ---
 
     def table(self, per_class: Mapping[str, dict[str, float]]) -> Table:
-        """Return a table of the units' scores, or only of the worst units if they are many."""
+        """Return a table of the units' scores, or only of the worst units if there are many."""
         shown, title = list(per_class.items()), ""
         if len(shown) > _SHOWN and self.unit_score:
             shown, score = self.worst_first(per_class)[:_SHOWN], self.unit_score.replace("_", " ")
@@ -268,7 +268,7 @@ class Task(Generic[S]):
         return (Bars(title, (self.unit, *head), rows, note),) if rows else ()
 
     def bar_chart(self, per_class: Mapping[str, dict[str, float]], of: str, total: int) -> BarChart:
-        """Return a bar chart of the units' `unit_score`, the worst first. The score `of` counts their images."""
+        """Return a bar chart of the units' `unit_score`, worst first. `of` names the score that counts images."""
         bars = [(name, int(found[of]), found[self.unit_score]) for name, found in self.worst_first(per_class)]
         return BarChart(self.unit_score.replace("_", " "), self.units, bars, total)
 
@@ -280,7 +280,7 @@ class Task(Generic[S]):
         Args:
             per_class: scores of the units.
             score: the name of `unit_score` in the first sentence.
-            of: what the score "<of>s" counts.
+            of: what is counted, such as "image" if the score "images" is the number of images.
             absent: why units have no score, as the middle of the second sentence, in singular and plural.
         """
         known = self.worst_first(per_class)
@@ -294,21 +294,21 @@ class Task(Generic[S]):
 
     @property
     def lineage(self) -> list[str]:
-        """The names of the tasks that it is derived from, followed by its own."""
+        """The names of the base tasks, followed by the task's own name."""
         return [vars(cls)["name"] for cls in type(self).__mro__[::-1] if "name" in vars(cls)]
 
     @property
     def metrics(self) -> tuple[TaskMetric, ...]:
-        """All metrics of the task and of the tasks that it is derived from. Metrics of plugins come last."""
+        """All metrics of the task and of its base tasks. Metrics of plugins come last."""
         return tuple(sorted(declared(METRICS, self.lineage).values(), key=lambda metric: metric.own))
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of tables of epochs."""
+        """The columns of a table of epochs."""
         return (*columns_of(self.metrics, val_loss=not self.own_loss), *PACE)
 
     def display(self, names: Sequence[str]) -> Display:
-        """Return what pages show of the task."""
+        """Return the facts about the task that the report and the dashboard show."""
         columns = (*self.columns, *(column for metric in self.unit_metrics(names) for column in metric.columns))
         score = next((column for column in columns if column.key == f"val_{self.score}"), Column("", ""))
         return Display(
@@ -343,7 +343,7 @@ class Task(Generic[S]):
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:
-        """Return "1 class" or "10 classes"."""
+        """Return a text such as "1 class" or "10 classes"."""
         return amount(number, self.unit, self.units)
 
 

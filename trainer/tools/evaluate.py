@@ -86,10 +86,14 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
         pairs = zip_longest(dataset.classes, classes, fillvalue="none")
         difference = next(f"{ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs)
         raise UserError(
-            f"data: the classes differ from the model's (first difference: {difference}). Use data with equal classes."
+            f"data: the classes differ from the model's (first difference: {difference}). Use data with the "
+            "same classes."
         )
     if dataset.task != task.name:
-        raise UserError(f"data: the targets are for the task {dataset.task}, but the model's task is {task.name}.")
+        raise UserError(
+            f"data: the targets are for the task {dataset.task}, but the model's task is {task.name}. Use data for the "
+            "task of the model."
+        )
     return dataset.val
 
 
@@ -123,7 +127,7 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
 
 
 def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Path, Path | None, list[str]]:
-    """Parse `RUN [DIR] [key=value ...]` into options, both folders and overrides.
+    """Parse `RUN [DIR] [key=value ...]` into options, the run folder, the image folder if given, and overrides.
 
     Raises:
         UserError: no folder, or more than two.

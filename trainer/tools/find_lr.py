@@ -1,7 +1,7 @@
 """Find a learning rate with a range test (Smith 2017, arXiv:1506.01186).
 
 The learning rate rises exponentially from step to step. The loss is first flat, then falls, and finally explodes. The
-suggestion is a third of the rate with the lowest smoothed loss. It can be that high because `fit.lr` is the highest
+suggestion is a third of the rate with the lowest smoothed loss. Such a high rate works because `fit.lr` is the highest
 rate of a schedule, used only briefly (Smith 2018, arXiv:1803.09820). The first tenth of the losses does not count,
 because their moving average has not settled.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _START, _END, _STEPS = 1e-6, 10.0, 100
 
 _EVERY = 10  # steps between checks of the losses, which wait for the device
-DIVERGED = 4.0  # ratio of a loss that has exploded to the lowest one
+DIVERGED = 4.0  # ratio of an exploded loss to the lowest loss
 _WINDOW = 0.05  # share of the steps over which losses are averaged
 _SETTLE = 0.1  # share of the steps to ignore at the start
 _FALL = 0.02  # relative fall of the loss that a suggestion needs
@@ -74,7 +74,7 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
 
 
 def smooth(losses: Sequence[float], steps: int) -> list[float]:
-    """Return the exponential moving average of losses with a correction of the initial bias towards 0."""
+    """Return the exponential moving average of losses corrected for its initial bias towards 0."""
     keep = 1 - 1 / max(1.0, _WINDOW * steps)
     averages = accumulate(losses, lambda average, loss: keep * average + (1 - keep) * loss, initial=0.0)
     return [average / (1 - keep**count) for count, average in enumerate(averages) if count]
@@ -91,7 +91,7 @@ def suggest_rate(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int =
 class LRFinder(Callback):
     """Raises the learning rate from step to step, records the losses, and ends the fit when they explode.
 
-    It skips validation. It checks the losses only every few steps, because that waits for the device.
+    It skips validation. It checks the losses only every few steps, because each check waits for the device.
     """
 
     order = Phase.MEASURE  # the phase of the scheduler, which it replaces
@@ -143,7 +143,7 @@ class LRFinder(Callback):
 def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     """Run a learning rate range test with the configured model, data and optimizer. It writes nothing."""
     if start >= end:
-        raise UserError(f"--from {start:g} --to {end:g}: --to must be larger than --from.")
+        raise UserError(f"--from {start:g} --to {end:g}: --to must be larger than --from. Set a larger --to.")
     from trainer.run.build import make_learner, make_loaders, session
 
     # Stages are ignored, because the best rate depends on the image size.
@@ -173,7 +173,7 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
-    parser = Parser("trainer find_lr", "Suggest a learning rate, from a test with rising rates.", _EXAMPLES)
+    parser = Parser("trainer find_lr", "Suggest a learning rate, based on a test with rising rates.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=_START, metavar="LR",
                         help=f"first learning rate (default: {_START:g})")  # fmt: skip
     parser.add_argument("--to", dest="end", type=positive_number(), default=_END, metavar="LR",

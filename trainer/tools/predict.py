@@ -30,7 +30,7 @@ _EXAMPLES = """\
   RUN cat.jpg photos/              images, and folders of images at any depth
   RUN photos/ --top 5 --csv FILE   a line for each image (- writes to the terminal)
   RUN photos/ --tta flip           averages over each image and its mirror image
-  RUN photos/ --out masks/ --overlay  a mask for each image, by a segmentation model
+  RUN photos/ --out masks/ --overlay  a mask for each image (segmentation models)
   RUN photos/ --explain maps/      a map of what the model looks at, for each image (needs captum)
   RUN photos/ fit.device=cpu fit.batch_size=256
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
         elif STDOUT not in files:
             done = f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"
             sys.stdout.write(printable(done))
-        # A program may read CSV or JSON from standard output, so everything else goes to standard error then.
+        # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
         stream = sys.stderr if STDOUT in files else sys.stdout
         for what, folder in (
             ("masks and overlays" if options.overlay else "masks", masks),

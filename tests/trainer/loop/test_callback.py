@@ -89,5 +89,5 @@ def test_what_is_no_callback_or_no_loader_is_refused() -> None:
     ):
         in_order(["mine"])  # type: ignore[list-item]
     number: Any = 3
-    with pytest.raises(UserError, match=r"^val_loader: int is not allowed\. Allowed: a loader of augment.make_"):
+    with pytest.raises(UserError, match=r"^val_loader: int is not allowed\. Pass a loader from augment.make_"):
         Learner(tiny_model(), noise_loader(), number, optimizer=lambda model: torch.optim.SGD(model.parameters()))

@@ -313,9 +313,15 @@ def test_a_loss_of_a_plugin_trains(
 
 def test_help_names_every_loss_and_its_options_with_their_defaults() -> None:
     docs = {name: settings(LossSettings)[name].doc for name in ("loss", "loss_options")}
-    parts = dict(re.findall(r"(classes|labels|numbers|masks): ([\w, ]+)\.", docs["loss"]))
-    for task, word in {"classify": "classes", "multilabel": "labels", "regress": "numbers", "segment": "masks"}.items():
-        assert parts[word].split(", ") == sorted(name for of, name in LOSSES if of == task)
+    heads = {
+        "classify": "Classification",
+        "multilabel": "Multi-label classification",
+        "regress": "Regression",
+        "segment": "Segmentation",
+    }
+    parts = dict(re.findall(rf"({'|'.join(heads.values())}): ([\w, ]+)\.", docs["loss"]))
+    for task, head in heads.items():
+        assert parts[head].split(", ") == sorted(name for of, name in LOSSES if of == task)
     for function in LOSSES.values():
         for key, param in signature(function).parameters.items():
             if param.default is not Parameter.empty and key != "smoothing":

@@ -160,4 +160,4 @@ def test_points_are_trained_and_predicted(tmp_path: Path) -> None:
     points = [dict(of.numbers) for of in predict_images(load_trained(tmp_path / "run"), turned(tmp_path))]
     assert points == [pytest.approx(points[0], abs=1e-3)] * 8
     assert evaluate.evaluate(tmp_path / "run").tta == "flip"
-    assert "Correct points in the best epoch" in (tmp_path / "run" / "report.html").read_text()
+    assert "Correct keypoints in the best epoch" in (tmp_path / "run" / "report.html").read_text()

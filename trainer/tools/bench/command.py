@@ -1,7 +1,7 @@
 """Measure whether training waits for data: the loader alone, training on one batch, and training on the loader's data.
 
-Each round runs every row for a few seconds, and ratios are taken within a round. So a disturbance of the machine slows
-all rows. All batches are full. The learning rate is 0, which keeps the weights and costs the same time.
+Each round runs every row for a few seconds, and ratios are taken within a round. So other work on the machine slows all
+rows. All batches are full. The learning rate is 0, which keeps the weights and costs the same time.
 """
 
 import sys
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         from trainer.tools.bench.training import measure
 
         check_config(config)
-        # A pass is as long as a window, with full batches of one size. Nothing is resumed.
+        # The benchmark limits each pass itself. It uses full batches of one size, and does not resume a run.
         fit = replace(config.fit, limit_batches=None, resume=None, epochs=1, steps=None, stages=(), drop_last=True)
         with session(config):
             measure(replace(config, fit=fit), flags, overrides)

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, run, images, overrides = run_and_images(parser, arguments)
         if options.unchecked and images:
-            raise UserError(f"{images}: not used with --unchecked. Remove one of them.")
+            raise UserError(f"{images}: images are not used with --unchecked. Remove one of them.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)

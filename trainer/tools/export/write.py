@@ -43,7 +43,7 @@ from trainer.tools.evaluate import evaluated_split
 INPUT, _FILE = "images", "model.onnx"  # names of the model's input and of its file
 _EXAMPLE = 2, 40, 56  # images, height and width to trace with; a 1 or equal numbers would become constants
 _CPU = torch.device("cpu")
-_PIXELS = 0.01  # share of a mask's pixels that may have another top class
+_PIXELS = 0.01  # share of a mask's pixels that may have another class
 
 # Maps an image to the raw and the activated outputs of an export, (K,) or (K, height, width) each.
 RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
@@ -57,7 +57,8 @@ class Check:
     pytorch: dict[str, float]  # scores of the model in PyTorch
     exported: dict[str, float]  # scores of the export
     largest: float  # largest absolute difference of a probability or number
-    # Names of the images with another top class. For masks, it counts from 1% of the pixels on. Empty for numbers.
+    # Names of the images with another top class. A mask differs if more than 1% of its pixels have another class. Empty
+    # for tasks that predict numbers.
     differing: tuple[str, ...]
 
 
@@ -100,7 +101,7 @@ class _Comparison(Callback):
 
 
 class Served(nn.Module):
-    """A trained model as in validation, after its plan if given. It averages views and activates outputs.
+    """Runs a trained model as in validation. It averages views and activates outputs. A plan preprocesses the images.
 
     Attributes:
         outputs: names of the outputs, which are logits and probabilities, or numbers.
@@ -177,7 +178,7 @@ def _quiet() -> Iterator[None]:
 def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
     """Write a model as ONNX into a folder, and return a function that runs it.
 
-    The model contains its preprocessing if that is `inside`. Otherwise transform.py contains it.
+    With `inside`, the model contains its preprocessing. Otherwise, transform.py contains it.
     """
     if trained.task.own_loss:
         raise UserError("export: this model predicts boxes, which cannot be exported. Use a model of another task.")
