@@ -1,8 +1,8 @@
-"""The picture of the schedules: what `trainer.optim.settings` computes, with default settings."""
+"""The picture of the schedules: what `trainer.optim.schedules` computes, with default settings."""
 
 from matplotlib.figure import Figure
 
-from trainer.optim.settings import drops
+from trainer.optim.schedules import drops
 from trainer.run.config.fit import parse_fit
 
 EPOCHS = 30

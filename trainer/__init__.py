@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainer.optim.optimizers import optimizer
     from trainer.predictions.predict import Prediction
     from trainer.predictions.trained_model import TrainedModel, load_model
-    from trainer.run.folder.ownership import Summary
+    from trainer.run.folder.summary import Summary
     from trainer.tasks.loss import loss
     from trainer.tasks.metric import metric
 
@@ -80,7 +80,7 @@ _MODULES = {
     "trainer.optim.optimizers": "optimizer",
     "trainer.predictions.predict": "Prediction",
     "trainer.predictions.trained_model": "TrainedModel load_model",
-    "trainer.run.folder.ownership": "Summary",
+    "trainer.run.folder.summary": "Summary",
     "trainer.tasks.loss": "loss",
     "trainer.tasks.metric": "metric",
 }

@@ -16,7 +16,7 @@ from runs import draw_classes, rows_of
 
 from trainer.cli.main import main
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
-from trainer.run.folder.ownership import SUMMARY_FILE
+from trainer.run.folder.summary import SUMMARY_FILE
 
 pytestmark = pytest.mark.faults
 

@@ -15,7 +15,7 @@ from augment.support.errors import UserError
 from trainer.cli.main import main
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import parse_config
-from trainer.run.folder.ownership import Summary
+from trainer.run.folder.summary import Summary
 
 pytestmark = pytest.mark.faults
 

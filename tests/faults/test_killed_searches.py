@@ -13,7 +13,7 @@ import pytest
 from rank_runs import environment
 from runs import draw_classes
 
-from trainer.run.folder.ownership import SWEEP_FILE
+from trainer.run.folder.locks import SWEEP_FILE
 
 pytestmark = pytest.mark.faults
 

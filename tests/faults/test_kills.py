@@ -21,7 +21,7 @@ from runs import draw_classes, rows_of
 from augment.cli.parser import INTERRUPTED
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config.schema import CONFIG_FILE
-from trainer.run.folder.ownership import SUMMARY_FILE
+from trainer.run.folder.summary import SUMMARY_FILE
 
 pytestmark = pytest.mark.faults
 

@@ -20,7 +20,7 @@ from trainer.loop.callback import EVENTS, Callback, RunDescription
 from trainer.loop.learner import Learner
 from trainer.loop.objective import Objective
 from trainer.loop.settings import LoopSettings
-from trainer.optim.settings import Schedule
+from trainer.optim.schedules import Schedule
 
 CLASSES = ("ant", "bee", "cat")
 CPU = torch.device("cpu")

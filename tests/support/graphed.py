@@ -17,7 +17,7 @@ from trainer.loop.callback import CancelStep
 from trainer.loop.cuda_graph_runner import Recorded
 from trainer.loop.cuda_graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors, UncapturableError
 from trainer.loop.learner import Learner
-from trainer.optim.settings import one_cycle
+from trainer.optim.schedules import one_cycle
 from trainer.tasks.loss import ClassLoss
 
 CUDA = torch.device("cuda")

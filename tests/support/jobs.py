@@ -11,7 +11,7 @@ from rich.console import Console
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run.config.schema import Config, config_text
-from trainer.run.folder.ownership import Summary
+from trainer.run.folder.summary import Summary
 from trainer.sweeps.workers import Worker
 
 

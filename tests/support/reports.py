@@ -17,8 +17,9 @@ from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
 from trainer.report.run_content import RunRecord
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, parse_config
-from trainer.run.folder.ownership import SUMMARY_FILE, Summary
-from trainer.run.folder.reader import ENVIRONMENT_FILE, FACTS_FILE, Facts, RunFolder
+from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
+from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import task_named

@@ -15,7 +15,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from rich.console import Console
 from augment.support.signals import StopSignals
-from trainer.run.folder.ownership import Summary
+from trainer.run.folder.summary import Summary
 from trainer.sweeps import workers as work
 
 def run(config, overrides, folder, **_):

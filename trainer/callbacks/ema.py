@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.loop.callback import Callback, Phase, configurable
-from trainer.optim.settings import position
+from trainer.optim.schedules import position
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner

@@ -15,7 +15,7 @@ from augment.support.signals import StopSignals
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelFit, Phase, configurable
-from trainer.optim.settings import Schedule, drops, position
+from trainer.optim.schedules import Schedule, drops, position
 from trainer.tasks.registry import monitor_param, smaller_is_better
 from trainer.tasks.task import AUTO
 

@@ -18,8 +18,8 @@ from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.report.run_content import MISTAKES, REPORT_FILE, RunRecord, write_best
-from trainer.run.folder.ownership import RUNNING, summarize
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import RUNNING, summarize
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner

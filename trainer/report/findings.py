@@ -10,8 +10,8 @@ from augment.support.formatting import percent, plural
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import column
 from trainer.report.run_content import RunRecord
-from trainer.run.folder.ownership import KILLED, RUNNING
-from trainer.run.folder.reader import FACTS_FILE
+from trainer.run.folder.facts import FACTS_FILE
+from trainer.run.folder.summary import KILLED, RUNNING
 from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 

@@ -23,7 +23,7 @@ from trainer.report.charts import charts
 from trainer.report.findings import findings
 from trainer.report.run_content import REPORT_FILE, RunRecord
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
-from trainer.run.folder.ownership import FINISHED, RUNNING
+from trainer.run.folder.summary import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
 _MOST_LINES = 5000  # lines in the table of epochs

@@ -18,8 +18,8 @@ from augment.support.untrusted_files import contents, read_as
 from trainer.callbacks.plots import REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED
 from trainer.tasks.classify import wilson_interval
 from trainer.tasks.display import Block, Display, Finding, Matrix, WrongSample
 from trainer.tasks.metric import MetricsRow, Samples

@@ -29,8 +29,9 @@ from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config.fit import Fit
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
-from trainer.run.folder.ownership import OVERRIDES_FILE, Summary, owned, reserve
+from trainer.run.folder.locks import owned, reserve
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import OVERRIDES_FILE, Summary
 
 _DEFAULT = Start()
 

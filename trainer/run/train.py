@@ -27,13 +27,14 @@ from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.loop.progress import Position
-from trainer.optim.settings import Schedule
+from trainer.optim.schedules import Schedule
 from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.failures import explain, explained
 from trainer.run.folder.coco_ids import IDS_FILE, ids_of
-from trainer.run.folder.ownership import RUNNING, Summary, summarize
-from trainer.run.folder.reader import ENVIRONMENT_FILE, FACTS_FILE, RunFolder, environment, facts_of
+from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
+from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import RUNNING, Summary, summarize
 from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from augment.support.errors import UserError, nearest
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount, list_some
 from augment.support.nested import grouped
-from trainer.run.folder.ownership import FINISHED, PRUNED
 from trainer.run.folder.reader import RunFolder, find_runs
+from trainer.run.folder.summary import FINISHED, PRUNED
 from trainer.sweeps.run_groups import OF_LOSSES, RunGroup, first_difference, group_runs
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict

@@ -18,7 +18,7 @@ from augment.support.formatting import amount, list_some
 from augment.support.lazy_torch import torch
 from trainer.run.config.schema import Config
 from trainer.run.config.sweep_settings import LocalSettings, RaySettings, SlurmSettings
-from trainer.run.folder.ownership import FAILED, RUNNING, Summary
+from trainer.run.folder.summary import FAILED, RUNNING, Summary
 from trainer.sweeps.ledger import ENDED, Job, unfinished
 from trainer.sweeps.workers import Command, Worker, job_line, watch
 

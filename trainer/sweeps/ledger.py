@@ -14,8 +14,9 @@ from augment.support.untrusted_files import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.schema import CONFIG_FILE, Config, config_text, load_config
-from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
+from trainer.run.folder.locks import user_of
 from trainer.run.folder.reader import JOB_FILE, RunFolder, load_job
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING
 
 DELETED = "deleted"  # the status of a job whose folder was deleted
 

@@ -12,8 +12,8 @@ from typing import Any
 from augment.support.formatting import list_some
 from augment.support.nested import grouped, leaves, section_of
 from trainer.run.config.equality import identity, identity_text
-from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of

@@ -12,8 +12,8 @@ from augment.cli.trust import UntrustedError
 from augment.support.errors import UserError, describe_error
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
-from trainer.run.folder.ownership import FINISHED, PRUNED, RUNNING
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import FINISHED, PRUNED, RUNNING
 from trainer.run.jobs import check_configs
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.journal import JOB

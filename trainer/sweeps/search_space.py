@@ -30,7 +30,7 @@ from augment.support.untrusted_files import contents
 from trainer.run.config.equality import identity
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
-from trainer.run.folder.ownership import SWEEP_FILE
+from trainer.run.folder.locks import SWEEP_FILE
 from trainer.run.jobs import check_configs
 from trainer.sweeps.run_groups import REPEATED, flat, of_loss
 from trainer.sweeps.study import Search

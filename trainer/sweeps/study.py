@@ -27,7 +27,7 @@ from augment.support.untrusted_files import locked
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.run.config.sweep_settings import JOURNAL_FILE, SearchSettings
-from trainer.run.folder.ownership import PRUNED
+from trainer.run.folder.summary import PRUNED
 from trainer.sweeps.journal import JOB, Journal
 from trainer.sweeps.ledger import Job
 from trainer.tasks.registry import smaller_is_better

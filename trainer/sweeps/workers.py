@@ -28,8 +28,9 @@ from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, DamagedError
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
-from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, user_of
+from trainer.run.folder.locks import claimed, user_of
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary
 from trainer.run.jobs import check_configs, run_job
 from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
 
@@ -265,7 +266,7 @@ class Command:
         """Run the worker inside a process of submitit or Ray. Return its exit code."""
         global _running
         _running = self.start()
-        # Another thread waits, because `checkpoint` runs in a signal handler of this thread, which must hold no lock then.
+        # Another thread waits, because `checkpoint` runs in a signal handler of this thread, which may hold no lock.
         threading.Thread(target=_running.wait, daemon=True).start()
         try:
             while _running.returncode is None:

@@ -26,7 +26,7 @@ from augment.support.secrets import as_written
 from trainer.callbacks.optimizer_steps import GradClip
 from trainer.callbacks.progress import PassBar
 from trainer.loop.callback import Callback, CancelFit, CancelValidate, Phase
-from trainer.optim.settings import exp
+from trainer.optim.schedules import exp
 from trainer.run.config.schema import Config, new_folder, parse_config
 from trainer.run.failures import explained
 from trainer.run.jobs import require_ranks

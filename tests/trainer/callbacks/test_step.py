@@ -13,7 +13,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.learner import Learner
 from trainer.loop.progress import Position
-from trainer.optim.settings import constant, one_cycle
+from trainer.optim.schedules import constant, one_cycle
 
 # --- ParamScheduler ---
 

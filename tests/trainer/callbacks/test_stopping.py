@@ -16,7 +16,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
-from trainer.run.folder.ownership import summarize
+from trainer.run.folder.summary import summarize
 
 # --- early stopping ---
 

@@ -13,7 +13,7 @@ from trainer import train
 from trainer.callbacks.optimizer_steps import Prepare
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
-from trainer.run.folder.ownership import owned, release
+from trainer.run.folder.locks import owned, release
 from trainer.run.folder.reader import RunFolder
 
 SMALL = (*("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"), *BARE)

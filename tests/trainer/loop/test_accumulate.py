@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.loop.callback import CancelTrain
 from trainer.loop.learner import Learner
-from trainer.optim.settings import Schedule, constant
+from trainer.optim.schedules import Schedule, constant
 
 
 def plain_model() -> nn.Module:

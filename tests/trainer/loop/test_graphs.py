@@ -18,7 +18,7 @@ from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CancelFit
 from trainer.loop.cuda_graphs import ATTEMPTS, Graphs, Tensors, capturable
 from trainer.loop.learner import Learner
-from trainer.optim.settings import one_cycle
+from trainer.optim.schedules import one_cycle
 
 
 def double(value: Tensor) -> Tensors:

@@ -25,7 +25,7 @@ from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.models.registry import Xresnet
-from trainer.optim.settings import one_cycle
+from trainer.optim.schedules import one_cycle
 
 
 @needs_gpu

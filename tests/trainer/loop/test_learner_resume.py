@@ -17,7 +17,7 @@ from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.loop.progress import Position
-from trainer.optim.settings import one_cycle
+from trainer.optim.schedules import one_cycle
 
 EPOCHS = 3
 

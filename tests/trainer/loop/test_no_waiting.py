@@ -20,7 +20,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.optim.settings import one_cycle
+from trainer.optim.schedules import one_cycle
 
 
 class _Functions(TorchFunctionMode):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.optim.settings import Schedule, cos, drops, exp, flat_cos, one_cycle, position, step
+from trainer.optim.schedules import Schedule, cos, drops, exp, flat_cos, one_cycle, position, step
 
 
 def simulate(schedule: Schedule, total_steps: int) -> list[float]:

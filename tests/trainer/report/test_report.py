@@ -22,8 +22,9 @@ from trainer.report.command import main
 from trainer.report.page import render, write_record
 from trainer.report.run_content import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record, write_best
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
-from trainer.run.folder.ownership import SUMMARY_FILE, Summary, owned
-from trainer.run.folder.reader import FACTS_FILE
+from trainer.run.folder.facts import FACTS_FILE
+from trainer.run.folder.locks import owned
+from trainer.run.folder.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import wilson_interval
 from trainer.tasks.registry import task_named
 

@@ -12,7 +12,7 @@ from augment.support.formatting import percent
 from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.run_content import read_record
-from trainer.run.folder.ownership import Summary
+from trainer.run.folder.summary import Summary
 from trainer.tasks.classify import wilson_interval
 from trainer.tasks.metric import MetricsRow, OutputSamples
 

@@ -7,7 +7,7 @@ import torch
 from runs import config_of
 
 from augment.support.errors import UserError
-from trainer.optim.settings import Schedule, constant, flat_cos, one_cycle
+from trainer.optim.schedules import Schedule, constant, flat_cos, one_cycle
 from trainer.run.config.checks import check_config
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from augment.support.errors import UserError
-from trainer.run.folder.ownership import LOCK_FILE, owned, release, reserve, user_of
+from trainer.run.folder.locks import LOCK_FILE, owned, release, reserve, user_of
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_a_process_that_looks_at_a_lock_keeps_no_run_from_beginning(
 ) -> None:
     looking = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_CREAT)
     fcntl.flock(looking, fcntl.LOCK_SH)
-    monkeypatch.setattr("trainer.run.folder.ownership.sleep", lambda _: os.close(looking))
+    monkeypatch.setattr("trainer.run.folder.locks.sleep", lambda _: os.close(looking))
     with owned(tmp_path):
         assert user_of(tmp_path)
 
@@ -58,7 +58,7 @@ def test_a_killed_process_leaves_no_lock_though_its_worker_lives(tmp_path: Path)
     code = """
 import os, sys, time
 from pathlib import Path
-from trainer.run.folder.ownership import reserve
+from trainer.run.folder.locks import reserve
 reserve(Path(sys.argv[1]))
 worker = os.fork()
 os.write(1, f"{worker}\\n".encode())

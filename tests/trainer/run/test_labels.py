@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainer.run.config.schema import RunLabels, run_name, varied_name
-from trainer.run.folder.ownership import Summary
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import Summary
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config.schema import Config, load_config, parse_config
-from trainer.run.folder.ownership import Summary, claimed
+from trainer.run.folder.locks import claimed
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import Summary
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.workers import Command, Worker, watch

@@ -9,8 +9,9 @@ import pytest
 from sweeps import write_run
 
 from augment.support.errors import UserError
-from trainer.run.folder.ownership import LOCK_FILE, SUMMARY_FILE, release, reserve
+from trainer.run.folder.locks import LOCK_FILE, release, reserve
 from trainer.run.folder.reader import RunFolder, find_runs
+from trainer.run.folder.summary import SUMMARY_FILE
 
 
 def plan(folder: Path, order: int, *overrides: str) -> Path:

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from augment.support.errors import UserError
 from trainer.run.config.sweep_settings import JOURNAL_FILE, SAMPLERS
-from trainer.run.folder.ownership import claimed
+from trainer.run.folder.locks import claimed
 from trainer.sweeps.launchers import Launcher, Local
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.search import search

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from augment.support.errors import UserError
 from trainer.cli.main import main
-from trainer.run.folder.ownership import reserve
+from trainer.run.folder.locks import reserve
 from trainer.sweeps.ledger import Job, read_ledger
 
 __all__ = ["runs"]

@@ -23,8 +23,8 @@ from trainer.optim.optimizers import make_optimizer
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.build import make_train_loader
 from trainer.run.config.schema import Config, load_config
-from trainer.run.folder.ownership import FINISHED
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import FINISHED
 from trainer.run.initial_weights import check_weights, require_start
 from trainer.tasks.loss_check import check_loss
 from trainer.tasks.metric import columns_of

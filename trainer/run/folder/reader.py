@@ -1,4 +1,4 @@
-"""What a run records at its start, and the only reader of run folders.
+"""The only reader of run folders.
 
 Reading needs no images and no model. Folders may come from strangers, so reading never runs or imports what they hold,
 and never follows links.
@@ -9,113 +9,35 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import installed_version, near_file
-from augment.support.nested import leaves, section_of
-from augment.support.secrets import as_written
+from augment.support.files import near_file
+from augment.support.nested import section_of
 from augment.support.untrusted_files import MAX_VALUES, contents, read_as, read_bytes, read_object, regular
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
-from trainer.models.registry import count_parameters
-from trainer.run.config.schema import CONFIG_FILE, Config, load_config, varied_name
-from trainer.run.folder.ownership import OVERRIDES_FILE, SUMMARY_FILE, Summary, status_of
-from trainer.tasks.display import Display
+from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
+from trainer.run.folder.locks import status_of
+from trainer.run.folder.summary import OVERRIDES_FILE, SUMMARY_FILE, Summary
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
 
 if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
+    pass
+from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
 
 T = TypeVar("T")
-
-FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 JOB_FILE = "job.json"
-
-_POINTS = 401  # recorded values of a schedule
-_SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
-_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
 
 # A folder with any of these files belongs to a run. Other programs also write files called config.yaml.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The facts that are known when a run starts. An empty value means unknown."""
-
-    task: str = ""
-    classes: tuple[str, ...] = ()  # the names of the model's outputs
-    # The number of different training images, of training samples per epoch, and of validation images
-    images: tuple[int, int, int] | None = None
-    source: str = ""  # the source of the images, and the selected part
-    model: str = ""
-    parameters: int = 0
-    device: str = ""  # the name of the GPU, or CPU
-    batches: tuple[int, ...] = ()  # the number of training batches in each epoch
-    # The values of each schedule at equal distances over the whole fit
-    schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    display: Display | None = None  # how pages show the task
-    overrides: tuple[str, ...] = ()  # the overrides of the run, without leading plus signs
-    settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
-
-
-def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that pages need, by key."""
-    return {key: value for key, value in leaves(config) if key in _SETTINGS}
-
-
-def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
-    """Collect the facts of a run that is about to start."""
-    import torch
-
-    dataset, device = config.dataset, learner.device
-    positions = [i / (_POINTS - 1) for i in range(_POINTS)]
-    return Facts(
-        task=learner.task.name,
-        classes=dataset.classes,
-        images=(dataset.train.images, len(dataset.train), len(dataset.val)),
-        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part))),
-        model=config.model_name,
-        parameters=count_parameters(learner.model),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        batches=tuple(map(learner.progress.batches_in, range(learner.progress.epochs))),
-        schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
-        warnings=dataset.notices,
-        display=learner.task.display(dataset.classes),
-        overrides=tuple(overrides),
-        settings=page_settings(as_written(config.resolved)),
-    )
-
-
-def environment() -> dict[str, Any]:
-    """Collect the git revision, versions and devices, which reproduce a run together with its configuration."""
-    import torch
-
-    versions = {package: installed_version(package) for package in _PACKAGES}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
-
-
-def _git_revision() -> dict[str, Any] | None:
-    def git(*arguments: str) -> str:
-        here = Path(__file__).parent
-        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
-
-    try:
-        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 class RunFolder:

@@ -29,7 +29,8 @@ from augment.support.untrusted_files import check_folder
 from augment.support.yaml_files import read_yaml
 from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.config.sweep_settings import JOURNAL_FILE
-from trainer.run.folder.ownership import FAILED, SWEEP_FILE, named_folder
+from trainer.run.folder.locks import SWEEP_FILE, named_folder
+from trainer.run.folder.summary import FAILED
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher

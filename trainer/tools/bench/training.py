@@ -13,7 +13,7 @@ from augment.support.console import text_console
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.optim.settings import constant
+from trainer.optim.schedules import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
 from trainer.run.config.schema import Config
 

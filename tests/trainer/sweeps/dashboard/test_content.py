@@ -19,7 +19,8 @@ from PIL import Image
 
 from augment.support.errors import UserError
 from trainer.figures.batches import plot_batch
-from trainer.run.folder.reader import Facts, find_runs
+from trainer.run.folder.facts import Facts
+from trainer.run.folder.reader import find_runs
 from trainer.sweeps.dashboard.command import Watched, main, make_server, render
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.settings import importance

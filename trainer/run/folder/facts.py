@@ -1,0 +1,95 @@
+"""What a run records at its start: facts for its pages, versions and devices."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from augment.support.files import installed_version
+from augment.support.nested import leaves
+from augment.support.secrets import as_written
+from trainer.models.registry import count_parameters
+from trainer.run.config.schema import Config
+from trainer.tasks.display import Display
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
+
+_POINTS = 401  # recorded values of a schedule
+_SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
+_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that are known when a run starts. An empty value means unknown."""
+
+    task: str = ""
+    classes: tuple[str, ...] = ()  # the names of the model's outputs
+    # The number of different training images, of training samples per epoch, and of validation images
+    images: tuple[int, int, int] | None = None
+    source: str = ""  # the source of the images, and the selected part
+    model: str = ""
+    parameters: int = 0
+    device: str = ""  # the name of the GPU, or CPU
+    batches: tuple[int, ...] = ()  # the number of training batches in each epoch
+    # The values of each schedule at equal distances over the whole fit
+    schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    display: Display | None = None  # how pages show the task
+    overrides: tuple[str, ...] = ()  # the overrides of the run, without leading plus signs
+    settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
+
+
+def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a configuration that pages need, by key."""
+    return {key: value for key, value in leaves(config) if key in _SETTINGS}
+
+
+def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
+    """Collect the facts of a run that is about to start."""
+    import torch
+
+    dataset, device = config.dataset, learner.device
+    positions = [i / (_POINTS - 1) for i in range(_POINTS)]
+    return Facts(
+        task=learner.task.name,
+        classes=dataset.classes,
+        images=(dataset.train.images, len(dataset.train), len(dataset.val)),
+        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part))),
+        model=config.model_name,
+        parameters=count_parameters(learner.model),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        batches=tuple(map(learner.progress.batches_in, range(learner.progress.epochs))),
+        schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
+        warnings=dataset.notices,
+        display=learner.task.display(dataset.classes),
+        overrides=tuple(overrides),
+        settings=page_settings(as_written(config.resolved)),
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Collect the git revision, versions and devices, which reproduce a run together with its configuration."""
+    import torch
+
+    versions = {package: installed_version(package) for package in _PACKAGES}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
+
+
+def _git_revision() -> dict[str, Any] | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
