@@ -86,7 +86,7 @@ def test_targets_follow_as_in_torchvision(name: str) -> None:
         "class": [3],
         "labels": np.eye(2)[:1],
     }
-    batch = augment.Transform(recipe, split="train", device="cpu", seed=0)([image], given)
+    batch = augment.Transform(recipe, split="train", device="cpu", seed=0, flip_pairs=[])([image], given)
     assert batch.frames is not None
     apply, size = of_frame(batch.frames[0].numpy()), (height, width)
 
