@@ -213,7 +213,7 @@ COMMANDS = [
     ("augment ops rotat", "'rotat'", "'rotate'"),
     ("augment bench +aug=imagenette --also rand_augmet", "'rand_augmet'", "'rand_augment'"),
     ("augment bench --rows foo", "--rows", "'foo'", "cached"),
-    ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "above 0"),
+    ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "larger than --from"),
 ]  # fmt: skip
 
 
@@ -261,7 +261,7 @@ CALLS: list[tuple[Callable[[], object], str, str]] = [
     (lambda: trainer.train("seed=0,1"), "seed=0,1", "python -m trainer -m"),
     (lambda: learner(2, optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))])), "SGD(...)", "lambda model: SGD"),
     (lambda: learner(1).fit(), "(4, 1)", "nn.Linear(..., 2)"),
-    (lambda: learner(2, callbacks=[trainer.Recorder]), "class Recorder", "Recorder()"),
+    (lambda: learner(2, callbacks=[trainer.Recorder]), "callbacks", "Recorder()"),
 ]
 
 
