@@ -265,7 +265,7 @@ class Command:
         """Run the worker inside a process of submitit or Ray. Return its exit code."""
         global _running
         _running = self.start()
-        # Another thread waits. This thread must hold no lock, because `checkpoint` runs in its signal handler.
+        # Another thread waits, because `checkpoint` runs in a signal handler of this thread, which may hold no lock.
         threading.Thread(target=_running.wait, daemon=True).start()
         try:
             while _running.returncode is None:

@@ -45,7 +45,7 @@ class Summary:
         epochs: number of finished epochs.
         best: row of the best epoch, by the checkpoint's monitor, or empty. Its validation score is optimistic, because
             it is the reason why the epoch was chosen.
-        last: row of the last epoch, or empty. Its score is not optimistic, because the epoch was not chosen by it.
+        last: row of the last epoch, or empty. Its score is not a reason to choose it.
         seconds: duration of the run in this process. On the command line, this includes starting Python.
         error: why the run failed, or empty.
         stopped: why a callback ended the run before its last epoch, or empty.

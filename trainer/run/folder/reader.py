@@ -56,7 +56,7 @@ class Facts:
     classes: tuple[str, ...] = ()  # the names of the model's outputs
     # The number of different training images, of training samples per epoch, and of validation images
     images: tuple[int, int, int] | None = None
-    source: str = ""  # the source of the images, and which of them are used
+    source: str = ""  # the source of the images, and the selected part
     model: str = ""
     parameters: int = 0
     device: str = ""  # the name of the GPU, or CPU
