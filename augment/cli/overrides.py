@@ -192,8 +192,8 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
         values[key] = [token] if override.is_delete() else [f"{key}={value}" for value in _values(override)]
         if not values[key]:
             raise UserError(
-                f"{token.removeprefix('++')}: the range is empty. Use range(STOP) or range(START, STOP, STEP). It ends "
-                "before STOP."
+                f"{token.removeprefix('++')}: the range is empty. Use range(STOP) or range(START, STOP, STEP). A "
+                "range ends before STOP."
             )
     return [list(job) for job in combinations(values.values(), "-m")]
 

@@ -13,7 +13,7 @@ from augment.cli.config_files import own_files
 from augment.cli.parser import USAGE, readable_errors
 from augment.support.errors import UserError
 
-# Tool names of other programs, and our commands that do the same.
+# Names of tools in other programs, and our equivalent commands.
 _MEANT = {
     **dict.fromkeys(("train", "fit", "run"), "python -m trainer"),
     **dict.fromkeys(("test", "val", "validate"), "python -m trainer evaluate"),

@@ -1,7 +1,7 @@
 """Decide which values of a run or sweep folder are used.
 
-A folder contains a resolved configuration as data, and Hydra never reads it. Hydra composes only the command line, and
-its values override the folder's. A folder may set plain values. It must not choose which code runs, or which files are
+A folder contains a resolved configuration as data, which Hydra never reads. Hydra composes only the command line, whose
+values override the folder's. A folder may set plain values. It must not choose which code runs, or which files are
 read or written. So a setting with a `reach`, a download, a tracker or an interpolation is used only if the command line
 gives the same value, or with `--trust`.
 """

@@ -14,7 +14,7 @@ class UserError(Exception):
     The message starts with the key path, folder or file. It says what is wrong and how to fix it.
 
     Attributes:
-        hint: the end of the message with the fix, for errors whose cause another process prints. Otherwise empty.
+        hint: the fix at the end of the message, or empty. It is printed alone if another process prints the cause.
     """
 
     hint = ""

@@ -138,7 +138,7 @@ def exit_on_stop(code: int, message: str = "") -> None:
 
 
 def ignore_stop_signals() -> None:
-    """Ignore stop signals from now on. Python resets its own handlers when it exits, so a signal would kill it."""
+    """Ignore stop signals from now on. Python resets its handlers at exit, so a signal would kill the process."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -80,7 +80,7 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
 
 
 def describe_raised(error: BaseException) -> str:
-    """Describe an exception and the last line of the user's own code, or of any package, that led to it."""
+    """Describe an exception, and the line that led to it: the last line of the user's code, or of any package."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
     text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
@@ -114,5 +114,5 @@ def refuse_in_op(error: BaseException) -> None:
 
 
 def _is_installed(file: str) -> bool:
-    # A virtual environment may use packages outside of it.
+    # A virtual environment may use packages that are installed elsewhere.
     return file.startswith(sysconfig.get_path("stdlib")) or bool(re.search(r"/(site|dist)-packages/", file))

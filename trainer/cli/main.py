@@ -149,7 +149,7 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
         return ranks.start(several.count, arguments)
     ranks.share(run.config.resolved)
     signals.check()
-    signals.hold()  # from here on, the run handles them
+    signals.hold()  # from here on, the run handles signals
     folder, console = named_folder(run.template.dir, "hydra.run.dir"), PlainConsole()
     reserve(folder, run.config.fit.resume, key="hydra.run.dir")
     summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN)

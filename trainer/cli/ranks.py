@@ -29,7 +29,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks print their own errors
     # Otherwise each process would use all cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
-    # Seconds for saving after a signal. After them, a hanging rank is killed.
+    # The seconds that ranks have to save after a signal. Then, a hanging rank is killed.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "50")
     config = LaunchConfig(
         *(1, 1, count),

@@ -68,7 +68,7 @@ class Report(Callback):
             # A report that cannot be written must not fail the run. After a failed fit, a warning would hide the error.
             if learner.error is None:
                 why = getattr(error, "strerror", None) or first_line(error)
-                sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
+                sys.stderr.write(printable(f"warning: {REPORT_FILE} was not written: {why}.\n"))
 
 
 def _write(record: RunRecord) -> None:

@@ -134,7 +134,7 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
         course = f"From {values[0]:.3g} to {values[-1]:.3g}, between {values.min():.3g} and {values.max():.3g}."
         caption = f"{amount(int(before[-1]), 'training batch')}. {course}"
-        rest = "" if done.all() else " Dotted: not reached."
+        rest = "" if done.all() else " The dotted part was not reached."
         few = np.linspace(0, len(x) - 1, _SPOTS).round().astype(int)
         texts = [f"epoch {x[i]:.2f}\n{values[i]:.4g}" for i in few]
         yield _chart(axes, title, f"{title}: {course}", f"{caption}{rest}", x[few], texts)

@@ -136,7 +136,7 @@ def load_trained(
             with contents(run / BEST):
                 task.restore(network, best.model)
         if name := differing(best.model, network):
-            raise UserError(f"{run / BEST}: these are not the weights of the configured model ({name}).")
+            raise UserError(f"{run / BEST}: these are not the weights of the configured model ({name}). Restore it.")
     network.load_state_dict(best.model)
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():

@@ -81,9 +81,11 @@ def read_weights(given: str) -> Weights:
         try:
             saved: Any = load_file(file)
         except (SafetensorError, OSError, ValueError) as error:
-            raise UserError(f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}).") from error
+            raise UserError(
+                f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}). Save it again."
+            ) from error
     elif not isinstance(saved := read_plain(file, old=True), dict):
-        raise UserError(f"{file}: holds a {type(saved).__name__}, but weights map names to tensors.")
+        raise UserError(f"{file}: holds a {type(saved).__name__}, but weights map names to tensors. Save a state_dict.")
     tensors = _tensors_in(saved, file)
     names = saved.get("classes") if "format" in saved else None
     known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
@@ -98,7 +100,7 @@ def _file_of(given: str) -> Path:
         missing = f"no such file.{near_file(file)}"
         if path.is_dir():
             missing = f"the folder has no {BEST}. Name a run's folder, or a file."
-        raise UserError(f"model.weights={given}: {'not a regular file.' if file.exists() else missing}")
+        raise UserError(f"model.weights={given}: {'not a regular file. Name another.' if file.exists() else missing}")
     return file
 
 

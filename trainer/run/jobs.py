@@ -60,7 +60,7 @@ def check_jobs(
 
     Raises:
         UntrustedError: see `augment.cli.trust.Saved`.
-        UserError: the first mistake; see `check_configs`.
+        UserError: the first mistake, see `check_configs`.
     """
     configs = [parse_config(start.plain(overrides)) for overrides in jobs]
     check_configs(configs, signals)
@@ -105,7 +105,7 @@ def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bo
 
     Args:
         config: the checked configuration.
-        overrides: what the run was started with.
+        overrides: the overrides that started the run.
         folder: the run's folder.
         again: whether to replace the run in the folder.
         options: further arguments of `trainer.run.train.train`.

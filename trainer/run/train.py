@@ -55,7 +55,7 @@ def train(
 
     Args:
         config: the checked configuration.
-        folder: the run's own folder; created if it is missing.
+        folder: the run's own folder. Created if it is missing.
         console: where to print. Default: the terminal.
         group: name of the sweep that the run belongs to, for dashboards.
         varied: the overrides that the sweep varies. They are the run's default name.

@@ -193,7 +193,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
         compared = None  # the table of jobs already has these scores
     lines = compared.lines() if compared else []
-    searched = any(run.trial for run in runs)  # a search adds seeds on its own
+    searched = any(run.trial for run in runs)  # a search adds seeds itself
     if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
         lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)

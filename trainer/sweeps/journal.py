@@ -1,7 +1,7 @@
 """The journal of a search: Optuna's records, one per line, checked when they are read.
 
-A stranger may have written them. Optuna's own backend follows links and trusts every record, and its locks remain after
-a process was killed.
+A stranger may have written the records. Optuna's own backend follows links and trusts every record, and its locks
+remain after a process was killed.
 """
 
 import json

@@ -42,7 +42,7 @@ class Launcher:
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the unfinished jobs, and wait for jobs that other processes run.
 
-        With `until_one_ends`, it may return when the first of them has ended.
+        With `until_one_ends`, it may return as soon as one job has ended.
 
         Raises:
             KeyboardInterrupt: a signal asked to stop. Running jobs are saved.
@@ -180,7 +180,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
 class Cluster(Launcher):
     """Runs jobs in workers that another program starts, on hosts that share the sweep's folder."""
 
-    logs: ClassVar[str] = ""  # the folder of the workers' logs in the sweep's folder. Empty: it writes no logs
+    logs: ClassVar[str] = ""  # the folder of the workers' logs in the sweep's folder. Empty without logs
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Start the workers, and report on the jobs until all have ended."""

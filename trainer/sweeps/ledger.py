@@ -116,7 +116,7 @@ def with_config(job: Job, *, trust: bool) -> Job:
         )
     values = load_config(job.folder, name)
     fit = dict(section_of(values, "fit"))
-    if Path(str(fit.get("resume"))).name == job.id:  # it was resumed in its own folder
+    if Path(str(fit.get("resume"))).name == job.id:  # the job was resumed in its own folder
         fit["resume"] = None
     return replace(job, config=Saved({**values, "fit": fit}, job.folder / name, trust).with_overrides())
 

@@ -70,7 +70,7 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
     """Group the runs that count by their configurations. Also return the other runs, each with the reason.
 
     A run that a callback stopped early counts only if all runs of its configuration stopped early. Otherwise its last
-    epoch is an earlier one.
+    epoch differs from the last epoch of the other runs.
     """
     groups, left = list[list[RunFolder]](), list[tuple[RunFolder, str]]()
     for same in same_configuration(runs):

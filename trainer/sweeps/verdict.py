@@ -19,7 +19,7 @@ ANY: Range = (-math.inf, math.inf)
 LEVEL, POWER = 0.05, 0.8
 
 # Runs may end in one of two modes, for example if some diverge. With fewer samples than this on each side, chance
-# alone would often separate the modes.
+# would often separate the modes.
 LEAST = 3
 
 # The largest number of replicates to report.

@@ -164,7 +164,7 @@ _MOST = 100_000  # maximum number of candidate pairs
 class Copies:
     """Duplicate images."""
 
-    same: Pairs  # images with the same bytes: the first one with each of the others
+    same: Pairs  # images with the same bytes: the first image paired with each further one
     alike: Pairs  # images that look the same but differ in bytes. Only the first of identical images counts
     all_compared: bool = True  # false if there were too many candidates
 

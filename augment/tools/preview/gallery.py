@@ -124,7 +124,7 @@ class Studio:
 
         A random step without ranges is shown a few times, and any other step once.
         """
-        # Only crops use parts of a photo outside the output's aspect ratio.
+        # Ops other than crops never see the parts of a photo outside the output's aspect ratio.
         original = letterbox if step.op.kind == "crop" else resize
         settings = {"fill": 255} if step.op.kind == "crop" else {"side": "short"}
         first = self._tile(_step(original, **settings), ("original",))

@@ -102,7 +102,7 @@ def test_a_report_that_cannot_be_written_costs_no_fit(
 
     monkeypatch.setattr(page, "write_atomically", full)
     make_learner(Recorder(), Report(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
-    assert capsys.readouterr().err == "warning: no report.html: no space left.\n"
+    assert capsys.readouterr().err == "warning: report.html was not written: no space left.\n"
 
 
 # --- the command line ---

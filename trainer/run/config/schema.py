@@ -45,7 +45,7 @@ CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
 
-# `augment.cli.trust` needs them to decide which values of a stranger's folder count.
+# `augment.cli.trust` needs these sections to decide which values of a stranger's folder are used.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
 SETTINGS["fit"] = Fit
 
@@ -84,7 +84,7 @@ class Config:
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset. A resumed run gets the images it had, including files that have become unreadable since.
+        """The dataset. A resumed run gets the same images as before, including files that have become unreadable.
 
         `fit.limit_batches` leaves a random sample of the validation images, because sources list them by class.
         """
@@ -230,7 +230,7 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     require_in(folder, name, allowed="the folder of a run")
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
-        raise UserError(f"{file}: not the configuration of a run.")
+        raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")
     config = {str(key): value for key, value in loaded.items()}
     if removed := sorted(REMOVED.keys() & section_of(config, "fit").keys()):
         raise UserError(

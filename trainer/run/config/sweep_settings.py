@@ -17,7 +17,7 @@ class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
     n_trials: int = setting(
-        Count(default=20, within=(1, MAX_TRIALS), doc="trials of the search, including earlier ones")
+        Count(default=20, within=(1, MAX_TRIALS), doc="trials of the search, including earlier trials")
     )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
@@ -45,7 +45,7 @@ class LocalSettings:
     """Jobs on this machine, one after another or several at a time."""
 
     n_jobs: int | None = setting(
-        Count(optional=True, within=(1, 1024), doc="jobs at a time. Default: one, or one for each of the gpus")
+        Count(optional=True, within=(1, 1024), doc="jobs at a time. Default: one, or one per GPU in gpus")
     )
     gpus: str | None = setting(
         Text(

@@ -68,7 +68,7 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
     This writes only the lock. Repeating it, or reserving a folder that this process has claimed, does nothing.
 
     Args:
-        folder: the run's folder; created if it is missing.
+        folder: the run's folder. Created if it is missing.
         resumed: the folder of the run to resume, which may be the same one.
         key: the setting that names the folder, for messages.
         again: whether the folder may hold a run, which then starts from the beginning.
@@ -87,7 +87,7 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a job's folder, also during its run; yield False if another process holds it.
+    """Hold the lock of a job's folder, also during its run. Yield False if another process holds it.
 
     Raises:
         UserError: the file system has no locks, and another process has not released this folder.
