@@ -14,6 +14,7 @@ from augment.recipe.captions import is_random
 from augment.recipe.plan import Plan
 from augment.recipe.step import Step
 from augment.support.errors import UserError
+from augment.support.formatting import printable
 
 _PYTHON = '''\
 """A model's validation transform: `transform(PIL.Image.open(file))`. Requires only Pillow and NumPy."""
@@ -47,7 +48,7 @@ def python_source(plan: Plan) -> str:
     name, values = crop_call(plan.crop)
     parts = (pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
-        plan="\n".join(f"#     {line}" for line in str(plan).splitlines()),
+        plan="\n".join(f"#     {printable(line)}" for line in str(plan).splitlines()),
         size=tuple(plan.size),
         mean=plan.mean,
         std=plan.std,

@@ -208,7 +208,7 @@ def test_the_python_file_takes_every_kind_of_image(name: str, tmp_path: Path) ->
 
 
 def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
-    key = 'it"""\nraise SystemExit'
+    key = 'it"""\0\nraise SystemExit'
     plan = plan_of({key: {"op": "center_crop"}})
     (tmp_path / "transform.py").write_text(python_source(plan))
     assert callable(runpy.run_path(str(tmp_path / "transform.py"))["transform"])
