@@ -198,7 +198,7 @@ _READING: WeakSet[Items] = WeakSet()
 
 
 def end_readers() -> None:
-    """End all threads and processes that read items in the background. Nobody may be waiting for their results."""
+    """End all threads and processes that read items in the background. No caller may be waiting for their results."""
     for items in list(_READING):
         items.end()
 
