@@ -2,7 +2,7 @@
 
     from trainer import train
 
-    summary = train("+aug=imagenette", "fit.epochs=2")
+    summary = train("aug=imagenette", "fit.epochs=2")
 
 Names are imported when they are first used, because PyTorch and DALI take seconds to import.
 """
