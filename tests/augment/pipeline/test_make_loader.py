@@ -97,7 +97,7 @@ def test_data_in_memory_are_released_with_their_loader(recipe: Recipe, caplog: p
 @pytest.mark.parametrize(
     ("make", "missing"),
     [
-        (lambda root: {"data": "folder", "root": root / "train"}, "it has no folder train and no folder val, only blue"),
+        (lambda root: {"data": "folder", "root": root / "train"}, "has no folder train and no folder val, only blue"),
         (lambda root: {"data": "folder", "root": root}, "it has no folder val, only train"),
     ],
     ids=["classes", "train"],
