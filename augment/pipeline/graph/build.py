@@ -170,7 +170,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index
     order: dict[str, Any] = {"stick_to_shard": True}
     if plan.split == "train":
-        # All ranks must shuffle alike, so this seed does not depend on the rank.
+        # All ranks must use the same order, so this seed does not depend on the rank.
         seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(

@@ -115,7 +115,7 @@ class Ahead(Generic[T]):
 
 
 class AheadOfCalls(Ahead[T]):
-    """Draws for several calls of a `Transform` at once. The number doubles while consecutive calls are alike."""
+    """Draws for several calls of a `Transform` at once. The number doubles while the calls have the same size."""
 
     _calls, _key = range(0), tuple[Any, ...]()
 

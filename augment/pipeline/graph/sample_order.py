@@ -202,7 +202,7 @@ def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) 
     """Return the indices of this rank's images in an epoch, in order."""
     order = np.arange(len(reading.files), dtype=np.int32)
     if shuffle is not None:
-        # All ranks must shuffle alike, so this seed does not depend on the rank.
+        # All ranks must use the same order, so this seed does not depend on the rank.
         random = np.random.Generator(np.random.Philox(key=derive_seed(*shuffle, epoch)))
         random.shuffle(order)
         if (stream := reading.stream) is not None:
