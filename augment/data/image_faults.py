@@ -189,7 +189,7 @@ def _find_damage(image: ImageFile.ImageFile, stream: BytesIO) -> str | None:
         image.verify()  # checks all checksums except the end chunk
         stream.seek(0)
         return None if b"IEND\xae\x42\x60\x82" in stream.read() else "is broken: it ends early"
-    if image.format == "WEBP":  # opening it validated the container
+    if image.format == "WEBP":  # Pillow validated the container when it opened the image
         return None
     if image.format in ("JPEG", "MPO") and image.tile and max(image.size) <= _JPEG_MAX_SIDE:
         stream.seek(-len(_JPEG_END), os.SEEK_END)

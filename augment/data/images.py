@@ -64,7 +64,7 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
     """
     image = Image.open(stream)
     if image.format == "EPS":
-        raise UnidentifiedImageError("EPS is not supported; save it as PNG")
+        raise UnidentifiedImageError("EPS is not supported. Save it as PNG")
     return image
 
 

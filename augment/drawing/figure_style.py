@@ -45,7 +45,7 @@ def _characters() -> frozenset[int]:
 
 
 def font(points: float, *, bold: bool = False) -> FontProperties:
-    """Return the font of all text in a size, with its fallbacks."""
+    """Return the font for all text of a size, with its fallbacks."""
     return FontProperties(family=list(families()), size=points, weight="bold" if bold else "normal")
 
 

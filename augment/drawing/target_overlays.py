@@ -27,7 +27,7 @@ _TEXT = 11  # text height in pixels
 
 
 def color_of(label: int) -> Color:
-    """Return the color of a class. After seven colors follow darker and lighter ones, then the first again."""
+    """Return the color of a class: seven colors, then their darker and lighter versions, then the seven again."""
     turn, number = divmod(label - 1, len(_COLORS))
     color = _COLORS[number]
     if turn % 3 == 0:

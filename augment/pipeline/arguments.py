@@ -54,14 +54,14 @@ def reject_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
 
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
-    """Warn if all processes of a distributed run would read the same images, or (no world_size) draw the same."""
+    """Warn if all processes of a distributed run read the same images or, without `world_size`, make the same draws."""
     own, ranks = int(os.environ.get("RANK") or 0) if launched() > 1 else 0, launched()
     if dist.is_available() and dist.is_initialized():
         own, ranks = dist.get_rank(), dist.get_world_size()
     if world_size == 1 < ranks:
         logger.warning("world_size=1: each of the %d processes reads all images. Pass rank and world_size.", ranks)
     elif world_size is None and rank == 0 < own:
-        logger.warning("rank=0, but this is rank %d of %d, so all draw the same. Pass each its own rank.", own, ranks)
+        logger.warning("rank=0, but this is rank %d of %d, so all make the same draws. Pass the rank.", own, ranks)
 
 
 def torch_device(name: torch.device | str) -> torch.device:

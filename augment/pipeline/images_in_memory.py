@@ -94,7 +94,7 @@ def read_images(given: Any, device: torch.device) -> Images:
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
-    """Check targets of whole images, and return them as a tensor on a device. Return None if there are none.
+    """Check targets of whole images, and return them as a tensor on a device. Return None without targets.
 
     Args:
         given: the targets, as `Transform.__call__` takes them.

@@ -199,7 +199,7 @@ class Loader:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What determines the batches. Only a loader with the same identity can resume from a saved state."""
+        """The values that determine the batches. Only a loader with the same identity can resume from a saved state."""
         return {
             "plan": self.plan.digest if self._reader is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,

@@ -10,7 +10,7 @@ from augment.data.dataset import Split
 from augment.data.images import portable_names
 from augment.support.errors import UserError
 
-# What determines the batches, and the key that sets it.
+# The values that determine the batches, and the keys that set them.
 _KEYS = {
     "plan": "aug.train",
     "batch_size": "fit.batch_size",

@@ -63,7 +63,7 @@ class Transform:
         split: the split whose steps are applied, train or val.
         device: the device that transforms and returns images, "cuda" or "cpu". "auto" uses a GPU if there is one.
         seed: the seed of the draws. Default: the seed of the recipe.
-        rank: the rank of this process among those that share a seed.
+        rank: the rank of this process among the processes that share a seed.
         classes: number of classes. A recipe that mixes samples needs it if targets are class indices.
         half: return float16 instead of float32.
         threads: CPU threads. Default: one per core, at most 16.
@@ -167,7 +167,7 @@ class Transform:
         return made[1]
 
     def _stream(self) -> int:
-        """Return the rank to draw by. A copy in another process gets a rank of its own."""
+        """Return the rank that seeds the draws. A copy in another process gets its own rank."""
         worker = get_worker_info()
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
@@ -306,7 +306,7 @@ class _Graph(GraphSource):
         for stage in stages:
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
-                # DALI's generators start from seven words of the first row. Each sample gets a stream of its own.
+                # DALI's generators start from seven words of the first row. Each sample gets its own stream.
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (*where[:2], 1), 7)
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             found.append(values)

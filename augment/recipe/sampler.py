@@ -37,7 +37,7 @@ class Sampler:
         plan: the plan with the steps.
         seed: the run's seed.
         rank: the rank of this process among the processes that share an epoch.
-        view: index of the view. Steps that the view shares draw as in view 0.
+        view: index of the view. Steps that the view shares use the draws of view 0.
     """
 
     plan: Plan

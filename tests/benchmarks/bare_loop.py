@@ -1,6 +1,6 @@
 """Compare the training loop with a hand-written one on the same batches, next to the rows of `trainer bench`.
 
-    python tests/benchmarks/bare_loop.py +aug=imagenette data=folder data.root=DIR fit.precision=bf16
+    python tests/benchmarks/bare_loop.py aug=imagenette data=folder data.root=DIR fit.precision=bf16
 
 The hand-written loop has no callbacks and trains with SGD. On a GPU, a whole step is one CUDA graph, recorded as in
 PyTorch's documentation, before there is a loader, whose threads would disturb the recording.

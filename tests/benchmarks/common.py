@@ -21,7 +21,7 @@ _WIDTH, _MARGIN = 9, 0.05  # inches
 
 def make_parser(name: str, description: str) -> Parser:
     """Return a parser of the flags of `python -m augment bench` that set how rows are measured."""
-    parser = Parser(name, description, f"  python tests/benchmarks/{name}.py +aug=imagenette --photos DIR\n")
+    parser = Parser(name, description, f"  python tests/benchmarks/{name}.py aug=imagenette --photos DIR\n")
     add_measuring_flags(parser)
     for flag, default in (("--batch-size", 256), ("--threads", min(16, cores())), ("--workers", cores())):
         parser.add_argument(flag, type=whole_number(1), default=default)

@@ -1,7 +1,7 @@
 """Compare augment.Transform with torchvision, kornia, vision-synth and triton-augment on a decoded batch in memory.
 
     pip install kornia vision-synth triton-augment
-    python tests/benchmarks/in_memory.py +aug=imagenette --photos DIR
+    python tests/benchmarks/in_memory.py aug=imagenette --photos DIR
 
 torchvision draws once for all images that it is given: one row draws once for the whole batch, which is fast but
 augments all images alike, and another transforms image by image. kornia draws for each image,
@@ -65,7 +65,7 @@ def by_triton_augment(setup: Setup) -> Iterator[Sized]:
     triton_augment, plan = imported("triton_augment"), setup.plan
     params = {step.op.name: step.params for step in (plan.crop, *plan.tree)}
     if missing := {"random_resized_crop", "flip", "warp", "rotate", *COLORS} - set(params):
-        raise LeftOutError(f"made for the steps of +aug=imagenette, but the recipe has no {', '.join(sorted(missing))}")
+        raise LeftOutError(f"made for the steps of aug=imagenette, but the recipe has no {', '.join(sorted(missing))}")
     low, high = params["random_resized_crop"]["area_range"]
     transform = triton_augment.TritonFusedAugment(
         crop_size=tuple(plan.size),

@@ -1,7 +1,7 @@
 """Train one model on the same photos, fed by this project and by other libraries' loaders.
 
-    python tests/benchmarks/peers.py +aug=imagenette data=folder data.root=DIR
-    python tests/benchmarks/peers.py +aug=imagenette --photos DIR --model none --rows fused,pil
+    python tests/benchmarks/peers.py aug=imagenette data=folder data.root=DIR
+    python tests/benchmarks/peers.py aug=imagenette --photos DIR --model none --rows fused,pil
 
 One model, a timm name, is shared by all rows and trained by the same step: SGD with momentum, in bfloat16 and
 channels_last on a GPU. The first row trains on one batch that stays in memory, which bounds all others. With

@@ -1,6 +1,6 @@
 """Compare how fast the same images are loaded from each source.
 
-    python tests/benchmarks/sources.py +aug=imagenette data=folder data.root=DIR
+    python tests/benchmarks/sources.py aug=imagenette data=folder data.root=DIR
 
 The train images of DIR/train/CLASS and DIR/val/CLASS are written in the format of each source to a temporary folder (in
 $TMPDIR, or /tmp), and read once before the measurement, so that the disk does not matter. `numpy` holds decoded images,

@@ -1,11 +1,11 @@
 """Compare how fast images are loaded with masks, boxes or points beside them, here and by other libraries.
 
-    python tests/benchmarks/targets.py +aug=segment --photos DIR
+    python tests/benchmarks/targets.py aug=segment --photos DIR
 
 Each photo gets a drawn mask of 6 labels, 5 boxes or 14 points. The first row loads the same images with a class,
 by the same recipe. Other libraries decode by PIL in worker processes: torchvision v2 and albumentations transform
 there, kornia on the device, where images of several sizes are resized first. They crop, flip, turn, change colors and
-normalize in the ranges of `+aug=segment`.
+normalize in the ranges of `aug=segment`.
 """
 
 import json

@@ -197,8 +197,8 @@ def make_objects(
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     images_by_file = [{image.file: image for image in images} for images in splits]
     dataset = build_dataset(classes, images_by_file, kind, kind.blank(len(names)), make)
-    many = amount(clipped.total(), "box extends", "boxes extend")
-    notice = f"data: {many} beyond the image and was clipped, such as {next(iter(clipped))}" if clipped else ""
+    many = amount(clipped.total(), "box that extends", "boxes that extend")
+    notice = f"data: clipped {many} beyond the image, such as {next(iter(clipped))}" if clipped else ""
     repeated = [found.where for images in splits for image in images for found in _repeated(image.objects)]
     objects = amount(len(repeated), "object")
     again = f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""

@@ -125,7 +125,7 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
             raise coco.error(f"images[{number}], {name}, repeats the id {identity} of {other}. Use each id once.")
         where = f"images[{number}] of {coco.file.name}"
         images[identity] = AnnotatedImage(folder / name, where, size)
-    # Tensors hold ids as integers. If an id is something else, the images are numbered.
+    # Tensors hold ids as integers. If an image id is not an integer, the images are numbered instead.
     numbers = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
     for number, (identity, image) in enumerate(images.items(), 1):
         image.image_id = int(identity) if numbers else number

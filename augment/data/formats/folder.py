@@ -40,7 +40,9 @@ def describe_nested(dataset: Dataset) -> str:
     """Return the end of a message about a single class: the likely root, if the class has several folders of images."""
     folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
     root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
-    return f"; if the folders in {root} are the classes: data.root={root}" if dataset.classes[0] in root.parts else ""
+    return (
+        f". If the folders in {root} are the classes, set data.root={root}" if dataset.classes[0] in root.parts else ""
+    )
 
 
 def scan_folder(

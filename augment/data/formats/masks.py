@@ -127,7 +127,7 @@ def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
     if highest == 1 and odd:
         other = next(file for file, colors in good.items() if 1 in colors)
         what = f"{odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} does not count"
-        raise UserError(f"data.root: {what}. Make them alike, or {remedy} background,0 object,1 and object,{IGNORE}.")
+        raise UserError(f"data.root: {what}. Use equal values, or {remedy} background,0 object,1 and object,{IGNORE}.")
     first: dict[int, tuple[str, Path]] = {}
     for file, colors in good.items():
         for label, color in colors.items():

@@ -104,7 +104,7 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
 
 
 def _labels_of(image: Path) -> Path:
-    """Return the label file of an image: in "labels" instead of the last "images" of the path, or next to the image."""
+    """Return the label file of an image: in its path, the last "images" becomes "labels". Default: next to it."""
     head, middle, tail = str(image).rpartition("/images/")
     return Path(f"{head}/labels/{tail}" if middle else image).with_suffix(".txt")
 

@@ -142,7 +142,7 @@ class Items:
             found = self.as_image(self.pair(index)[0], index)
         if isinstance(found, np.ndarray) != decoded:
             this, first = ("an encoded", "a decoded") if decoded else ("a decoded", "an encoded")
-            raise self.error(index, f"has {this} image, but item 0 has {first} one. Make all items alike.")
+            raise self.error(index, f"has {this} image, but item 0 has {first} one. Encode all images, or none.")
         return found
 
     def as_image(self, image: object, index: int) -> Given:
@@ -198,7 +198,7 @@ _READING: WeakSet[Items] = WeakSet()
 
 
 def end_readers() -> None:
-    """End all threads and processes that read items in the background. Nobody may be waiting for their results."""
+    """End all threads and processes that read items in the background. No caller may be waiting for their results."""
     for items in list(_READING):
         items.end()
 

@@ -358,5 +358,5 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
 
 
 def _ending(error: UserError) -> str:
-    """Return an error about a list with one target, as the end of a sentence."""
+    """Convert an error about a list with one target to the end of a sentence."""
     return str(error).removeprefix("targets[0]").lstrip(".: ").rstrip(".")

@@ -79,7 +79,7 @@ def describe_foreign(dataset: Dataset) -> str:
     extensions = Counter(file.suffix.lower() for file in files).most_common()
     kinds = ", ".join(f"{count:,} {extension}" for extension, count in extensions)
     share = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
-    return f"left out {share}, which DALI does not decode: {kinds}, such as {files[0]}; {CONVERT}"
+    return f"left out {share}, which DALI does not decode: {kinds}, such as {files[0]}. {CONVERT}"
 
 
 def describe_copies(dataset: Dataset) -> str:

@@ -105,7 +105,7 @@ class Voc(CheckedSource):
         )
     )
     val: str | None = setting(
-        Text(default="val", optional=True, doc="validation list, as for train. null: with val_fraction or folds")
+        Text(default="val", optional=True, doc="validation list, in the same form. null: with val_fraction or folds")
     )
     task: str = setting(Choice(default="detect", options=("detect", "segment"), doc="boxes, or class masks"))
     classes: str | None = setting(
@@ -214,8 +214,8 @@ class MaskPairs(CheckedSource):
     masks: str = setting(
         Text(
             default="masks",
-            doc="name of the mask folders, or the end of their names, as in `trainannot`. Masks are named as their "
-            "images",
+            doc="name of the mask folders, or the end of their names, as in `trainannot`. Masks have the same "
+            "names as images",
         )
     )
     image_suffix: str = setting(

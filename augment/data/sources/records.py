@@ -45,7 +45,7 @@ class Records(CheckedSource, LabeledSource):
             optional=True,
             above=0,
             unit="GB",
-            doc="most disk space of downloaded shards in dir. Default: the free disk space minus 1 GB",
+            doc="maximum disk space of downloaded shards in dir. Default: the free disk space minus 1 GB",
         )
     )
     window: int | None = setting(

@@ -190,7 +190,7 @@ class CheckedSource(Source):
         Count(
             default=100,
             within=(0, 10**9),
-            doc="with skip_bad: most images that may become unreadable during training and be replaced by others",
+            doc="with skip_bad: number of images that may become unreadable during training. Other images replace them",
         )
     )
 

@@ -86,7 +86,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
         given: URLs by their keys, such as "data.train". They may contain {000..009} and {a,b}, and in stores that can
             list also * ? [ ].
         folder: where the files are kept.
-        most_gb: most disk space of the files, in 10^9 bytes. Default: the disk's free space.
+        most_gb: maximum disk space of the files, in 10^9 bytes. Default: the disk's free space.
 
     Raises:
         UserError: a package, credentials, an object or room for it is missing, or a download fails.

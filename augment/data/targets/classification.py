@@ -37,7 +37,7 @@ class Classes(Kind):
                     f"{split.key}: {split.name(int(odd[0]))} has {f'{count} labels' if count else 'no label'}{more}. "
                     "Give each image one label, or set data.multilabel=true."
                 )
-        # Without names, there is a class for each number up to the highest label. A very high label is an ID instead.
+        # Without names, there is a class for each number up to the highest label. A very high label is probably an ID.
         names, found = find_names(splits, options, most=1_000_000)
         return names, [tuple(indices.tolist()) for indices in found]
 

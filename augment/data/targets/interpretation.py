@@ -1,4 +1,4 @@
-"""Interpretation of labels, and of words in image lists: which kind of targets are they?
+"""Interpretation of labels, and of words in image lists: the choice of the kind of targets.
 
 Every source calls `make_dataset`. If labels are ambiguous, it asks for a setting instead of guessing.
 """

@@ -1,8 +1,8 @@
 """Mixes samples and targets in PyTorch after the DALI graph: the batch stages of a plan.
 
-On a GPU, threads that launch work wait for each other, so a batch launches little. Draws are copied for many batches at
-once. One kernel runs all mixup and cutmix stages and mixes the targets. For other ops, PyTorch's operators run. Samples
-that a stage skips then get neutral values, if the op has some.
+On a GPU, threads that launch kernels wait for each other, so a batch launches few kernels. Draws are copied for many
+batches at once. One kernel runs all mixup and cutmix stages and mixes the targets. For other ops, PyTorch's operators
+run. Samples that a stage skips then get neutral values, if the op has some.
 """
 
 from collections.abc import Callable, Mapping

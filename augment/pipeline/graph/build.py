@@ -41,7 +41,7 @@ class Outputs:
     views: list[Tensor]  # the images of each view, (batch, size, size, 3), normalized float HWC, or uint8
     index: Tensor  # the index of each sample, (batch, 1) int32
     windows: list[Tensor]  # with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`
-    cpu_index: Tensor  # with frames: the index on the CPU; otherwise the same as `index`
+    cpu_index: Tensor  # with frames: the index on the CPU. Otherwise the same as `index`
     loaded: list[Any] = field(default_factory=list)  # the targets in the image, if there are any
 
     def first(self, count: int) -> "Outputs":
@@ -170,7 +170,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index
     order: dict[str, Any] = {"stick_to_shard": True}
     if plan.split == "train":
-        # All ranks must shuffle alike, so this seed does not depend on the rank.
+        # All ranks must use the same order, so this seed does not depend on the rank.
         seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(
@@ -214,4 +214,4 @@ def _external(feed: Feed) -> list[dict[str, Node]]:
     stages = feed.by_stage((0, 0, 1))
     count = sum(map(len, stages))
     nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())
-    return [dict(zip(stage, nodes, strict=False)) for stage in stages]  # each stage takes its nodes in turn
+    return [dict(zip(stage, nodes, strict=False)) for stage in stages]  # each zip takes the next nodes

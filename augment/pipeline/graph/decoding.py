@@ -18,10 +18,10 @@ class Placement:
 
     device: Device = "cpu"  # the device of decoded images and of all later operators
     decode: Literal["cpu", "mixed"] = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
-    cache: int = 0  # MiB of GPU memory for decoded images; 0 disables the cache
+    cache: int = 0  # MiB of GPU memory for decoded images. 0 disables the cache
     prefetch: int = 2  # number of batches
     hw_decoder_load: float = 0.65  # share of the JPEGs for the GPU's hardware decoder, which rounds differently
-    auto: bool = False  # whether `decode` was chosen automatically; a resumed run then keeps the choice
+    auto: bool = False  # whether `decode` was chosen automatically. A resumed run then keeps the choice
     load_auto: bool = False  # whether `hw_decoder_load` was chosen automatically
     reason: str = field(default="", compare=False)  # an explanation of automatic choices, for users
     threads: int = field(default=2, compare=False)  # number of CPU threads

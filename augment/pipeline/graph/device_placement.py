@@ -31,7 +31,7 @@ def place(aug: Aug, files: Sequence[ImageRef], device: torch.device, *, threads:
         need = 1.1 * 3 * pixels * len(files) / 2**20  # MiB, 10% more than the headers of some images indicate
         half = 0 if isinstance(aug.cache, int) else torch.cuda.mem_get_info(device)[0] / 2**21
         cache = aug.cache if isinstance(aug.cache, int) else int(min(half, need)) + 1
-        reason = f"cache: {cache:,} MiB of GPU memory; all {len(files):,} decoded images need about {need:,.0f} MiB"
+        reason = f"cache: {cache:,} MiB of GPU memory. All {len(files):,} decoded images need about {need:,.0f} MiB"
     return Placement(
         decode="cpu" if aug.decode == "cpu" else "mixed",
         cache=cache,

@@ -18,7 +18,7 @@ from augment.recipe.stage import Stage
 from augment.support.dali_versions import Node, drawing_from, fn, merge, split, types
 from augment.support.errors import UserError
 
-RANDOM_STATE = "random state"  # the name of a fed value; parameters of ops have no blank in their names
+RANDOM_STATE = "random state"  # the name of a fed value. No parameter of an op has a blank in its name
 
 
 class Dali:
@@ -135,8 +135,9 @@ def add_views(
     """Add the views of a plan to a graph. Images are stored encoded or, if `raw`, decoded.
 
     Returns:
-        The images of each view, (height, width, 3), which are uint8 if a kernel runs after the graph; the windows of
-        the crops, see `GraphImage`, if the form has frames; and the position of each view's window among them.
+        The images of each view, (height, width, 3). They are uint8 if a kernel runs after the graph.
+        The windows of the crops, see `GraphImage`, if the form has frames.
+        The position of each view's window among these windows.
     """
     # Decoding up to two windows is cheaper than decoding the whole image.
     if plan.views.named and not raw and sum(not own.in_common(plan) for own in plan.others) > 1:

@@ -105,7 +105,7 @@ class Ahead(Generic[T]):
         self._drawn: T | None = None
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return what was drawn, and its rows for the `count` samples from position `start` of an epoch."""
+        """Return the draws, and the rows of the `count` samples from position `start` of an epoch."""
         drawn_epoch, first, size = self._where
         if self._drawn is None or epoch != drawn_epoch or start < first or start + count > first + size:
             first, size = start, max(count, self._together)
@@ -115,12 +115,12 @@ class Ahead(Generic[T]):
 
 
 class AheadOfCalls(Ahead[T]):
-    """Draws for several calls of a `Transform` at once. The number doubles while consecutive calls are alike."""
+    """Draws for several calls of a `Transform` at once. The number doubles while the calls have the same size."""
 
     _calls, _key = range(0), tuple[Any, ...]()
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return what was drawn, and its rows for a call. `start` is a multiple of CALL."""
+        """Return the draws, and the rows of a call. `start` is a multiple of CALL."""
         # A copy on one CUDA stream is ready for later work on the same stream only.
         ready: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         key = count, torch.cuda.current_stream() if ready else None

@@ -47,7 +47,7 @@ class RankShard:
 class Order:
     """The batch size and the order of a loader's samples."""
 
-    batch_size: int  # samples of this rank per batch; the last batch of an epoch may be smaller
+    batch_size: int  # samples of this rank per batch. The last batch of an epoch may be smaller
     seed: int  # the seed of the run
     shard: RankShard = RankShard()
     drop_last: bool = False  # leave out a smaller last batch, unless it is the only batch
@@ -58,7 +58,7 @@ class Reading:
     """The images that a pipeline reads, and their order."""
 
     files: Sequence[ImageRef]  # a sample's index is its position here
-    batch_size: int  # samples per batch; the last batch of an epoch is padded
+    batch_size: int  # samples per batch. The last batch of an epoch is padded
     seed: int  # the seed of the run, from which shuffle, crop and steps derive their own seeds
     epoch: int = 0  # the first epoch
     shard: RankShard = RankShard()
@@ -202,7 +202,7 @@ def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) 
     """Return the indices of this rank's images in an epoch, in order."""
     order = np.arange(len(reading.files), dtype=np.int32)
     if shuffle is not None:
-        # All ranks must shuffle alike, so this seed does not depend on the rank.
+        # All ranks must use the same order, so this seed does not depend on the rank.
         random = np.random.Generator(np.random.Philox(key=derive_seed(*shuffle, epoch)))
         random.shuffle(order)
         if (stream := reading.stream) is not None:

@@ -58,7 +58,7 @@ class Stream:
         return Uses(found[by_use], first[by_use], last[by_use])
 
     def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
-        """Wait for the files of the images from `start` to `stop` in an epoch. Request the next files, free the others.
+        """Wait for the files of the images from `start` to `stop` in an epoch. Request the next files, and free others.
 
         Raises:
             UserError: a file cannot be downloaded.

@@ -31,7 +31,10 @@ def load(source, inside):
 
 @triton.jit
 def within(position, size, border):
-    """Return the pixel that replaces one beyond the edge. Border 3 is a faster border 1 for at most one side beyond."""
+    """Return the pixel inside the image that replaces a pixel beyond its edge.
+
+    Border 3 is a faster form of border 1, for pixels that are at most one side length beyond the edge.
+    """
     if border == 3:
         position = tl.abs(position)
         position = tl.minimum(position, 2 * size - 2 - position)

@@ -24,7 +24,7 @@ class Grid:
 
     centers: Tensor  # (length,) in image pixels from the edge of the image
     step: Tensor  # (1,) image pixels per output pixel
-    inside: Tensor | None = None  # (length,) whether the row or column shows the image; None: all do
+    inside: Tensor | None = None  # (length,) whether the row or column shows the image. None: all do
 
 
 class Crop(nn.Module):

@@ -55,7 +55,7 @@ def _between(side: int, center: Array, part: Array) -> Mask:
 def _boxes(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
     """Return the columns, (N, width), and the rows, (N, height), of rectangles, and the share outside them."""
     height, width = size
-    part = np.sqrt(1 - _beta(uniform, alpha))  # share of each side
+    part = np.sqrt(1 - _beta(uniform, alpha))  # the rectangle's share of each side
     across, down = _between(width, x, part), _between(height, y, part)
     share = 1 - np.count_nonzero(across, axis=1) * np.count_nonzero(down, axis=1) / (height * width)
     return {"across": across, "down": down, "share": share.astype(np.float32)}

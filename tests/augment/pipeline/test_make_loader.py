@@ -97,8 +97,8 @@ def test_data_in_memory_are_released_with_their_loader(recipe: Recipe, caplog: p
 @pytest.mark.parametrize(
     ("make", "missing"),
     [
-        (lambda root: {"data": "folder", "root": root / "train"}, "no folder train and no folder val in it, only blue"),
-        (lambda root: {"data": "folder", "root": root}, "there is no folder val in it, only train"),
+        (lambda root: {"data": "folder", "root": root / "train"}, "has no folder train and no folder val, only blue"),
+        (lambda root: {"data": "folder", "root": root}, "it has no folder val, only train"),
     ],
     ids=["classes", "train"],
 )
@@ -147,7 +147,7 @@ def test_ranks_that_share_nothing_cause_a_warning(
         augment.Transform(recipe, split, device="cpu", rank=given.get("rank", 0))
     expected = [
         "world_size=1: each of the 2 processes reads all images. Pass rank and world_size.",
-        "rank=0, but this is rank 1 of 2, so all draw the same. Pass each its own rank.",
+        "rank=0, but this is rank 1 of 2, so all make the same draws. Pass the rank.",
     ]
     found = [record.message for record in caplog.records if record.name == "augment.pipeline.arguments"]
     assert found == ([] if given else expected)

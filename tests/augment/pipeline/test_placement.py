@@ -32,7 +32,7 @@ def test_where_images_are_decoded(photos: tuple[Path, ...]) -> None:
         expected = Placement("gpu", "cpu" if decode == "cpu" else "mixed", 0 if decode == "cpu" else 70, 4)
         assert replace(placement, hw_decoder_load=0.65) == replace(expected, auto=auto, load_auto=True)
         assert placement.gpu == 1
-        assert placement.reason.startswith("cache: 70 MiB of GPU memory; all 6 decoded images") == (decode != "cpu")
+        assert placement.reason.startswith("cache: 70 MiB of GPU memory. All 6 decoded images") == (decode != "cpu")
 
 
 @pytest.mark.parametrize(("pixels", "mib"), [(64 * 64, 1), (2**32, 10 * 1024 + 1)])

@@ -1,4 +1,4 @@
-"""data.max_bad: another image of the class stands in for one that turns bad while a run reads it."""
+"""data.max_bad: another image of the class replaces one that becomes unreadable during a run."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A run during which images turn bad is resumed exactly: with the same rows as one that was not interrupted."""
+"""A run during which images become unreadable is resumed exactly: its rows equal the rows of an uninterrupted run."""
 
 import signal
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_rows_are_those_of_a_run_that_was_not_interrupted(tmp_path: Path) -> Non
     last = epoch_of(put_photos(tmp_path / "known"), tmp_path / "look", 1, *more)[-1]
 
     def run(name: str, stop: tuple[int, int] | None = None) -> list[dict[str, Any]]:
-        """Run, let two images turn bad early in an epoch in whose last batch one is read, and stop and resume."""
+        """Run, make two images unreadable early in an epoch in whose last batch one is read, and stop and resume."""
         root = put_photos(tmp_path / f"photos {name}")
         bad = [root / last.relative_to(tmp_path / "known"), root / "val/bee/05.png"]
 

@@ -38,7 +38,9 @@ def test_boxes_are_edges_and_labels_count_the_categories_by_id() -> None:
 def test_boxes_that_reach_out_are_clipped_with_a_notice() -> None:
     dataset = found({"bbox": [-5, 3, 10, 40]}, {"bbox": [20, 0, 10.5, 20]})
     assert dataset.train.targets[0].boxes.tolist() == [[0, 3, 5, 20], [20, 0, 30, 20]]
-    assert "2 boxes extend beyond the image" in dataset.notices[0]  # one in train, one in val: half a pixel is nothing
+    assert (
+        "clipped 2 boxes that extend beyond the image" in dataset.notices[0]
+    )  # one in train, one in val: half a pixel is nothing
     assert "such as annotations[0] of train.json" in dataset.notices[0]
 
 

@@ -166,8 +166,7 @@ def test_wrong_columns_are_refused(text: str, settings: dict[str, object], messa
 
 def test_no_such_list(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError,
-        match=r"^data.val: .*the file .*none.txt does not exist\. .* contains no files. Allowed: a list of images",
+        UserError, match=r"^data.val: .*none.txt does not exist\. .* contains no files. Allowed: a list of images"
     ):
         read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
