@@ -103,8 +103,8 @@ def main(arguments: Sequence[str]) -> int:
         if not files:
             _print(predictions, table_console())
         elif STDOUT not in files:
-            text = f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"
-            sys.stdout.write(printable(text))
+            summary = f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"
+            sys.stdout.write(printable(summary))
         # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
         stream = sys.stderr if STDOUT in files else sys.stdout
         for what, folder in (
