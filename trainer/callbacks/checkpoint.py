@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
-    """Return the metric that selects the best epoch, and the row of that epoch. Before the first epoch, it is empty."""
+    """Return the metric that selects the best epoch, and its row. Before the first epoch, the row is empty."""
     recorder = learner.find(Recorder)
     monitor = monitored(next((c.monitor for c in learner.callbacks if isinstance(c, Checkpoint)), AUTO), learner.task)
     return monitor, best_row(recorder.rows[recorder.since :], monitor)
@@ -54,12 +54,16 @@ class Checkpoint(Callback):
 
     monitor: str = setting(
         monitor_param(
-            "metric that selects the best model. auto: the task's own, such as val_accuracy, val_map for labels, and "
-            "val_loss for numbers"
+            "metric that selects the best model. auto: the metric of the task, such as val_accuracy in classification, "
+            "val_map in multi-label classification and val_loss in regression"
         )
     )
     every: int = setting(
-        Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt. It is also written with best.pt")
+        Count(
+            default=1,
+            within=(1, 10**6),
+            doc="epochs between two writes of last.pt. last.pt is also written with each best.pt",
+        )
     )
     every_minutes: float | None = setting(
         Number(
@@ -123,7 +127,7 @@ class Checkpoint(Callback):
         self._save(learner, best, last=best is not None or (epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
-        """Save an interrupted epoch. A failed fit resumes from its last checkpoint before the failure."""
+        """Save an interrupted epoch. A failed fit keeps its last checkpoint before the failure."""
         if learner.error is not None:
             if self._writing is not None:
                 self._writing.drop()

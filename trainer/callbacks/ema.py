@@ -41,7 +41,7 @@ class EMA(Callback):
             _copy(self._average, loaded)
 
     def after_step(self, learner: Learner) -> None:
-        """Update the average after the step of the last optimizer, so once for several optimizers."""
+        """Update the average after the last optimizer's step. Several optimizers cause a single update."""
         if learner.name_of_step != [*learner.optimizers][-1]:
             return
         if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:

@@ -27,7 +27,7 @@ class Freeze(Callback):
     layers: str | None = setting(
         Text(
             optional=True,
-            doc="layers to freeze: their number, counted from the stem, or a pattern of parameter names such as "
+            doc="layers to freeze: a number of layers, counted from the stem, or a pattern of parameter names such as "
             "layer1.*. Default: all layers except the head",
         )
     )
@@ -66,7 +66,7 @@ class Freeze(Callback):
         """Return the names of the parameters that are frozen in an epoch."""
         layers = self._layers(model)
         numbers = sorted(set(layers.values()))
-        unfrozen = epoch - self.epochs + 1  # layers to unfreeze one by one
+        unfrozen = epoch - self.epochs + 1  # number of layers that are unfrozen so far
         if unfrozen > 0:
             numbers = numbers[:-unfrozen] if self.unfreeze == "gradually" else []
         return {name for name, number in layers.items() if number in numbers}
@@ -91,7 +91,7 @@ class Freeze(Callback):
             children = dict.fromkeys(f"{name.split('.')[0]}.*" for name in known if "." in name)
             what, given = "all parameters" if frozen else "no parameter", self.layers or "null"
             raise UserError(
-                f"callbacks.freeze.layers: {given} freezes {what}. Allowed: a number of layers from 1 to {head}, "
+                f"callbacks.freeze.layers: {given} freezes {what}. Set a number of layers from 1 to {head}, "
                 f"or a pattern of names such as {', '.join([*children][:5])}."
             )
         return frozen

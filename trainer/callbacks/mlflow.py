@@ -90,7 +90,7 @@ class Mlflow(Tracker):
         return re.sub(r"^\.\.", "__", "/".join("_" if part in ("", ".", "..") else part for part in parts))
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log values of epochs over epochs, and running values over batches."""
+        """Log the values of an epoch at its number, and running values at the number of batches."""
         from mlflow.entities import Metric
 
         now, at = int(1000 * time()), step if epoch is None else epoch
@@ -120,7 +120,7 @@ class Mlflow(Tracker):
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
         """Log the final scores, and the path of the report as a tag."""
-        # The best score was already sent. Another value would be a point of its curve at epoch 0.
+        # The best score was already sent. Sending it again would add a point to its curve at epoch 0.
         new = [(name, value) for name, value in scores.items() if name not in self._of_epoch]
         self.send_each(lambda items: self.log(dict(items), 0), new)
         self._client.set_tag(self._run, "report", str(report or ""))

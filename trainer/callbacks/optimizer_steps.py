@@ -1,4 +1,4 @@
-"""Callbacks for batches and steps: schedules, gradient clipping, loss scaling, batch-norm statistics, early ends."""
+"""Callbacks for batches and steps: schedules, gradient clipping, loss scaling, batch norms, early stopping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
     from trainer.loop.progress import Position
 
-# After so many batches, running statistics depend on their initial values by less than 1%: 0.9 ** 50.
+# After this number of batches, initial values contribute less than 1% to running statistics: 0.9 ** 50.
 _FEW = 50
 
 # The smallest normal number of float16. With a smaller loss scale, even gradients near 1 would vanish, so the scale is
@@ -39,8 +39,8 @@ class ParamScheduler(Callback):
     Args:
         schedules: schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
-        plateau: patience in epochs, and the factor by which "lr" falls when the best epoch is so long ago. None: no
-            fall.
+        plateau: patience in epochs, and the factor of "lr" at each drop. "lr" drops after so many epochs without a
+            better score. None: no drops.
 
     Attributes:
         now: the values of the last training batch, by the keys of the schedules.
@@ -63,11 +63,11 @@ class ParamScheduler(Callback):
         self._steps = state.get("steps", 0)
 
     def describe_moved(self, learner: Learner, start: Position) -> str:
-        """Describe how a new length of the fit changes the learning rate; empty if it does not.
+        """Describe how a new length of the fit changes the learning rate. Empty: the rate does not change.
 
         Args:
             learner: the learner, restored and before its fit.
-            start: where its fit starts.
+            start: the position at which the fit starts.
         """
         progress = learner.progress
         rate, total, done = self.schedules["lr"], progress.total_batches, progress.batches_before(start)
@@ -83,7 +83,7 @@ class ParamScheduler(Callback):
         )
 
     def before_epoch(self, learner: Learner) -> None:
-        """Compute the falls of the learning rate from all rows, so that a resumed run equals an uninterrupted one."""
+        """Compute the drops of the learning rate from all rows, so that a resumed run equals an uninterrupted one."""
         self._steps = learner.progress.total_batches
         if self.plateau is None:
             return
@@ -145,7 +145,7 @@ class Prepare(Callback):
     order = Phase.MEASURE
 
     def after_batch(self, learner: Learner) -> None:
-        """Start after the first batch of an epoch, so that its own pipeline is built first."""
+        """Start after the first batch of an epoch, so that the training pipeline is built first."""
         if learner.training and learner.progress.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
@@ -153,10 +153,10 @@ class Prepare(Callback):
 class FreshStatistics(Callback):
     """Resets the running statistics of batch norms at the start of each epoch with few batches.
 
-    The statistics are first the mean over all images of the epoch. This lasts as long as the last step weighs more in
-    the mean than in the usual moving average: ten batches with PyTorch's default momentum. Without the reset, the
-    statistics of a new model are close to their initial values for some ten batches. Later they lag behind weights that
-    change fast.
+    The statistics are first the mean over all images of the epoch so far. They become the usual moving average once a
+    step has less weight in the mean than in the moving average, after ten batches with PyTorch's default momentum.
+    Without the reset, the statistics of a new model stay close to their initial values for about ten batches. Later,
+    they lag behind weights that change fast.
 
     Args:
         always: also reset in epochs with many batches.
@@ -207,7 +207,7 @@ class EarlyStopping(Callback):
     """Ends the fit when the monitored metric has not improved for some epochs.
 
     It reads only the recorder's rows, so that a resumed run equals an uninterrupted one. It decides only after epochs
-    that have the metric. Epochs without validation count, too.
+    that have the metric. Epochs without validation also count.
     """
 
     monitor: str = setting(monitor_param("metric that has to improve. auto: callbacks.checkpoint.monitor"))
@@ -247,7 +247,8 @@ class Interrupt(Callback):
     order = Phase.LAST
 
     def __init__(self) -> None:
-        # Whether a signal ended the fit. A signal after the last batch does not. Set it to end the fit in the same way.
+        # Whether a signal ended the fit. A signal after the last batch does not. Set `pressed` to end the fit in the
+        # same way.
         self.pressed = self._ended = False
         self._signals = StopSignals()
 

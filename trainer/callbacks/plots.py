@@ -27,7 +27,7 @@ REPORT = "report.html"  # of `trainer.report`
 class Plots(Callback):
     """Draws the first training batch, and a figure of the best epoch's predictions.
 
-    The figure is a confusion matrix, the average precisions of labels, or numbers plotted over their targets.
+    The figure is a confusion matrix, the average precision of each label, or predicted numbers over their targets.
     """
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))

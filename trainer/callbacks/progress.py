@@ -49,7 +49,7 @@ class LiveTable:
         self._shown = display(self._bundle(""), raw=True, display_id=True)
 
     def draw(self, last: str, *, now: bool = True) -> None:
-        """Draw the table with a last line. Without `now`, it is drawn only if the drawing is old."""
+        """Draw the table with a last line. If `now` is false, draw at most twice a second."""
         if now or monotonic() - self._at > _REDRAWN:
             self._at = monotonic()
             self._shown.update(self._bundle(last), raw=True)
@@ -157,7 +157,7 @@ class ProgressBar(Callback):
         self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)
 
     def _columns(self, learner: Learner) -> list[Column]:
-        """Return the columns that fit into the terminal: a narrow one first leaves out the pace, then training."""
+        """Return the columns that fit into the terminal. Pace is left out first, then training."""
         columns = _columns(learner)
         optional = [*reversed(PACE), *reversed([c for c in columns if c.key.startswith("train_")])]
         for column in optional if self.console.is_terminal else ():

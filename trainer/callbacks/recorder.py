@@ -50,7 +50,7 @@ class StepRow(NamedTuple):
 
 
 class Recorder(Callback):
-    """Measures both passes. Writes a row for each epoch to metrics.jsonl, and running values to steps.jsonl.
+    """Measures training and validation. Writes a row per epoch to metrics.jsonl, and running values to steps.jsonl.
 
     The running values of the training pass are read every `interval` seconds. In between, nothing waits for the device.
 
@@ -81,7 +81,7 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # of the epoch's training pass: until an interruption, or of the whole finished pass
+        self._seconds = 0.0  # of the epoch's training pass: before an interruption, or when finished
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:
@@ -159,7 +159,7 @@ class Recorder(Callback):
             "seconds": self._seconds,
             "images_per_second": seen / seconds if seconds else 0.0,
         }
-        # With a GPU, the host waits in the loader even if the loader is fast enough, because it runs ahead.
+        # With a GPU, the host runs ahead, so it waits in the loader even if the loader is fast enough.
         if learner.device.type == "cpu":
             self._row["waiting"] = min(1.0, self._waited / seconds) if seconds else 0.0
 
@@ -208,7 +208,7 @@ class Recorder(Callback):
         self.validation, self.since = state.get("validation", {}), state.get("since", 0)
 
     def changed_validation(self, learner: Learner) -> tuple[str, ...]:
-        """Return the changed settings of the validation of a resumed run. Call this before the fit."""
+        """Return the validation settings that a resumed run has changed. Call this before the fit."""
         known = learner.run.validation
         return tuple(name for name, value in self.validation.items() if name in known and known[name] != value)
 
@@ -233,7 +233,7 @@ class Recorder(Callback):
             self.latest = values | {"images_per_second": rate}
             total = values["loss"] * meter.weight
             loss = (total - self._total) / (meter.weight - self._weight)
-            # `ParamScheduler` has the rates. Its module imports this one.
+            # `ParamScheduler` has the rates. It cannot be imported here, because its module imports this one.
             scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
             rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
             self.steps.append(StepRow(now - self._begun, learner.progress.batches_done, loss, rate, rates))

@@ -46,7 +46,7 @@ class Tensorboard(Tracker):
         self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Write values of epochs over epochs, and running values over batches."""
+        """Write the values of an epoch at its number, and running values at the number of batches."""
         for name, value in values.items():
             tag = name if epoch is None or name.startswith("best/") else f"epoch/{name}"
             self._writer.add_scalar(tag, value, step if epoch is None else epoch)
@@ -70,7 +70,7 @@ class Tensorboard(Tracker):
         """Write the settings with the final scores, for the page of hyperparameters."""
         from torch.utils.tensorboard.summary import hparams
 
-        # The best score was already sent. Another value would be a point of its curve at epoch 0.
+        # The best score was already sent. Sending it again would add a point to its curve at epoch 0.
         self.log({name: value for name, value in scores.items() if name not in self._of_epoch}, 0)
         for summary in hparams(self._settings, dict(scores)):  # type: ignore[no-untyped-call]
             self._writer.file_writer.add_summary(summary)

@@ -73,15 +73,15 @@ class Tracker(Callback):
     `finish`. They are called in this order, in one thread, while training continues. They send values that the recorder
     has already read, so nothing waits for a GPU.
 
-    If the service rejects a value, image or file, it is left out, with one warning. Tracking ends after an error in
-    `start`, and after an OSError while values are sent, such as a lost connection. No error ends the run.
+    If the service rejects a value, image or file, the tracker leaves it out, and warns once. Tracking ends after an
+    error in `start`, and after an OSError while values are sent, such as a lost connection. No error ends the run.
 
     Values of epochs have their names from metrics.jsonl. Names of the best epoch so far start with `best/`. Names of
     running values within epochs start with `step/`.
 
     Attributes:
         package: the required package, which is also the name of the extra that installs it.
-        replays: whether a resumed run starts an empty record. It then gets all epochs and running values again.
+        replays: whether a resumed run starts an empty record. It then sends all epochs and running values again.
         patience: seconds to wait after the fit until everything has been sent.
         checkpoint: whether to send best.pt at the end.
     """
@@ -191,7 +191,7 @@ class Tracker(Callback):
         self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Send figure, wrong predictions and model of the best epoch, and wait until everything is sent."""
+        """Send the figure, wrong predictions and model of the best epoch, and wait until everything is sent."""
         self._send_batch(learner)
         worker, self._worker = self._worker, None
         if worker is None:

@@ -61,7 +61,7 @@ class Wandb(Tracker):
             )
 
     def start(self, run: TrackedRun) -> int | None:
-        """Start a dashboard run, or continue the one of a resumed run."""
+        """Start a dashboard run. A resumed run continues its old dashboard run."""
         import wandb
 
         given, mode = os.environ, None if self.mode == "auto" else self.mode
@@ -93,7 +93,7 @@ class Wandb(Tracker):
         return re.sub(r"[*\\]", "_", name)
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log running values over batches, and values of epochs over epochs, with their best value in the summary."""
+        """Log running values by batch, and values of epochs by epoch. The summary has the best value of each metric."""
         for name in values if epoch is not None else ():
             measured = name.startswith(("train_", "val_"))
             goal = ("min,last" if smaller_is_better(name) else "max,last") if measured else None

@@ -87,7 +87,7 @@ def predict(
     ):
         if used and not fits:
             raise UserError(
-                f"{option} works only for models that predict {allowed}, but this one predicts {task.kind.units}. "
+                f"{option}: works only with models that predict {allowed}, but this model predicts {task.kind.units}. "
                 f"Remove {option}."
             )
     if explain is not None and not find_spec("captum"):

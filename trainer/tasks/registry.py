@@ -29,7 +29,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 
 
 class _Monitored(Collection[str]):
-    """The keys that callbacks may monitor, including those of plugins.
+    """The keys that callbacks may monitor, including keys of plugins.
 
     It also contains possible keys of single numbers, such as val_mae_age, because their names depend on the data.
     """

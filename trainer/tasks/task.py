@@ -281,7 +281,7 @@ class Task(Generic[S]):
             per_class: scores of the units.
             score: the name of `unit_score` in the first sentence.
             of: what is counted, such as "image" if the score "images" is the number of images.
-            absent: why units have no score, as the middle of the second sentence, in singular and plural.
+            absent: the middle of the second sentence, in singular and plural. It states why units have no score.
         """
         known = self.worst_first(per_class)
         if len(known) > 1:

@@ -75,6 +75,6 @@ def test_no_optimizer_moves_what_is_frozen() -> None:
 )
 def test_freezing_nothing_or_everything_is_refused(layers: str, what: str) -> None:
     with pytest.raises(
-        UserError, match=rf"^callbacks\.freeze\.layers: .* freezes {what}\. Allowed: .* from 1 to 2, .*6\.\*"
+        UserError, match=rf"^callbacks\.freeze\.layers: .* freezes {what}\. Set .* from 1 to 2, .*6\.\*"
     ):
         Freeze(layers=layers).check(three_stages())
