@@ -53,7 +53,7 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
         (({"size": "${x}"},), "aug.size: ${x}: Interpolation key 'x' not found."),
         (("imagenette", "+aug=strong"), "aug is chosen twice: imagenette and strong."),
         (("imagenette", "size"), "'size' is not an override."),
-        ((3,), "recipe: 3 is not allowed. Pass the name of a file of conf/aug, the path to a YAML file, or a "),
+        ((3,), "recipe: 3 is not allowed. Pass the name of a file in conf/aug, the path to a YAML file, or a "),
         (({"train": {"flip": {"p": np.float32(1)}}},), "aug.train.flip.p: Value 'float32' is not a supported"),
         (({"defaults": ["nune"]},), "aug: unknown name 'nune'. Did you mean 'none'?"),
     ],

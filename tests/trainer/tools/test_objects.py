@@ -126,7 +126,7 @@ def test_predictions_have_the_ids_of_the_annotations(run: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model=cnn"], r"model\.kind=cnn: does not predict boxes.* Allowed: model=detector\."),
+        (["model=cnn"], r"model\.kind=cnn: this model does not predict boxes.* Allowed: model=detector\."),
         (["fit.tta=flip"], r"fit\.tta=flip: a model that predicts boxes cannot"),
         (["fit.compile=true"], r"fit\.compile=true .* predict boxes"),
         (["callbacks.checkpoint.monitor=val_loss"], r"callbacks\.checkpoint\.monitor: val_loss is not measured"),
