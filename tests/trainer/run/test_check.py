@@ -55,7 +55,7 @@ def test_a_single_class_is_refused(tmp_path: Path, image_files: Split, monkeypat
             shutil.copy(file, tmp_path / f"photos/all/{name}/{number}{file.suffix}")
     Path("cat.txt").write_text("".join(f"{file} cat\n" for file in Path("photos/all/cat").iterdir()))
     above = {"source": "folder", "root": "photos", "val_fraction": 0.25}
-    with pytest.raises(UserError, match=r"^data\.root=photos: there is only one class, .* set data\.root=photos/all\.$"):
+    with pytest.raises(UserError, match=r"^data\.root=photos: there is only one class, .*data\.root=photos/all\.$"):
         check_config(config_of(data=above, fit={"device": "cpu"}))
     listed = {"source": "filelist", "train": "cat.txt", "val": "cat.txt"}
     with pytest.raises(UserError, match=r"^data\.train=cat\.txt: there is only one class, cat, .* two classes"):
