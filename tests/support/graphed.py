@@ -17,6 +17,7 @@ from trainer.loop.callback import CancelStep
 from trainer.loop.cuda_graph_runner import Recorded
 from trainer.loop.cuda_graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors, UncapturableError
 from trainer.loop.learner import Learner
+from trainer.loop.objective import recordable
 from trainer.optim.schedules import one_cycle
 from trainer.tasks.loss import ClassLoss
 
@@ -173,7 +174,14 @@ def weighed(outputs: Tensor, targets: Tensor) -> Tensor:
     return ClassLoss(0.1, class_weights(outputs.device))(outputs, targets)
 
 
+@recordable
+def mirrored(learner: Learner, batch: Any) -> Tensor:
+    """Train on the mirrored images, with another loss than the task's."""
+    return nn.functional.cross_entropy(learner.model(batch.images.flip(-1)), batch.targets, label_smoothing=0.3)
+
+
 CASES = {
+    "training step": {"training_step": mirrored},
     "sgd": {"optimizer": sgd},
     "adamw": {"optimizer": adamw},
     "timm": {"optimizer": lamb},
