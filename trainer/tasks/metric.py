@@ -135,7 +135,7 @@ def metric(
 
     Args:
         task: the task. Tasks derived from it also have the metric.
-        name: the end of its keys, after train_ and val_. Default: the name of the function.
+        name: the end of its keys, after `train_` and `val_`. Default: the name of the function.
         title: heading of the columns, after "train" and "val".
         smaller: whether a smaller value is better.
         within: lowest and highest possible value.
