@@ -60,6 +60,14 @@ def test_what_ended_the_run_is_said_though_clean_up_fails_too(config: Config, mo
     assert message == "the data are gone. fit.resume=run continues from its last checkpoint."
 
 
+def test_a_failure_has_its_cause(config: Config) -> None:
+    """Developers need the original error."""
+    callbacks = (lambda: on("before_validate", lambda _: no_room()), *config.callbacks)
+    with pytest.raises(UserError) as caught:
+        train(replace(config, callbacks=callbacks), Path("run"), console=Console(quiet=True))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_folder_that_is_deleted_is_not_made_again(again: bool, config: Config) -> None:
     def delete() -> None:
