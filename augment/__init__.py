@@ -131,11 +131,11 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     """
     from augment.cli.compose import compose_recipe, keys_of
     from augment.cli.config_files import read_config
-    from augment.cli.overrides import refuse_keywords
+    from augment.cli.overrides import reject_keywords
     from augment.recipe.steps import Aug, doubts
     from augment.support.errors import UserError
 
-    refuse_keywords(misspelled, keys_of("aug", [Aug]))
+    reject_keywords(misspelled, keys_of("aug", [Aug]))
     given: object = recipe
     if not isinstance(given, str | Path | Mapping):
         fix = "Pass the name of a file in conf/aug, the path to a YAML file, or a mapping"

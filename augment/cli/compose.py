@@ -18,7 +18,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.config_files import CONF, EXPERIMENT, config_files, default_groups, group_names, register_folders
-from augment.cli.overrides import explained, key_of, normalize, parse, refuse_sweeps, refuse_words
+from augment.cli.overrides import explained, key_of, normalize, parse, reject_sweeps, reject_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
@@ -113,7 +113,7 @@ def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
     Hydra composes only these overrides. A chosen file replaces the section `aug`, `data` or `model`. Files of other
     groups replace only the values that differ from the defaults. Hydra's own keys change nothing.
     """
-    refuse_sweeps(tokens)
+    reject_sweeps(tokens)
     groups, files, keys = group_names(), list[Edit](), list[Edit]()
     hydra = [token for token in tokens if key_of(parse(token)).startswith("hydra")]  # such as its search path
     overrides = [(token, parse(token)) for token in tokens if token not in hydra]
@@ -184,8 +184,8 @@ def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> d
     Returns:
         The configuration as plain values, with interpolations resolved. Its sections are not checked yet.
     """
-    refuse_words(arguments)
-    refuse_sweeps(arguments)
+    reject_words(arguments)
+    reject_sweeps(arguments)
     with _COMPOSING, explained():
         if aug is not None:
             arguments = [f"+aug={_GIVEN}", *arguments]

@@ -24,7 +24,7 @@ from augment.cli.config_files import EXPERIMENT, config_files, default_groups, g
 from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.expansion import MAX_EXPANDED, combinations, expanded_values, too_many
 from augment.support.nested import leaves
-from augment.support.secrets import masked, refuse_secrets
+from augment.support.secrets import masked, reject_secrets
 from augment.support.yaml_files import describe_slip
 
 # The errors of composing. Python's own errors come from files that Hydra did not expect.
@@ -154,7 +154,7 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
     key, value = key_of(override), override.value()
     if override.is_delete():
         return token
-    refuse_secrets({key: value})
+    reject_secrets({key: value})
     bare = token.lstrip("+")
     if key.split(".")[0] == "hydra" or "/" in key:
         return token
@@ -224,7 +224,7 @@ def check_range(key: str, value: object) -> None:
             raise too_many(key)
 
 
-def refuse_words(tokens: Iterable[str]) -> None:
+def reject_words(tokens: Iterable[str]) -> None:
     """Reject flags and bare names. The message suggests an override."""
     for token in tokens:
         if not isinstance(token, str):
@@ -252,13 +252,13 @@ def _meant(token: str) -> str:
     return f" Did you mean '{meant}'?{file}"
 
 
-def refuse_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> None:
+def reject_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> None:
     """Reject keyword arguments that should be overrides. `keys` maps names to key paths."""
     for name, value in given.items():
         raise UserError(f'{name}={value!r}: pass overrides as strings. Did you mean "{keys.get(name, name)}={value}"?')
 
 
-def refuse_sweeps(tokens: Sequence[str]) -> None:
+def reject_sweeps(tokens: Sequence[str]) -> None:
     """Reject overrides with several values. They make a sweep, or are a decimal number with a comma, such as p=0,5."""
     for token in tokens:
         if parse(token).is_sweep_override():

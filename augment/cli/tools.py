@@ -64,7 +64,7 @@ def list_tools(package: str) -> str:
     return "".join(f"  {name:<{width}}  {tool.summary}\n" for name, tool in tools.items())
 
 
-def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
+def reject_tool(word: str, package: str, *, surely: bool = True) -> None:
     """Reject an unknown tool, and suggest a tool of either package.
 
     If no tool resembles the word, reject it only if it is `surely` meant as a tool.
@@ -103,5 +103,5 @@ def run_tool(package: str, arguments: Sequence[str]) -> int:
             return print_version()
         tools = find_tools(package)
         if name not in tools:
-            refuse_tool(name, package)
+            reject_tool(name, package)
         return tools[name].run(rest)

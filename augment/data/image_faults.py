@@ -61,7 +61,7 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
     """
     pixels, _, blocks = _read_jpeg(content)
     if 0 < pixels <= MAX_PIXELS:
-        return _refuse_exif(blocks), pixels
+        return _reject_exif(blocks), pixels
     return _examine(BytesIO(content), _load_rare)
 
 
@@ -116,7 +116,7 @@ def _exif_of_png(content: bytes) -> list[bytes]:
     return blocks
 
 
-def _refuse_exif(blocks: Sequence[bytes]) -> str | None:
+def _reject_exif(blocks: Sequence[bytes]) -> str | None:
     """Return the fault of an image with invalid EXIF blocks, which can crash DALI."""
     if len(blocks) > 1 or not all(map(read_exif, blocks)):
         return "has several EXIF blocks or a damaged one, so programs rotate it differently. Save it without EXIF"
@@ -131,7 +131,7 @@ def _examine(
     try:
         image = Image.open(stream, formats=FORMATS)
         blocks = _exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
-        fault = _refuse(image) or _refuse_exif(blocks or [image.info.get("exif", b"")])
+        fault = _reject(image) or _reject_exif(blocks or [image.info.get("exif", b"")])
         return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
         return f"{NOT_DECODED}. Allowed: {', '.join(FORMATS)}", 0
@@ -162,7 +162,7 @@ def describe_damage(stream: BytesIO) -> str:
     return str(_examine(stream, load)[0])
 
 
-def _refuse(image: ImageFile.ImageFile) -> str | None:
+def _reject(image: ImageFile.ImageFile) -> str | None:
     """Return the fault that an image's header reveals, or None."""
     width, height = image.size
     if width * height > MAX_PIXELS:

@@ -65,10 +65,10 @@ class Param(Generic[T]):
             return None
         parsed = self._convert(value)
         if parsed is None:
-            raise UserError(f"{key}: {self._refusal(value, key)}")
+            raise UserError(f"{key}: {self._rejection(value, key)}")
         return parsed
 
-    def _refusal(self, value: object, key: str) -> str:
+    def _rejection(self, value: object, key: str) -> str:
         """Return the error message about an invalid value, without its key. Suggest a similar valid value."""
         shown = repr(value)
         if len(shown) > _SHOWN:  # such as an array

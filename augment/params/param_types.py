@@ -70,8 +70,8 @@ class Text(Param[str]):
         text = _as_text(value)  # a folder name may be a number, such as 2024
         return text if text and len(text) <= 4096 and "\0" not in text else None  # 4096 is the longest path
 
-    def _refusal(self, value: object, key: str) -> str:
-        return f"{super()._refusal(value, key)[:-1]} ({self.doc})."  # the description states which text is needed
+    def _rejection(self, value: object, key: str) -> str:
+        return f"{super()._rejection(value, key)[:-1]} ({self.doc})."  # the description states which text is needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,9 @@ class Choice(Param[str]):
         text = _as_text(value)  # a name may be a number, such as 320
         return text if text in self.options else None
 
-    def _refusal(self, value: object, key: str) -> str:
+    def _rejection(self, value: object, key: str) -> str:
         if (name := _as_text(value)) is None:
-            return super()._refusal(value, key)
+            return super()._rejection(value, key)
         return f"unknown name '{name}'.{suggest(name, self.options, self.others)}"
 
     def _allowed(self) -> str:
@@ -119,9 +119,9 @@ class Texts(Param[tuple[str, ...]]):
             return None
         return tuple(value) if all(isinstance(v, str) and v for v in value) else None
 
-    def _refusal(self, value: object, key: str) -> str:
+    def _rejection(self, value: object, key: str) -> str:
         example = f", such as {key}=[{value}]" if isinstance(value, str) and value else ""
-        return f"{super()._refusal(value, key)[:-1]}{example}."
+        return f"{super()._rejection(value, key)[:-1]}{example}."
 
     def _show(self, value: tuple[str, ...]) -> str:
         return f"[{', '.join(value)}]"

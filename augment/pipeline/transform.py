@@ -40,7 +40,7 @@ from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.process import cores
 from augment.support.seeds import derive_seed
-from augment.support.user_code import public, refuse_in_op
+from augment.support.user_code import public, reject_in_op
 
 if TYPE_CHECKING:
     from augment.cli.compose import Recipe
@@ -182,7 +182,7 @@ class Transform:
             # A pipeline cannot be used again after a failure, or after it was fed only some of its inputs.
             del self._graphs[kind]
             if isinstance(error, RuntimeError):
-                refuse_in_op(error)
+                reject_in_op(error)
                 check_encoded(read)
             raise
 

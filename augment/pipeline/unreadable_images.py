@@ -13,7 +13,7 @@ from augment.data.images import name_of, portable_name
 from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some
 from augment.support.seeds import derive_seed
-from augment.support.user_code import refuse_in_op
+from augment.support.user_code import reject_in_op
 
 
 class UnreadableImageError(UserError):
@@ -61,7 +61,7 @@ class BadImages:
             OwnCodeError: the error comes from a user's op.
             RuntimeError: the given error, if no image caused it.
         """
-        refuse_in_op(error)
+        reject_in_op(error)
         files = self._split.files
         if isinstance(error, UnreadableImageError):
             faults = error.faults

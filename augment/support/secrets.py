@@ -44,7 +44,7 @@ def is_secret(key: str, value: object) -> bool:
     return bool(_SECRET.fullmatch(key.rpartition(".")[2]) or _ADDRESS.search(value))
 
 
-def refuse_secrets(values: Mapping[str, Any]) -> None:
+def reject_secrets(values: Mapping[str, Any]) -> None:
     """Reject secrets that are not references, because they would be written to files."""
     for key, value in leaves(values):
         if repr(as_written(value, key)) != repr(value):
@@ -76,7 +76,7 @@ def resolved(plain: Any, raw: Any) -> Any:
 
     `raw` contains the values with interpolations unresolved.
     """
-    refuse_secrets(raw)
+    reject_secrets(raw)
     names = re.findall(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)", repr(raw))
     return _with_references(plain, raw, {os.environ.get(name.strip("'\""), "") for name in names} - {""})
 

@@ -61,7 +61,7 @@ def import_own(module: str, what: str) -> ModuleType:
         raise UserError(f"{what}: cannot find the module '{missing}' {where}.{near}") from error
 
 
-def refuse_second(what: str, name: str, known: object, made: object) -> None:
+def reject_second(what: str, name: str, known: object, made: object) -> None:
     """Reject a name that another module has declared, because one declaration would silently replace the other."""
     if known is not None and known.__module__ != made.__module__:
         modules = f"{known.__module__} and {made.__module__}"
@@ -107,7 +107,7 @@ def describe_own(error: BaseException) -> str:
     return describe_raised(error) if last and not last.startswith(_OURS) else ""
 
 
-def refuse_in_op(error: BaseException) -> None:
+def reject_in_op(error: BaseException) -> None:
     """Raise an `OwnCodeError` for a DALI exception that the Python function of an op caused."""
     if _IN_DALI.search(str(error)):
         raise OwnCodeError(describe_raised(error)) from error

@@ -53,7 +53,7 @@ def op_by_op(setup: Setup) -> Iterator[Any]:
 
 
 def _uniform(interval: Interval) -> Node:
-    if interval[0] == interval[1]:  # DALI refuses an empty interval
+    if interval[0] == interval[1]:  # DALI rejects an empty interval
         return types.Constant(np.float32(interval[0]), device="cpu")
     return fn.random.uniform(range=list(interval))
 

@@ -1,4 +1,4 @@
-"""Damaged images of seven formats: what the check passes never ends a run, and what it refuses has a reason."""
+"""Damaged images of seven formats: what the check passes never ends a run, and what it rejects has a reason."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Random configurations and command lines: each is accepted, or refused with one sentence and exit code 2."""
+"""Random configurations and command lines: each is accepted, or rejected with one sentence and exit code 2."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -62,7 +62,9 @@ def fuzz(test: Callable[..., None], examples: int, **strategies: st.SearchStrate
 
 
 @pytest.mark.parametrize("examples", [pytest.param(30, marks=pytest.mark.sample), 2000])
-def test_a_configuration_is_accepted_or_refused(examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_is_accepted_or_rejected(
+    examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     bases = [compose(["fit.device=cpu", aug]) for aug in ("+aug=imagenette", "+aug=strong", "+aug=rand_augment")]
     changes = st.sampled_from(bases).flatmap(
@@ -77,7 +79,7 @@ def test_a_configuration_is_accepted_or_refused(examples: int, tmp_path: Path, m
             ),
         )
     )
-    outcomes = {"accepted": 0, "refused": 0}
+    outcomes = {"accepted": 0, "rejected": 0}
 
     def test(given: tuple[dict[str, Any], list[tuple[tuple[Any, ...], Any]]]) -> None:
         config, edits = given
@@ -87,7 +89,7 @@ def test_a_configuration_is_accepted_or_refused(examples: int, tmp_path: Path, m
             check_config(parse_config(config))
             outcomes["accepted"] += 1
         except UserError:
-            outcomes["refused"] += 1
+            outcomes["rejected"] += 1
 
     fuzz(test, examples, given=changes)
     assert min(outcomes.values()) > examples / 100
@@ -109,7 +111,7 @@ TOKENS = st.one_of(KEYS, TEXTS, st.text(max_size=12), st.tuples(KEYS, TEXTS | st
 
 
 @pytest.mark.parametrize("examples", [pytest.param(8, marks=pytest.mark.sample), 500])
-def test_a_command_line_is_accepted_or_refused(
+def test_a_command_line_is_accepted_or_rejected(
     examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -36,7 +36,7 @@ def needs_gpu(test: T) -> T:
 
 
 @contextmanager
-def refuse_waiting() -> Iterator[None]:
+def reject_waiting() -> Iterator[None]:
     """Raise where work on the GPU is waited for."""
     try:
         with warnings.catch_warnings():

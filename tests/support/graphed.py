@@ -44,7 +44,7 @@ def recorded(work: Callable[[], object]) -> Callable[[], None]:
 class FakeBackend:
     """Records by remembering the work, which a replay executes.
 
-    `calls` are what was asked, and `fails` what refuses.
+    `calls` are what was asked, and `fails` what fails.
     """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:

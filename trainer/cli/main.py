@@ -8,9 +8,9 @@ from fnmatch import fnmatch
 from augment.cli.compose import TOP
 from augment.cli.config_files import group_names
 from augment.cli.help_text import print_help
-from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
+from augment.cli.overrides import key_of, parse, reject_sweeps, reject_words
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
-from augment.cli.tools import find_tools, print_version, refuse_tool
+from augment.cli.tools import find_tools, print_version, reject_tool
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.formatting import printable
@@ -85,7 +85,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return tools[arguments[0]].run(arguments[1:])
     helps = {"-h", "--help"}
     if arguments and not helps & {*arguments} and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
-        refuse_tool(arguments[0], "trainer", surely=False)
+        reject_tool(arguments[0], "trainer", surely=False)
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()
@@ -95,7 +95,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     if helps & {*arguments}:
         _load_given_plugins(given)
         return _help(given)
-    refuse_words(given)
+    reject_words(given)
     if options.multirun and options.cfg:
         raise UserError("--multirun and --cfg cannot be combined. Use one of them.")
     resumed = resumed_in(given)
@@ -110,7 +110,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return 0
     _check_hydra(tokens, sweeps=options.multirun)
     if not options.multirun:
-        refuse_sweeps(tokens)
+        reject_sweeps(tokens)
         return _run(prepare(tokens, start, before), arguments, signals)
     if resumed == AUTO:
         raise UserError(

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.overrides import key_of, parse, refuse_keywords, refuse_sweeps, refuse_words
+from augment.cli.overrides import key_of, parse, reject_keywords, reject_sweeps, reject_words
 from augment.cli.trust import Start
 from augment.data.sources import LOADED
 from augment.support.errors import UserError
@@ -141,7 +141,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     Raises:
         UserError: a mistake in the overrides, found before anything is written, or a failure that the user can fix.
     """
-    refuse_keywords(misspelled, inner_keys())
+    reject_keywords(misspelled, inner_keys())
     LOADED.clear()
     place = None if folder is None else Path(folder)
     if ranks.follows():
@@ -151,9 +151,9 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
             raise UserError("rank 0 did not train. Its message says why.")
         return cast(Summary, ending)
     try:
-        refuse_words(overrides)
+        reject_words(overrides)
         tokens, start, before = start_of(overrides, trust=trust)
-        refuse_sweeps(tokens)
+        reject_sweeps(tokens)
         run = prepare(tokens, start, before, folder=place)
         if run.done is not None:
             ranks.share(None)

@@ -10,7 +10,7 @@ from typing import ClassVar, Self, TypeVar
 from augment.params import READS, Size, Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor, nn
-from augment.support.user_code import refuse_second
+from augment.support.user_code import reject_second
 
 Channels = tuple[float, float, float]
 
@@ -131,7 +131,7 @@ def model(kind: str) -> Callable[[M], M]:
     """Register a model under its name in the configuration."""
 
     def decorate(cls: M) -> M:
-        refuse_second("model", kind, _MODELS.get(kind), cls)
+        reject_second("model", kind, _MODELS.get(kind), cls)
         _MODELS[kind] = cls
         return cls
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.torch_versions import keep_eager, step_eagerly
-from augment.support.user_code import refuse_second
+from augment.support.user_code import reject_second
 from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings
@@ -39,7 +39,7 @@ def optimizer(name: str) -> Callable[[Made], Made]:
     """
 
     def decorate(made: Made) -> Made:
-        refuse_second("optimizer", name, _OURS.get(name), made)
+        reject_second("optimizer", name, _OURS.get(name), made)
         _OURS[name] = made
         return made
 

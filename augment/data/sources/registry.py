@@ -14,7 +14,7 @@ from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
-from augment.support.user_code import refuse_second
+from augment.support.user_code import reject_second
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
@@ -307,7 +307,7 @@ def source(name: str) -> Callable[[S], S]:
     """Register a source under its name in the configuration."""
 
     def decorate(cls: S) -> S:
-        refuse_second("source", name, _SOURCES.get(name), cls)
+        reject_second("source", name, _SOURCES.get(name), cls)
         _SOURCES[name] = cls
         return cls
 

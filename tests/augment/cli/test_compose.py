@@ -1,4 +1,4 @@
-"""From overrides to the composed configuration: what Hydra makes of them, what is refused, what programs take."""
+"""From overrides to the composed configuration: what Hydra makes of them, what is rejected, what programs take."""
 
 import re
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
         ("aug.train.rotate=null", "aug.train.rotate: null is not allowed. Set parameters, such as {p: 0}, or"),
     ],
 )
-def test_compose_refuses(token: str, message: str) -> None:
+def test_compose_rejects(token: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         compose(["data=folder", "+aug=imagenette", token])
 
@@ -93,7 +93,7 @@ def test_a_recipe_has_typed_augmentation_seed_and_source() -> None:
         "data.options.x=[{token: abc}]",
     ],
 )
-def test_a_secret_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_rejected(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"looks like a secret.* set data\.\S+='\$\{oc.env:NAME\}'") as caught:
         normalize([given])
     assert "abc" not in str(caught.value)

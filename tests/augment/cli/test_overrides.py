@@ -38,7 +38,7 @@ def test_plus_signs(given: str, expected: str) -> None:
 
 
 def test_a_home_is_known_behind_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell expands a ~ in words that begin with one only, and Hydra refuses it."""
+    """The shell expands a ~ in words that begin with one only, and Hydra rejects it."""
     monkeypatch.setenv("HOME", "/home/me")
     assert normalize(["data.root=~/a,~/c", "fit.resume='~/d'"]) == [
         "++data.root=/home/me/a,/home/me/c",

@@ -14,7 +14,7 @@ from augment.data.check import check_files
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
-def test_what_never_ends_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+def test_what_never_ends_is_rejected_at_once(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "a.jpg"
     if kind == "pipe":
         os.mkfifo(file)

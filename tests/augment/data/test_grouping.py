@@ -65,7 +65,7 @@ def test_copies_join_groups() -> None:
         assert len(val & set(same)) in (0, 2)
 
 
-def test_too_few_groups_are_refused() -> None:
+def test_too_few_groups_are_rejected() -> None:
     whole, groups = of_groups(0, groups=3)
     with pytest.raises(UserError, match=r"^data\.folds=4: data\.group makes only 3 groups, too few for 4 parts\."):
         take_fold(whole, folds=4, fold=0, seed=0, groups=groups)
@@ -133,7 +133,7 @@ def test_mistakes(given: dict[str, object], message: str, videos: Path, monkeypa
         load_dataset(parse_data({**given, "val_fraction": 0.2}))
 
 
-def test_an_image_in_two_groups_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_in_two_groups_is_rejected(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(videos)
     rows = Path("list.csv").read_text().splitlines()
     names = rows[0].split(",")
@@ -144,14 +144,14 @@ def test_an_image_in_two_groups_is_refused(videos: Path, monkeypatch: pytest.Mon
         load_dataset(parse_data(given))
 
 
-def test_a_group_without_a_cut_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_without_a_cut_is_rejected(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(videos)
     given = {"source": "filelist", "train": "list.csv", "val": "list.csv", "group": "video"}
     with pytest.raises(UserError, match=r"^data\.group=video has no effect, .* Add data\.val_fraction"):
         load_dataset(parse_data(given))
 
 
-def test_an_image_without_a_group_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_without_a_group_is_rejected(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(videos)
     table = videos / "list.csv"
     table.write_text(table.read_text().replace("video3_12.png,b,v3", "video3_12.png,b,"))

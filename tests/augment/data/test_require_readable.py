@@ -1,4 +1,4 @@
-"""Splits with images that cannot be used: refused, or left out."""
+"""Splits with images that cannot be used: rejected, or left out."""
 
 from pathlib import Path
 

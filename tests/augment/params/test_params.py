@@ -1,4 +1,4 @@
-"""Parameters: which values each kind accepts, which it refuses, and its error messages."""
+"""Parameters: which values each kind accepts, which it rejects, and its error messages."""
 
 import re
 from dataclasses import replace
@@ -171,7 +171,7 @@ def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant
     [(NUMBER, HUGE), (SHARE, -HUGE), (RANGE, [0, HUGE]), (CHANNELS, [0, 0, HUGE])],
     ids=["number", "share", "range", "channels"],
 )
-def test_numbers_too_large_for_a_float_are_refused(param: Param[Any], value: object) -> None:
+def test_numbers_too_large_for_a_float_are_rejected(param: Param[Any], value: object) -> None:
     with pytest.raises(UserError, match=r"is not allowed\. Use "):
         param.parse(value, KEY)
 
@@ -205,7 +205,7 @@ def test_show(param: Param[Any], value: object, shown: str) -> None:
     assert param.show(None) == "null"
 
 
-def test_invalid_default_is_refused_at_declaration() -> None:
+def test_invalid_default_is_rejected_at_declaration() -> None:
     with pytest.raises(ValueError, match=r"the default 7 is not allowed\. Use a number from 0 to 1"):
         Number(default=7, within=(0, 1), doc="share")
     with pytest.raises(ValueError, match=r"the default \(1, 0\) is not allowed\. Use \[low, high\]"):

@@ -249,7 +249,7 @@ def test_frames_belong_to_samples(files: tuple[Path, ...]) -> None:
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_a_crop_that_says_nothing_of_its_window_is_refused() -> None:
+def test_a_crop_that_says_nothing_of_its_window_is_rejected() -> None:
     @crop(share=Number(default=0.5, doc="share of the image"))
     def corner(source: Any, size: int, share: float) -> Any:
         """Cut the corner."""

@@ -61,7 +61,7 @@ def test_what_moves_points_is_drawn_for_several_calls_at_once(monkeypatch: pytes
     assert [where[3] for where in drawn if len(where) == 4] == [1, 2, 4, 8]
 
 
-def test_pillow_images_that_exif_turns_are_refused_with_targets_in_them() -> None:
+def test_pillow_images_that_exif_turns_are_rejected_with_targets_in_them() -> None:
     """Targets may be in pixels of the image before or after that."""
     transform, image = Transform(load_recipe({"size": SIZE}), device="cpu"), Image.new("RGB", (9, 9))
     exif = Image.Exif()
@@ -72,7 +72,7 @@ def test_pillow_images_that_exif_turns_are_refused_with_targets_in_them() -> Non
         transform([IMAGE, image], [[[3, 4]]] * 2)
 
 
-def test_lists_of_several_lengths_are_refused() -> None:
+def test_lists_of_several_lengths_are_rejected() -> None:
     with pytest.raises(UserError, match="targets"):
         moved([[[3, 4], [5]]])
 
@@ -116,7 +116,7 @@ def test_another_form_of_an_object_is_named(others: dict[str, Any], why: str) ->
         moved([BOX | others])
 
 
-def test_boxes_of_another_format_are_refused() -> None:
+def test_boxes_of_another_format_are_rejected() -> None:
     tv_tensors = pytest.importorskip("torchvision.tv_tensors")
     for form in ("XYXY", "XYWH"):
         boxes = tv_tensors.BoundingBoxes([[2, 3, 8, 9]], format=form, canvas_size=(SIZE, SIZE))
@@ -132,7 +132,7 @@ def test_objects_have_as_many_points_each() -> None:
 
 
 @pytest.mark.parametrize(("part", "value"), [("keypoints", [[[1, 2, 2]]]), ("masks", square(2, 3, 6)[None])])
-def test_parts_of_the_objects_of_some_images_are_refused(part: str, value: Any) -> None:
+def test_parts_of_the_objects_of_some_images_are_rejected(part: str, value: Any) -> None:
     nothing = {"boxes": [], "labels": []}
     assert part in moved([BOX | {part: value}, nothing])[0]
     with pytest.raises(UserError, match=rf"targets: objects without {part} in image 2, but with {part} in others"):
@@ -155,7 +155,7 @@ def test_an_object_whose_mask_is_empty_is_dropped_with_all_its_parts() -> None:
     assert kept["keypoints"].tolist() == [[[1, 1, 2]], [[3, 11, 2]]]
 
 
-def test_masks_of_objects_with_values_between_0_and_1_are_refused() -> None:
+def test_masks_of_objects_with_values_between_0_and_1_are_rejected() -> None:
     with pytest.raises(UserError, match=r"masks.*0 and 1"):
         joined_masks(np.full((1, 2, 2), 0.3), "masks")
     assert joined_masks(np.ones((1, 2, 2)), "masks").max() == 1

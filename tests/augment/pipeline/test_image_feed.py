@@ -15,7 +15,7 @@ from augment.support.errors import UserError
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 4), (8, 8, 3)])
-def test_pixels_of_another_form_are_refused(shape: tuple[int, ...]) -> None:
+def test_pixels_of_another_form_are_rejected(shape: tuple[int, ...]) -> None:
     image: Any = MemoryImage("mine", np.zeros(shape, np.float32 if shape == (8, 8, 3) else np.uint8))
     feed = ImageFeed(Reading([image], 1, seed=0))
     with pytest.raises(UserError, match=r"^data: mine has \(8, 8.*\) \w+ pixels\. Allowed: \(height, width, 3\) uint8"):

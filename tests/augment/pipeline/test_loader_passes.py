@@ -32,7 +32,7 @@ def fail_in_the_loop(loader: Loader, after: int) -> None:
             raise RuntimeError("in the loop")
 
 
-def test_a_fork_refuses_a_loader_that_was_used_before(grays: Split) -> None:
+def test_a_fork_rejects_a_loader_that_was_used_before(grays: Split) -> None:
     loader = make(first(grays, 9), torch.device("cpu"))
 
     def child(pipe: Connection) -> None:

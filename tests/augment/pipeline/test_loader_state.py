@@ -1,4 +1,4 @@
-"""Which saved states a loader takes: those of other batches are refused, some others resume between two epochs."""
+"""Which saved states a loader takes: those of other batches are rejected, some others resume between two epochs."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ from augment.support.errors import UserError
     "other",
     [RECIPE | {"flip": {"p": 0.50001}}, RECIPE | {"warp": {}}, {}, RECIPE | {"rotate": {"p": 0.5, "border": "wrap"}}],
 )
-def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, device: torch.device) -> None:
+def test_state_of_another_plan_is_rejected(other: dict[str, Any], grays: Split, device: torch.device) -> None:
     loader = make(grays, device, plan=plan_of(RECIPE))
     take(loader, 1)
     with pytest.raises(UserError, match=r"^aug\.train differs from the saved run"):
@@ -34,7 +34,7 @@ def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, d
         ({"files": 11}, "data differs from the saved run"),
     ],
 )
-def test_state_of_other_batches_is_refused(
+def test_state_of_other_batches_is_rejected(
     other: dict[str, Any], message: str, grays: Split, device: torch.device
 ) -> None:
     # The place in an epoch means nothing where the epoch has other batches, another order or other files.
@@ -48,7 +48,7 @@ def test_state_of_other_batches_is_refused(
 
 
 @pytest.mark.parametrize("state", [None, {}, {"model": 1}])
-def test_what_is_no_state_is_refused(state: Any, grays: Split) -> None:
+def test_what_is_no_state_is_rejected(state: Any, grays: Split) -> None:
     with pytest.raises(
         UserError, match=r"^state: (NoneType|dict) is not a loader's state\. Pass the result of loader\.state_dict"
     ):

@@ -1,4 +1,4 @@
-"""The data that `make_loader` loads: splits, classes, changes, and what is refused."""
+"""The data that `make_loader` loads: splits, classes, changes, and what is rejected."""
 
 import gc
 import logging

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import needs_gpu, refuse_waiting
+from fakes import needs_gpu, reject_waiting
 from loaders import build_loader
 from mixing_reference import layers_of, traced
 from numpy.typing import NDArray
@@ -218,7 +218,7 @@ def test_a_mosaic_never_waits_for_the_gpu() -> None:
     mixer = Mixer(plan, CLASSES, seed=SEED, rank=0, classes=3)
     images, targets = torch.rand(7, 3, 32, 32, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
     mixer.mix(images, targets, epoch=0, start=0)
-    with refuse_waiting():
+    with reject_waiting():
         mixer.mix(images, targets, epoch=0, start=7)
 
 
@@ -249,7 +249,7 @@ def test_resumes_to_the_same_objects(tmp_path: Path, device: torch.device) -> No
     assert max(most) > 3
 
 
-# --- refusals ---
+# --- rejections ---
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_resumes_to_the_same_objects(tmp_path: Path, device: torch.device) -> No
     ],
 )
 @pytest.mark.usefixtures("clean_registry")
-def test_what_cannot_be_mixed_is_refused(op: str, targets: Any, message: str) -> None:
+def test_what_cannot_be_mixed_is_rejected(op: str, targets: Any, message: str) -> None:
     @batch(share_range=Range(default=(0.2, 0.8), within=(0, 1), doc="of the image"))
     def blend(images: Tensor, partners: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         """Blend."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import needs_gpu, refuse_waiting
+from fakes import needs_gpu, reject_waiting
 from loaders import build_loader
 from mixing_reference import layers_of
 from numpy.typing import NDArray
@@ -93,7 +93,7 @@ def test_mixing_never_waits_for_the_gpu() -> None:
     images, targets = torch.rand(7, 3, SIZE, SIZE, device="cuda"), torch.zeros(7, dtype=torch.int64, device="cuda")
     for given in (images, images.contiguous(memory_format=torch.channels_last)):  # by operators, and by a kernel
         mixer.mix(given, targets, epoch=0, start=0)  # the first time memory is pinned
-        with refuse_waiting():
+        with reject_waiting():
             mixer.mix(given, targets, epoch=0, start=7)
 
 

@@ -212,7 +212,7 @@ def test_a_skipped_step_leaves_boxes_as_they_are() -> None:
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_an_op_that_moves_pixels_without_a_rule_is_refused() -> None:
+def test_an_op_that_moves_pixels_without_a_rule_is_rejected() -> None:
     @numpy_op(strength=Number(default=1.0, doc="any"))
     def swirl(image: Any, strength: float) -> Any:
         """Move pixels somehow."""

@@ -84,7 +84,7 @@ def test_the_share_of_the_hardware_decoder(
         (Placement("cpu"), "fit.device"),
     ],
 )
-def test_a_state_of_other_pixels_is_refused(other: Placement, key: str, image_files: Split) -> None:
+def test_a_state_of_other_pixels_is_rejected(other: Placement, key: str, image_files: Split) -> None:
     with pytest.raises(UserError, match=key):
         loader(other, image_files).check_state(loader(MIXED, image_files).state_dict())
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from decoded import MemoryImage, decoded
-from fakes import needs_gpu, refuse_waiting
+from fakes import needs_gpu, reject_waiting
 from numpy.typing import NDArray
 from photos import draw_photo
 from pipelines import SEED, SIZE, plan_of, run
@@ -170,7 +170,7 @@ def test_the_kernel_matches_operators_on_the_gpu(
     cuda, images = torch.device("cuda"), decoded(photos) * 20
     plan = plan_of({"flip": {"p": 0.5}, policy: {}})
     found, _ = run(plan, images, cuda)
-    with refuse_waiting():
+    with reject_waiting():
         run_program(plan, torch.zeros(4, SIZE, SIZE, 3, dtype=torch.uint8, device=cuda))
     monkeypatch.setattr(build, "program_of", lambda plan, *_: None)
     expected, _ = run(plan, images, cuda)
@@ -199,7 +199,7 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_on_the_gpu(recipe: 
     images = torch.from_numpy(np.stack([draw_photo(190, 160, seed) for seed in range(24)])).to(cuda)
     levels = 255 * torch.tensor(by_dali.plan.std, device=cuda)[:, None, None]
     for call in range(4):
-        with refuse_waiting() if call else nullcontext():
+        with reject_waiting() if call else nullcontext():
             views = by_kernels(images)
         for found, expected in zip(views, by_dali(list(images)), strict=True):
             off = ((found - expected) * levels).abs()
@@ -258,5 +258,5 @@ def test_noise_of_the_kernel_on_the_gpu() -> None:
     assert noise[erased].std() > 15
     correlations = np.corrcoef(noise.transpose(0, 3, 1, 2).reshape(3 * count, -1)) - np.eye(3 * count)
     assert np.abs(correlations).max() < 0.05
-    with refuse_waiting():
+    with reject_waiting():
         run_program(plan, torch.zeros(4, LARGE, LARGE, 3, dtype=torch.uint8, device=cuda))

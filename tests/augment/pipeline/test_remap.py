@@ -141,6 +141,6 @@ def test_points_that_no_pixel_shows_are_not_visible() -> None:
     assert found[:, 0, 2].tolist() == [2, 0]
 
 
-def test_borders_that_pytorch_cannot_do_are_refused() -> None:
+def test_borders_that_pytorch_cannot_do_are_rejected() -> None:
     with pytest.raises(UserError, match=r"polar\.border: unknown name 'wrap'\. Allowed: constant, reflect_101, repl"):
         load_recipe({"train": {"polar": {"border": "wrap"}}})

@@ -25,7 +25,7 @@ from augment import Transform, UserError
 
 @cache
 def shared(step: str = "") -> Transform:
-    """Return the transform of the tests of what is refused."""
+    """Return the transform of the tests of what is rejected."""
     return transform_of({step: {}} if step else {}, torch.device("cpu"))
 
 

@@ -113,7 +113,7 @@ def test_windows_come_from_the_distribution_of_dali(
     assert stats.ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
 
 
-def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, stored: Split) -> None:
+def test_an_op_that_does_not_declare_its_draws_is_rejected(clean_registry: None, stored: Split) -> None:
     """Its draws in validation would differ between epochs."""
 
     @local()
@@ -142,7 +142,7 @@ def test_operators_of_an_op_draw_independently(clean_registry: None, stored: Spl
     assert [images.mean().item() for images in made] == [pytest.approx(0.99, abs=0.02)] * 2
 
 
-def test_a_crop_that_draws_by_itself_is_refused(clean_registry: None) -> None:
+def test_a_crop_that_draws_by_itself_is_rejected(clean_registry: None) -> None:
     @crop(random=True, share=Number(default=0.5, within=(0, 1), doc="of the sides"))
     def own_crop(source: Any, size: int, share: float) -> Any:
         """Cut somewhere."""

@@ -63,7 +63,7 @@ def test_geometry_matrices_are_invertible_at_all_extremes_of_the_allowed_ranges(
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_declaration_without_a_docstring_is_refused() -> None:
+def test_declaration_without_a_docstring_is_rejected() -> None:
     def silent() -> None:
         pass
 
@@ -83,7 +83,7 @@ def test_declaration_without_a_docstring_is_refused() -> None:
         (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use Number"),
     ],
 )
-def test_parameters_that_are_refused(declare: Any, params: dict[str, Any], message: str) -> None:
+def test_parameters_that_are_rejected(declare: Any, params: dict[str, Any], message: str) -> None:
     def mine() -> None:
         """Do something."""
 
@@ -93,7 +93,7 @@ def test_parameters_that_are_refused(declare: Any, params: dict[str, Any], messa
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_redeclaring_an_op_of_another_module_is_refused_but_reloading_is_allowed() -> None:
+def test_redeclaring_an_op_of_another_module_is_rejected_but_reloading_is_allowed() -> None:
     def rotate() -> None:
         """Do something else."""
 
@@ -117,7 +117,7 @@ def test_redeclaring_an_op_of_another_module_is_refused_but_reloading_is_allowed
         (policy, "(amount_range, level): "),
     ],
 )
-def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call: str) -> None:
+def test_a_function_that_does_not_take_its_values_is_rejected(declare: Any, call: str) -> None:
     def mine(amount: Any, wrong: Any) -> None:
         """Do something."""
 

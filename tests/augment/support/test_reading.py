@@ -83,7 +83,7 @@ def test_a_dataclass_is_read(tmp_path: Path) -> None:
         *('"pairs": [["x", [1]]]', '"pairs": [[]]', '"pairs": 1', '"seconds": {}'),
     ],
 )
-def test_values_of_other_types_are_refused(wrong: str, tmp_path: Path) -> None:
+def test_values_of_other_types_are_rejected(wrong: str, tmp_path: Path) -> None:
     file = tmp_path / "made.json"
     file.write_text('{"count": 3, "best": {}, ' + wrong + "}")
     with pytest.raises(UnreadableError, match=r"made\.json is damaged, or no run wrote it"):
@@ -91,7 +91,7 @@ def test_values_of_other_types_are_refused(wrong: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[" * 10**5, "[" * 50 + "]" * 50, "1" * 5000, '{"a":', "NULL"])
-def test_json_that_is_refused(text: str) -> None:
+def test_json_that_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
 

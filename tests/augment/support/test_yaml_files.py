@@ -1,4 +1,4 @@
-"""YAML files that would run code, take long or fill the memory are refused in a sentence."""
+"""YAML files that would run code, take long or fill the memory are rejected in a sentence."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("saved", [False, True])
-def test_what_cannot_be_used_is_refused(file: Path, text: str, reason: str, saved: bool) -> None:
+def test_what_cannot_be_used_is_rejected(file: Path, text: str, reason: str, saved: bool) -> None:
     file.write_text(text)
     with pytest.raises(UserError) as caught:
         read_yaml(file, folder=file.parent if saved else None)

@@ -1,4 +1,4 @@
-"""python -m augment convert: what it prints, what it refuses, and formats that DALI does not decode."""
+"""python -m augment convert: what it prints, what it rejects, and formats that DALI does not decode."""
 
 import shlex
 from collections import Counter

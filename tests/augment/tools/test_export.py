@@ -227,7 +227,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
         ({"hue": {"p": 0.1}, "flip": None}, r"aug\.val\.hue: is random; aug\.val\.flip: is not a crop"),
     ],
 )
-def test_other_steps_are_refused_by_their_key(write: Any, steps: dict[str, Any], message: str) -> None:
+def test_other_steps_are_rejected_by_their_key(write: Any, steps: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         write(plan_of(steps))
     assert "Allowed in aug.val: resize, center_crop" in str(raised.value)

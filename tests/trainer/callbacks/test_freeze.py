@@ -73,7 +73,7 @@ def test_no_optimizer_moves_what_is_frozen() -> None:
     ("layers", "what"),
     [("layer9.*", "no parameter"), ("0", "no parameter"), ("3", "all parameters"), ("*", "all parameters")],
 )
-def test_freezing_nothing_or_everything_is_refused(layers: str, what: str) -> None:
+def test_freezing_nothing_or_everything_is_rejected(layers: str, what: str) -> None:
     with pytest.raises(
         UserError, match=rf"^callbacks\.freeze\.layers: .* freezes {what}\. Set .* from 1 to 2, .*6\.\*"
     ):

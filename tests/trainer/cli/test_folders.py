@@ -69,7 +69,7 @@ def started(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_used_folder_is_refused_untouched_and_its_run_continues_in_place(
+def test_a_used_folder_is_rejected_untouched_and_its_run_continues_in_place(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("hydra.run.dir=whole")[0] == 0

@@ -1,4 +1,4 @@
-"""File names that are not UTF-8: what reads, shows and writes them works, or refuses them by name."""
+"""File names that are not UTF-8: what reads, shows and writes them works, or rejects them by name."""
 
 import csv
 import json
@@ -72,7 +72,7 @@ def test_from_training_to_a_prediction(
     assert "the class 'b?e' has characters that are not Unicode" in capfd.readouterr().err
 
 
-def test_what_could_not_be_written_into_a_configuration_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_could_not_be_written_into_a_configuration_is_rejected(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["data=folder", os.fsdecode(b"data.root=s\xe9t")])
     assert "is not UTF-8, so config.yaml cannot hold it. Rename it" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Where a model looks: in the corner on which its class depends; refusals; overlays."""
+"""Where a model looks: in the corner on which its class depends; rejections; overlays."""
 
 import numpy as np
 import pytest

@@ -37,7 +37,7 @@ class Early(Callback):
     ("given", "meant"),
     [("after_bacth", "after_batch"), ("before_validation", "before_validate"), ("after_backward", None)],
 )
-def test_an_unknown_event_is_refused_with_the_nearest(given: str, meant: str | None) -> None:
+def test_an_unknown_event_is_rejected_with_the_nearest(given: str, meant: str | None) -> None:
     with pytest.raises(UserError, match=rf"^On\.{given}: unknown event\.") as caught:
         make_learner(on(given, print))
     assert meant is None or f"Did you mean '{meant}'?" in str(caught.value)
@@ -83,7 +83,7 @@ def test_show_loop_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == loop_text([Early(), Late()]) + "\n"
 
 
-def test_what_is_no_callback_or_no_loader_is_refused() -> None:
+def test_what_is_no_callback_or_no_loader_is_rejected() -> None:
     with pytest.raises(
         UserError, match=r"^callbacks: 'mine' is not a callback\. Pass objects of subclasses of Callback"
     ):

@@ -137,7 +137,7 @@ def test_a_copy_does_not_change() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("last.pt", FitState), ("best.pt", BestModel)])
-def test_checkpoints_of_other_versions_are_refused(name: str, kind: type[FitState], tmp_path: Path) -> None:
+def test_checkpoints_of_other_versions_are_rejected(name: str, kind: type[FitState], tmp_path: Path) -> None:
     file = tmp_path / name
     other = {"model": {}, "unheard": 1}
     for content, version in ((other, "format None"), (other | {"format": FORMAT + 1}, f"format {FORMAT + 1}")):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises, refuse_waiting, tiny_model
+from fakes import MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises, reject_waiting, tiny_model
 from graphed import CASES, CUDA, How, Make, adamw, compare, lamb, losses, on_gpu, rmsprop, sgd, with_clip
 from torch import Tensor, nn
 
@@ -105,7 +105,7 @@ def test_a_replayed_batch_does_not_wait(optimizer: Make) -> None:
 
     def watch(learner: Learner) -> None:
         if learner.progress.epoch >= 1 and learner.progress.position.batch > 1:
-            stack.enter_context(refuse_waiting())
+            stack.enter_context(reject_waiting())
             watched.append(learner.progress.batches_done - 1)
 
     def rest(learner: Learner) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import CPU, make_learner, needs_gpu, noise_loader, on, refuse_waiting, sgd, tiny_model
+from fakes import CPU, make_learner, needs_gpu, noise_loader, on, reject_waiting, sgd, tiny_model
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,9 +65,9 @@ class Silent(Tracker):
 class NoWaiting:
     """Refuses transfers to the host from the first training batch, which is looked at, to the end of each pass."""
 
-    def __init__(self, refuse: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, reject: Callable[[], AbstractContextManager[None]]) -> None:
         self.watched = 0
-        self._refuse, self._refusing = refuse, ExitStack()
+        self._reject, self._rejecting = reject, ExitStack()
         self._on = False
 
     def callbacks(self) -> tuple[Callback, ...]:
@@ -83,7 +83,7 @@ class NoWaiting:
     def begin(self, learner: Learner) -> None:
         if not self._on:
             self._on = True
-            self._refusing.enter_context(self._refuse())
+            self._rejecting.enter_context(self._reject())
 
     def count(self, learner: Learner) -> None:
         self.watched += self._on
@@ -91,11 +91,11 @@ class NoWaiting:
     def end(self, learner: Learner) -> None:
         if self._on:
             self._on = False
-            self._refusing.close()
+            self._rejecting.close()
 
 
 @contextmanager
-def refuse_on_the_cpu() -> Iterator[None]:
+def reject_on_the_cpu() -> Iterator[None]:
     with _Functions(), _Operators():  # type: ignore[no-untyped-call]
         yield
 
@@ -122,7 +122,7 @@ def watched_learner(guard: NoWaiting, *callbacks: Callback, device: torch.device
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_between_looks_nothing_comes_to_the_host(precision: str) -> None:
-    guard = NoWaiting(refuse_on_the_cpu)
+    guard = NoWaiting(reject_on_the_cpu)
     learner = watched_learner(guard, precision=precision)
     learner.fit()
     assert guard.watched == 2 * (3 + 3)
@@ -139,14 +139,14 @@ def test_the_guard_of_the_test_before_sees_what_waits(wait: Callable[[Tensor], o
             wait(learner.loss)
 
     with pytest.raises(AssertionError, match="waits"):
-        watched_learner(NoWaiting(refuse_on_the_cpu), on("after_batch", look)).fit()
+        watched_learner(NoWaiting(reject_on_the_cpu), on("after_batch", look)).fit()
 
 
 @needs_gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("optimizer", [sgd, lambda model: torch.optim.AdamW(model.parameters())], ids=["sgd", "adamw"])
 def test_between_looks_nothing_waits_for_the_gpu(optimizer: Any, precision: str) -> None:
-    guard = NoWaiting(refuse_waiting)
+    guard = NoWaiting(reject_waiting)
     learner = watched_learner(guard, device=torch.device("cuda"), precision=precision, optimizer=optimizer)
     learner.fit()
     assert guard.watched == 2 * (3 + 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import CPU, assert_same, make_learner, needs_gpu, noise_loader, on, refuse_waiting, tiny_model
+from fakes import CPU, assert_same, make_learner, needs_gpu, noise_loader, on, reject_waiting, tiny_model
 from graphed import CUDA, How, Make, adamw, lamb, recording, rmsprop, sgd
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -143,12 +143,12 @@ def test_a_recorded_fit_on_a_gpu_is_the_eager_one_and_waits_for_nothing(optimize
     recorded._mode(training=True)
     batch = next(iter(noise_loader(7, device=CUDA)))
     waits = optimizer is rmsprop  # has no kernel that skips a step
-    with nullcontext() if waits else refuse_waiting():
+    with nullcontext() if waits else reject_waiting():
         recorded._batch(batch, recorded._pass, recorded._step)
     # A replay does not run the hook that makes gradients overflow; a scale that no gradient survives does.
     scaler.update(2.0**120)
     weights = [parameter.clone() for parameter in recorded.model.parameters()]
-    with nullcontext() if waits else refuse_waiting():
+    with nullcontext() if waits else reject_waiting():
         recorded._batch(batch, recorded._pass, recorded._step)
     assert scaler.factor == 2.0**119
     assert_same(list(recorded.model.parameters()), weights)

@@ -56,7 +56,7 @@ def test_mistakes_are_named(given: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "hint"), [("resnet81", " Did you mean 'resnet18'?"), ("xyzzy", "")])
-def test_an_unknown_name_is_refused_with_the_nearest(given: str, hint: str) -> None:
+def test_an_unknown_name_is_rejected_with_the_nearest(given: str, hint: str) -> None:
     settings = Timm(name=given, pretrained=True)
     check = partial(check_model, Timm(name=given), 10, Size(64, 64))
     for call in (check, partial(settings.build, 10, Size(64, 64)), settings.normalization):
@@ -69,14 +69,14 @@ def test_an_unknown_name_is_refused_with_the_nearest(given: str, hint: str) -> N
 
 
 @pytest.mark.parametrize("choice", [False, True])
-def test_unknown_weights_are_refused_with_the_nearest(choice: bool) -> None:
+def test_unknown_weights_are_rejected_with_the_nearest(choice: bool) -> None:
     settings = Timm(name="resnet18.a1_in1", pretrained=choice)
     message = r"^model\.name: unknown weights 'resnet18\.a1_in1'\. Did you mean 'resnet18\.a1_in1k'\? Allowed: "
     with pytest.raises(UserError, match=message):
         settings.build(10, Size(64, 64))
 
 
-def test_pretrained_without_weights_is_refused() -> None:
+def test_pretrained_without_weights_is_rejected() -> None:
     name = next(name for name in timm.list_models() if not timm.list_pretrained(f"{name}.*"))
     settings = Timm(name=name, pretrained=True)
     message = f"^model.pretrained=true: timm has no weights for '{name}'. Set model.pretrained=false.$"
@@ -140,7 +140,7 @@ def test_the_normalization_is_that_of_the_weights_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 8), ("bat_resnext26ts", 130)])
-def test_a_size_that_does_not_fit_is_refused(name: str, size: int) -> None:
+def test_a_size_that_does_not_fit_is_rejected(name: str, size: int) -> None:
     """The second raises an error without words."""
     with pytest.raises(UserError, match=rf"^aug\.size={size}: the model cannot take images of this size"):
         check_model(Timm(name=name), 10, Size(size, size))
@@ -155,7 +155,7 @@ def test_a_size_that_does_not_fit_is_refused(name: str, size: int) -> None:
     ],
     ids=["too many", "no batch", "a tuple"],
 )
-def test_outputs_that_are_not_one_for_each_class_are_refused(network: nn.Module, found: str) -> None:
+def test_outputs_that_are_not_one_for_each_class_are_rejected(network: nn.Module, found: str) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Wrong(Model):
         def build(self, classes: int, size: int) -> nn.Module:
@@ -191,7 +191,7 @@ def test_options_go_to_timm() -> None:
         ("resnet18", {"layers": 3}, r"^model\.options: resnet18 does not accept them "),
     ],
 )
-def test_options_that_a_model_lacks_are_refused(name: str, options: dict[str, object], message: str) -> None:
+def test_options_that_a_model_lacks_are_rejected(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_model(Timm(name=name, options=options), 3, Size(64, 64))
 

@@ -47,7 +47,7 @@ def test_every_experiment_that_comes_with_the_project(name: str, monkeypatch: py
     assert parse_config(parsed.resolved).resolved == parsed.resolved
 
 
-def test_a_single_class_is_refused(tmp_path: Path, image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_class_is_rejected(tmp_path: Path, image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("cat", "dog"):
         (tmp_path / "photos/all" / name).mkdir(parents=True)

@@ -158,7 +158,7 @@ def test_position_embeddings_are_resized(tmp_path: Path) -> None:
 # --- mistakes ---
 
 
-def test_weights_of_another_model_are_refused(finished_run: Path) -> None:
+def test_weights_of_another_model_are_rejected(finished_run: Path) -> None:
     names = ("stem.weight", "stem.bias", "layer1.weight", "layer1.bias", "head.weight")
     network = {name: torch.zeros(4, 3) for name in names}
     missing = {name: value for name, value in network.items() if name != "layer1.bias"} | {

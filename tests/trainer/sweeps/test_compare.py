@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     return run
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def rejected(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -71,16 +71,16 @@ def test_a_baseline_by_name_or_run(baseline: str, said: Any, tmp_path: Path) -> 
     assert "Compared with fit.lr=0.2, the baseline:" in said(".", "--baseline", baseline)[1]
 
 
-def test_another_baseline_or_metric_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_another_baseline_or_metric_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", LOW)
     write_seeds(tmp_path / "b", HIGH, {"fit.lr": 0.2})
     where = str(tmp_path)
-    assert "Did you mean 'fit.lr=0.2'?" in refused(capsys, where, "--baseline", "fit.lr=0.3")
-    assert "matches 0 configurations" in refused(capsys, where, "--baseline", "model.kind=cnn")
-    assert "Did you mean 'val_accuracy'?" in refused(capsys, where, "--metric", "val_acuracy")
-    assert "a name that ends in .md or .json" in refused(capsys, where, "--out", "x.txt")
+    assert "Did you mean 'fit.lr=0.2'?" in rejected(capsys, where, "--baseline", "fit.lr=0.3")
+    assert "matches 0 configurations" in rejected(capsys, where, "--baseline", "model.kind=cnn")
+    assert "Did you mean 'val_accuracy'?" in rejected(capsys, where, "--metric", "val_acuracy")
+    assert "a name that ends in .md or .json" in rejected(capsys, where, "--out", "x.txt")
     (tmp_path / "empty").mkdir()
-    assert "no runs" in refused(capsys, str(tmp_path / "empty"))
+    assert "no runs" in rejected(capsys, str(tmp_path / "empty"))
 
 
 def test_runs_that_do_not_count_are_named(said: Any, tmp_path: Path) -> None:

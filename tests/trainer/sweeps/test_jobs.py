@@ -68,7 +68,7 @@ def test_statuses(tmp_path: Path) -> None:
         assert unfinished([job]) == ([job] if status == "interrupted" else [])
 
 
-def test_without_locks_a_second_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_a_second_process_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -200,7 +200,7 @@ while True:
 
 
 @pytest.mark.parametrize("seen", [0, 2])
-def test_gpus_that_are_not_there_are_refused(seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_are_not_there_are_rejected(seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
     remedy = f"Use numbers below {seen}" if seen else "Remove hydra.launcher.gpus"
     configs = {name: parse_config(compose([f"fit.device={name}"])) for name in ("auto", "cpu")}
@@ -240,7 +240,7 @@ def test_a_missing_extra_is_named(
 
 
 @pytest.mark.usefixtures("sample_drawn")
-def test_options_that_slurm_does_not_know_are_refused_before_anything_is_written(
+def test_options_that_slurm_does_not_know_are_rejected_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -271,9 +271,9 @@ def test_jobs_are_followed_until_all_have_ended(jobs: list[Job]) -> None:
 
 def test_workers_that_end_before_the_jobs_are_an_error(jobs: list[Job], tmp_path: Path) -> None:
     message = f"hydra/launcher=inline: the workers ended before the jobs. See their logs in {tmp_path}/logs."
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as rejected:
         Inline(lambda: None).run(jobs, FakeRuns().worker())
-    assert str(refused.value) == message
+    assert str(rejected.value) == message
 
 
 @pytest.mark.long

@@ -177,7 +177,7 @@ def test_losses_of_other_kinds_are_not_searched_by(tmp_path: Path) -> None:
 
 
 def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: Path) -> None:
-    """Scores of other configurations cannot be compared, and Optuna refuses other choices."""
+    """Scores of other configurations cannot be compared, and Optuna rejects other choices."""
     plan = make(tmp_path, n_trials=1)
     begin(plan)
     search(plan, Local(), runs.worker())
@@ -240,7 +240,7 @@ def test_half_a_line_in_the_journal_is_dropped(tmp_path: Path) -> None:
         searched.study()
 
 
-def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

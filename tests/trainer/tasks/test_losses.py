@@ -260,7 +260,7 @@ def test_a_loss_of_the_wrong_shape_fails_whatever_the_number_of_outputs(task: st
             check_loss(task_named(task), parse_fit({"loss": name}), labels)
 
 
-def test_what_a_loss_cannot_do_is_refused() -> None:
+def test_what_a_loss_cannot_do_is_rejected() -> None:
     task, fit = task_named("classify"), parse_fit({"loss": "asymmetric"})
     check_loss(task, fit, 3, weighted=True)
     with pytest.raises(UserError, match=r"^fit\.loss=asymmetric: cannot take mixed .* aug\.train\.mixup\.$"):

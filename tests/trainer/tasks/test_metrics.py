@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import CPU, assert_same, needs_gpu, refuse_waiting
+from fakes import CPU, assert_same, needs_gpu, reject_waiting
 from lazily import LazyModule
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
@@ -236,7 +236,7 @@ def test_updating_never_waits_for_the_gpu(task: str) -> None:
     device = torch.device("cuda")
     meter = meter_of(task, 7, None, device=device)
     outputs, targets = (tensor.to(device) for tensor in draw(task, 8))
-    with refuse_waiting():
+    with reject_waiting():
         meter.update(outputs.mean(), outputs, targets, torch.arange(8, device=device))
         meter.update(outputs.mean(), outputs, targets)
     samples = meter.kept()

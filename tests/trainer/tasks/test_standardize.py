@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fakes import needs_gpu, refuse_waiting
+from fakes import needs_gpu, reject_waiting
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
@@ -139,7 +139,7 @@ def test_on_the_gpu_it_is_recorded_and_never_waits(settings: list[str], ages: Pa
         learner.fit()
         learner.loss_function(learner.output.float(), learner.batch.targets)
         dtype = next(learner.model.parameters()).dtype
-        with refuse_waiting(), torch.no_grad():
+        with reject_waiting(), torch.no_grad():
             output = learner.model(learner.batch.images.to(dtype))
             learner.loss_function(output.float(), learner.batch.targets)
         assert output.dtype == torch.float32

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes import make_learner, needs_gpu, noise_loader, refuse_waiting, tiny_model
+from fakes import make_learner, needs_gpu, noise_loader, reject_waiting, tiny_model
 from torch import nn
 
 from trainer.callbacks.recorder import Recorder
@@ -58,7 +58,7 @@ def test_validation_averages_and_training_does_not():
 def test_nothing_waits_for_the_gpu():
     images = torch.randn(2, 3, 8, 8, device="cuda").half().to(memory_format=torch.channels_last)
     model = tiny_model().eval().cuda()
-    with refuse_waiting(), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
+    with reject_waiting(), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
         result = average(model, images, "flip")
     on_cpu = average(model.cpu(), images.float().cpu(), "flip")
     torch.testing.assert_close(result.cpu(), on_cpu, rtol=0.05, atol=0.05)

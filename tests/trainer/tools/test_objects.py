@@ -132,7 +132,7 @@ def test_predictions_have_the_ids_of_the_annotations(run: Path, tmp_path: Path) 
         (["callbacks.checkpoint.monitor=val_loss"], r"callbacks\.checkpoint\.monitor: val_loss is not measured"),
     ],
 )
-def test_what_boxes_cannot_have_is_refused(folder: Path, overrides: Sequence[str], message: str) -> None:
+def test_what_boxes_cannot_have_is_rejected(folder: Path, overrides: Sequence[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_config(config_of(folder, *overrides))
 

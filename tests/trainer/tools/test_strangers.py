@@ -37,7 +37,7 @@ __all__ = ["network"]
 
 OVERRIDES = ".hydra/overrides.yaml"
 LINKS = ("plan.txt", "report.html", "evaluation-mine.json", "evaluations.jsonl", "confusion.png")
-# tests/faults/test_strangers_folders.py has more of them, those of sweeps, and these, which are refused as others are.
+# tests/faults/test_strangers_folders.py has more of them, those of sweeps, and these, which are rejected as others are.
 SAME = ("Imagewoof", "a mirror", "mlflow", "a function", "a section")
 WAYS: dict[str, Tamper] = {
     **{name: tamper for name, tamper in (CODE | REACH).items() if name not in SAME},

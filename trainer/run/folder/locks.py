@@ -81,7 +81,7 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
         return
     in_place = again or (resumed is not None and Path(resumed).resolve() == path)
     if not in_place:
-        _refuse_used(folder, key)
+        _reject_used(folder, key)
     _reserved[path] = _lock(folder, key)
 
 
@@ -154,7 +154,7 @@ def status_of(folder: Path, summary: Summary) -> str:
     return KILLED
 
 
-def _refuse_used(folder: Path, key: str) -> None:
+def _reject_used(folder: Path, key: str) -> None:
     if (folder / SWEEP_FILE).exists():
         raise UserError(f"{key}={shown(folder)}: this folder holds a sweep. Use a separate folder for each run.")
     if not any((folder / name).exists() for name in _FILES):

@@ -151,7 +151,7 @@ def test_other_content_of_a_folder_is_kept(image_files: Split) -> None:
         ("regress", "a", "folder", "data: --to folder cannot hold the task regress. Allowed: classify."),
     ],
 )
-def test_names_that_cannot_be_written_are_refused(
+def test_names_that_cannot_be_written_are_rejected(
     task: str, name: str, to: str, message: str, image_files: Split
 ) -> None:
     split = replace(image_files, targets=(0 if task == "classify" else (0.0, 1.0),) * len(image_files))

@@ -46,7 +46,7 @@ def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
         (PIXELS, np.array(["a", "b", "c"]), r"y\.npy is \(3,\) <U1"),
     ],
 )
-def test_arrays_of_other_shapes_or_types_are_refused(images: Any, targets: Any, message: str, tmp_path: Path) -> None:
+def test_arrays_of_other_shapes_or_types_are_rejected(images: Any, targets: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         load(tmp_path, images, targets)
 
@@ -61,7 +61,7 @@ def test_a_replaced_array_is_read_again(tmp_path: Path) -> None:
         old.read_pixels()
 
 
-def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_other_files_are_rejected(tmp_path: Path) -> None:
     load(tmp_path)
     settings = {"train_targets": str(tmp_path / "y.npy"), "val": str(tmp_path / "x.npy")}
     settings |= {"source": "numpy", "val_targets": str(tmp_path / "y.npy")}

@@ -181,7 +181,7 @@ def _with(image: Any, exif: Any) -> Any:
     return Image.open(stream)
 
 
-def test_folds_and_shares_keep_classes_apart_and_balance_is_refused() -> None:
+def test_folds_and_shares_keep_classes_apart_and_balance_is_rejected() -> None:
     annotations = [BOX | {"image_id": 10 + n, "category_id": 3 + 4 * (n % 2)} for n in range(12)]
     train = coco("train.json", [(30, 20 + n) for n in range(12)], annotations)
     for settings in ({"val_fraction": 0.34}, {"folds": 3, "fold": 1}):

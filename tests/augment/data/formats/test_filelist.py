@@ -132,7 +132,7 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes: the file none.txt does not exist."),
     ],
 )  # fmt: skip
-def test_malformed_lists_are_refused(
+def test_malformed_lists_are_rejected(
     train: str, val: str, settings: dict[str, object], message: str, lists: Path
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(whole(message, lists, 'txt'))}"):
@@ -159,7 +159,7 @@ def test_malformed_lists_are_refused(
         ("path,label\n.\\a.png,dog\n", {}, "data.train: cannot find {}/.\\a.png, line 2 of"),
     ],
 )  # fmt: skip
-def test_wrong_columns_are_refused(text: str, settings: dict[str, object], message: str, lists: Path) -> None:
+def test_wrong_columns_are_rejected(text: str, settings: dict[str, object], message: str, lists: Path) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(whole(message, lists, 'csv'))}"):
         load(lists, text, CSV, ending="csv", **settings)
 

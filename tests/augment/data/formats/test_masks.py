@@ -126,7 +126,7 @@ def test_a_mask_that_does_not_fit_is_named_and_its_image_left_out(labels: Any, w
     assert len(load("masks", **settings).train) == 2
 
 
-def test_two_masks_of_an_image_and_masks_of_nothing_are_refused() -> None:
+def test_two_masks_of_an_image_and_masks_of_nothing_are_rejected() -> None:
     put(labels=[0, 255])
     Path("classes.txt").write_text("background\nobject\n")
     nothing = r"have no label but 0, so there is nothing to learn. 255 does not count.*palette"

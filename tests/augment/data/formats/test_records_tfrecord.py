@@ -62,14 +62,14 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
         index(path)
 
 
-def test_an_image_feature_that_holds_something_else_is_refused(by_hand: Path) -> None:
+def test_an_image_feature_that_holds_something_else_is_rejected(by_hand: Path) -> None:
     with pytest.raises(
         UserError, match=r"record 0: feature 'width' \(data.image\) holds 0 byte strings instead of one image"
     ):
         index(by_hand, image="width", label="label")
 
 
-def test_two_images_in_a_record_are_refused(tmp_path: Path) -> None:
+def test_two_images_in_a_record_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "two.tfrecord"
     path.write_bytes(framed(example(entry("image", bytes_feature(b"1", b"2")), entry("label", packed(b"\1")))))
     with pytest.raises(UserError, match="holds 2 byte strings instead of one image"):

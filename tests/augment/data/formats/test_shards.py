@@ -24,7 +24,7 @@ def test_braces(pattern: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a{0..", "a}", "a{3..1}", "a{b}", "a{b,{c}}"])
-def test_malformed_braces_are_refused(pattern: str) -> None:
+def test_malformed_braces_are_rejected(pattern: str) -> None:
     with pytest.raises(UserError, match=r"^k: .*braces must hold a range or a list"):
         expand_braces(pattern, "k")
 

@@ -96,7 +96,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_invalid_samples_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> None:
+def test_invalid_samples_are_rejected(case: str, jpeg: bytes, tmp_path: Path) -> None:
     changes, message = BROKEN[case]
     members = {"a.jpg": jpeg, "a.cls": b"0", "b.jpg": jpeg, "b.cls": b"1"} | changes
     file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
@@ -105,7 +105,7 @@ def test_invalid_samples_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("size", [-1024, 2**70])
-def test_sizes_that_no_file_has_are_refused(size: int, jpeg: bytes, tmp_path: Path) -> None:
+def test_sizes_that_no_file_has_are_rejected(size: int, jpeg: bytes, tmp_path: Path) -> None:
     file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
     head = bytearray(file.read_bytes()[:512])
     head[124:136] = size.to_bytes(12, signed=True) if size < 0 else (2**95 + size).to_bytes(12)
@@ -116,7 +116,7 @@ def test_sizes_that_no_file_has_are_refused(size: int, jpeg: bytes, tmp_path: Pa
         load(str(file))
 
 
-def test_a_name_that_cannot_be_printed_is_refused(jpeg: bytes, tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_printed_is_rejected(jpeg: bytes, tmp_path: Path) -> None:
     file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.json": b'{"label": "\\ud800"}'})
     with pytest.raises(UserError, match=r"data: the name .* is not valid Unicode"):
         load(str(file))

@@ -154,7 +154,7 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
         ("lmdb", "lmdb", {}, "lmdb/data.mdb does not exist"),
     ],
 )  # fmt: skip
-def test_unsupported_files_are_refused(source: str, files: str, settings: dict[str, Any], message: str) -> None:
+def test_unsupported_files_are_rejected(source: str, files: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         load(source, files, settings)
     assert message in str(caught.value)

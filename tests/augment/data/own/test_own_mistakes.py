@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_module")
         ("__main__.of_a_cell", r"cannot import names from a notebook.* Set data\.workers=0"),
     ],
 )
-def test_names_of_missing_objects_are_refused(name: str, message: str) -> None:
+def test_names_of_missing_objects_are_rejected(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(name)
 
@@ -39,7 +39,7 @@ def test_names_of_missing_objects_are_refused(name: str, message: str) -> None:
         ("listed", {"train_options": {"limit": 9}}, r"^data\.train_options: data\.train=my_data\.listed is not a f"),
     ],
 )  # fmt: skip
-def test_unknown_arguments_are_refused(name: str, settings: Any, message: str) -> None:
+def test_unknown_arguments_are_rejected(name: str, settings: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(f"my_data.{name}", **settings)
 
@@ -80,7 +80,7 @@ ITEM = r"^data\.train: item 0 of mine\.train "
         ("(Image.open(io.BytesIO(FILES[0].read_bytes()[:999])), 0)", r"a Pillow image that cannot be read: image"),
     ],
 )
-def test_invalid_items_are_refused(item: str, message: str) -> None:
+def test_invalid_items_are_rejected(item: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         written(f"from my_data import *\ntrain = [{item}]")
 

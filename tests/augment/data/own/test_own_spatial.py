@@ -129,7 +129,7 @@ def test_masks_are_read_again_in_each_epoch(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
-def test_targets_that_are_drawn_at_random_are_refused(task: str) -> None:
+def test_targets_that_are_drawn_at_random_are_rejected(task: str) -> None:
     """An image and its target are read at different times, and would not belong together."""
 
     class Drawn(Changing):
@@ -203,7 +203,7 @@ def test_points_may_be_missing_and_have_names() -> None:
         ("keypoints", "np.zeros((2 + index, 2))", r"data.train: has the target .*Use 2 points"),
     ],
 )
-def test_targets_of_another_form_are_refused(task: str, target: str, why: str | None) -> None:
+def test_targets_of_another_form_are_rejected(task: str, target: str, why: str | None) -> None:
     if why is None:
         assert len(written(f"{CODE}        return {target}\n", task=task).train) == 3
         return
@@ -235,7 +235,7 @@ def test_a_pillow_image_that_exif_turns_can_be_left_out() -> None:
     assert len(written(code, task="detect", skip_bad=True).train) == 1
 
 
-def test_the_mask_of_a_pillow_image_that_exif_turns_is_refused_when_it_is_read() -> None:
+def test_the_mask_of_a_pillow_image_that_exif_turns_is_rejected_when_it_is_read() -> None:
     class Turned(Changing):
         def __getitem__(self, index: int) -> tuple[object, object]:
             pixels, found = super().__getitem__(index)

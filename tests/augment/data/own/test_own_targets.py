@@ -95,6 +95,6 @@ def test_targets(targets: str, settings: Any, task: str, classes: Any, found: An
         ("[1.5, 'a', 1]", {"task": "regress"}, r"mine\.train\[1\] has the label 'a'\. Use either numbers or names"),
     ],
 )  # fmt: skip
-def test_invalid_targets_are_refused(targets: str, settings: Any, message: str) -> None:
+def test_invalid_targets_are_rejected(targets: str, settings: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         written(f"from my_data import *\ntrain = list(zip(FILES, {targets}))", **settings)

@@ -121,7 +121,7 @@ def test_numbers_with_a_point_that_may_be_classes_are_reported(
 
 
 @pytest.mark.parametrize("source", ALL)
-def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample]) -> None:
+def test_a_class_that_train_lacks_is_rejected(source: str, samples: list[Sample]) -> None:
     message = said(source, put_both(source, [samples[0], samples[1]], samples[:3]))
     if source == "folder":
         assert message == (

@@ -68,7 +68,7 @@ def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
 @pytest.mark.parametrize(
     ("source", "aside"), [("folder", {"root": "set/train"}), ("filelist", {"val": None}), ("webdataset", {"val": None})]
 )
-def test_a_val_that_a_cut_would_drop_is_refused(source: str, aside: dict[str, Any], samples: list[Sample]) -> None:
+def test_a_val_that_a_cut_would_drop_is_rejected(source: str, aside: dict[str, Any], samples: list[Sample]) -> None:
     given = {**put(source, "train", samples), **put(source, "val", samples)}
     (key, value), *_ = aside.items()
     remedy = re.escape(f"data.{key}={'null' if value is None else value}")

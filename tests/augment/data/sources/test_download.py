@@ -39,7 +39,7 @@ def test_a_connection_that_keeps_dropping_fails_and_leaves_no_files(server: Serv
         prepare_archive(Archive(server.url("mine.tgz")), tmp_path)
 
 
-def test_an_archive_of_another_md5_is_refused(server: Server, tmp_path: Path) -> None:
+def test_an_archive_of_another_md5_is_rejected(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not match the known hash: expected md5:" + "0" * 32):
         prepare_archive(Archive(server.url("mine.tgz"), "0" * 32), tmp_path)
     assert names_in(tmp_path) == []
@@ -52,7 +52,7 @@ def test_a_manually_downloaded_archive_needs_no_network(server: Server, tmp_path
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "top/../../evil.txt"])
-def test_member_outside_the_folder_is_refused(server: Server, tmp_path: Path, name: str) -> None:
+def test_member_outside_the_folder_is_rejected(server: Server, tmp_path: Path, name: str) -> None:
     server.content = packed("top", (name,))
     data = tmp_path / "data"
     with pytest.raises(UserError, match=r"mine\.tgz cannot be unpacked: .*outside"):

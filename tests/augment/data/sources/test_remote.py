@@ -110,7 +110,7 @@ def test_processes_share_what_one_fetches(server: Server, samples: list[Sample])
     assert len(left("remote")) == len(server.gets) == 6
 
 
-def test_shards_that_do_not_fit_are_refused_at_once(url: str, server: Server, samples: list[Sample]) -> None:
+def test_shards_that_do_not_fit_are_rejected_at_once(url: str, server: Server, samples: list[Sample]) -> None:
     size = sum(file.stat().st_size for file in server.folder.iterdir()) / 1e9
     text = said("webdataset", settings(url, cache_gb=size * 0.9))
     assert (

@@ -1,4 +1,4 @@
-"""Interpretation of arrays of targets; ambiguous ones are refused."""
+"""Interpretation of arrays of targets; ambiguous ones are rejected."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def test_unambiguous_arrays(values: Any, options: Any, task: str, names: Any, tr
         ([0.5, 1.0], {"classes": ("a", "b")}, r"x\[0\] has the label 0.5. Use whole numbers"),
     ],
 )  # fmt: skip
-def test_ambiguous_or_invalid_arrays_are_refused(values: Any, options: Any, message: str) -> None:
+def test_ambiguous_or_invalid_arrays_are_rejected(values: Any, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         understand(values, **options)
 
@@ -84,7 +84,7 @@ def test_both_splits_must_have_the_same_form() -> None:
     assert understand([0.0, 1.5], [3, 4]).val.targets == ((3.0,), (4.0,))
 
 
-def test_numbers_that_int64_cannot_hold_are_refused() -> None:
+def test_numbers_that_int64_cannot_hold_are_rejected() -> None:
     assert Labels.of_rows(np.array([2**63 - 1], np.uint64)).values.tolist() == [2**63 - 1]
     with pytest.raises(UserError, match=r"below 2\^63"):
         Labels.of_rows(np.array([1, 2**63], np.uint64))

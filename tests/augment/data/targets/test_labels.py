@@ -38,7 +38,7 @@ def test_class_names_are_read_one_per_line(tmp_path: Path) -> None:
         (b"cat\ndog\ncat\n", "'cat' occurs twice"),
     ],
 )
-def test_invalid_files_of_class_names_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_invalid_files_of_class_names_are_rejected(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "names").write_bytes(content)
     with pytest.raises(UserError, match=rf"^data\.classes=.*names: {message}"):
         read_names(str(tmp_path / "names"))

@@ -37,7 +37,7 @@ def numbers(*labels: str) -> list[str]:
         (("1.5", "2.5", "3.5", "a", "b", "c"), 2, "0.png has the label 1.5, and line 5 of "),
     ],
 )  # fmt: skip
-def test_a_typing_error_among_numbers_is_refused(
+def test_a_typing_error_among_numbers_is_rejected(
     labels: tuple[str, ...], line: int, message: str, tmp_path: Path
 ) -> None:
     lines, val = write(tmp_path, "a.tsv", numbers(*labels)), write(tmp_path, "b.tsv", numbers("0.5"))
