@@ -178,7 +178,7 @@ class Loader:
             shown.load_state_dict(self.state_dict())
         else:
             shown.start_at(epoch)
-        title = f"{self.plan.split}, epoch {shown.epoch + 1}, batch {shown.batch + 1}, as fed"
+        title = f"{self.plan.split}, epoch {shown.epoch + 1}, batch {shown.batch + 1}, after augmentation"
         return batch_image(next(iter(shown)), count, self.plan, self.split.kind, self.classes, title)
 
     def prepare(self) -> None:

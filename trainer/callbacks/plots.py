@@ -69,4 +69,4 @@ def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list
     from trainer.figures.batches import plot_batch  # importing Matplotlib takes a while
 
     if folder.is_dir():  # drawing would create a deleted folder again
-        plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")
+        plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, after augmentation")

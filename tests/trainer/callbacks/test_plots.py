@@ -24,10 +24,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_one_batch_of_a_run_is_drawn(drawn: list[str], tmp_path: Path) -> None:
     first = make_learner(Recorder(), Plots(), on("after_batch", raises(CancelFit, 1)), folder=tmp_path)
     first.fit()
-    assert drawn == ["training batch 1, as fed"]
+    assert drawn == ["training batch 1, after augmentation"]
     second = make_learner(Recorder(), Plots(), folder=tmp_path)
     second.fit(second.restore(first.state()))
-    assert drawn[1:] == ["training batch 3, as fed"]
+    assert drawn[1:] == ["training batch 3, after augmentation"]
 
 
 def test_the_batch_has_its_pixels_and_the_names_of_its_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
