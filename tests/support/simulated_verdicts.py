@@ -1,7 +1,7 @@
 """Simulate how often intervals hold and verdicts are false.
 
-`python tests/support/simulated_verdicts.py` prints two tables of docs/verdicts.md, in about a quarter of an hour,
-and the table of docs/verdicts.md, in about ten minutes; with `sweeps`, only the last one.
+`python tests/support/simulated_verdicts.py` prints the three tables of docs/verdicts.md. With `sweeps`, it prints only
+the last one. It takes about half an hour.
 """
 
 import sys

@@ -81,7 +81,7 @@ def test_of_a_score_that_never_varies_only_the_resolution_is_known() -> None:
 
 
 def test_it_holds_the_mean_in_95_of_100_cases() -> None:
-    """docs/verdicts.md has the figures of a longer simulation; Student's t holds it in 63% of this case."""
+    """Student's t interval contains the mean in only 63% of these cases."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(10):
