@@ -26,9 +26,9 @@ class LossSettings:
             aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
             doc="training loss, or a sum such as cross_entropy+dice. Classification: asymmetric, bce, cross_entropy, "
-            "focal, gce, poly, sce. Multi-label classification: asymmetric, bce, focal, poly. Regression: huber, mae, mse. "
-            "Segmentation: cross_entropy, dice, focal. Default: cross_entropy, bce in multi-label classification, "
-            "huber in regression",
+            "focal, gce, poly, sce. Multi-label classification: asymmetric, bce, focal, poly. Regression: huber, mae, "
+            "mse. Segmentation: cross_entropy, dice, focal. Default: cross_entropy, bce in multi-label "
+            "classification, huber in regression",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
