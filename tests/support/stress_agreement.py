@@ -1,4 +1,4 @@
-"""Compare stress tests with the formulas of ImageNet-C: python tests/support/stress_agreement.py RUN RUN ... [key=value].
+"""Compare stress tests with ImageNet-C: python tests/support/stress_agreement.py RUN RUN ... [key=value].
 
 Prints the mean accuracy of each classification run under six corruptions, as `trainer stress` computes it and as the
 formulas of Hendrycks and Dietterich (2019, arXiv:1903.12261) do in NumPy, at the same five strengths. The last line of
