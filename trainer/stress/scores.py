@@ -11,13 +11,16 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import Split
+from augment.data.images import as_ppm, name_of
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
-from augment.pipeline.graph.decoding import Placement
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, first_line
@@ -152,6 +155,33 @@ def _plain(score: Score) -> dict[str, Any]:
     return {"value": score.value, "interval": score.interval, "wrong": len(score.wrong)}
 
 
+@dataclass(frozen=True, eq=False)
+class _CroppedImage:
+    """An image in memory. See `augment.data.image_refs.DecodedImage`."""
+
+    name: str
+    pixels: NDArray[np.uint8]
+
+    def read(self) -> bytes:
+        return as_ppm(self.pixels)
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        return self.pixels
+
+
+def _cropped(trained: Trained, split: Split) -> Split:
+    """Decode and crop all images once, because each decoder of a GPU would take half a second to create."""
+    plan, placement = build_plan(trained.config.aug, "val").only(), trained.loader(split).placement
+    order = Order(trained.config.fit.batch_size, 0, RankShard(0, 1), False)
+    files, targets = list[_CroppedImage](), list[Any]()
+    with session(trained.config), closing(Loader(plan, split, order, placement, Form(raw=True))) as loader:
+        for batch in loader:
+            for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
+                files.append(_CroppedImage(name_of(split.files[index]), pixels))
+                targets.append(split.targets[index])
+    return replace(split, files=tuple(files), targets=tuple(targets), repeated=0, max_bad=0, left_out=(), bad=())
+
+
 class _Example(Callback):
     """Keeps the first image of a pass as the model sees it."""
 
@@ -181,6 +211,9 @@ def stress_test(trained: Trained, split: Split, which: Sequence[Corruption], ima
     """
     split = take_some(split, images, seed=0)
     moving, aug = isinstance(split.kind, SpatialKind), trained.config.aug
+    if not moving:
+        split = _cropped(trained, split)
+        aug = replace(aug, val=tuple(step for step in aug.val if step.op.kind != "crop"))
     passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
     for one in which:
         passes += [(one, one.plan(aug, level, moving_targets=moving)) for level in range(len(one.levels))]
