@@ -14,6 +14,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "augment": (("tools",), ("cli", "pipeline"), ("recipe", "data"), ("params", "drawing"), ("support",)),
     "trainer": (
         ("cli",),
+        ("stress",),
         ("tools", "report", "sweeps"),
         ("predictions",),
         ("run",),

@@ -237,6 +237,7 @@ class Range(Param[Interval | Values]):
         few: whether `{values: [...]}` is allowed. It is not if DALI itself draws the value.
         log: whether to draw the logarithm uniformly, so that x and 1 / x are equally likely.
         doubt: a size and a note. A range below this size probably has the wrong unit, which the note explains.
+        severe: the severest values of `trainer stress`, one for each direction. Default: derived from the range.
     """
 
     within: Interval = (-inf, inf)
@@ -246,6 +247,7 @@ class Range(Param[Interval | Values]):
     few: bool = True
     log: bool = False
     doubt: tuple[float, str] | None = None
+    severe: tuple[float, ...] = ()
 
     @property
     def neutral(self) -> float | None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -125,6 +126,10 @@ class Loader:
     def __repr__(self) -> str:
         size = f"{len(self.split):,} samples, {amount(len(self), 'batch')}"
         return f"Loader({self.plan.split}, {size}, {self.placement.torch_device})"
+
+    def _repr_html_(self) -> str:
+        """Draw the plan, for notebooks."""
+        return f"<p>{escape(repr(self))}</p>{self.plan._repr_html_()}"
 
     def __len__(self) -> int:
         """Return the batches per epoch, the same number on all ranks."""

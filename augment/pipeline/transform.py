@@ -111,6 +111,13 @@ class Transform:
             warn_of_ranks(rank=rank)
         self._graph("cpu", 1)  # raises errors of the recipe now
 
+    def __repr__(self) -> str:
+        return f"Transform({self.plan.split}, {self._device})"
+
+    def _repr_html_(self) -> str:
+        """Draw the plan, for notebooks."""
+        return f"<p>{self!r}</p>{self.plan._repr_html_()}"
+
     def __getstate__(self) -> dict[str, Any]:
         # Like a forked process, the process that unpickles it builds its own pipelines.
         return {**vars(self), "_process": 0, "_lock": None, "_graphs": {}, "_inherited": {}}

@@ -205,6 +205,9 @@ class PassBar(Callback):
         self._pass = self._progress.add_task(description, total=total)
 
     def after_batch(self, learner: Learner) -> None:
+        self.advance()
+
+    def advance(self) -> None:
         self._progress.advance(self._pass)
 
     def __enter__(self) -> PassBar:

@@ -320,8 +320,7 @@ def parse_callbacks(given: object) -> dict[str, dict[str, Any]]:
         if name not in known:
             raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)}")
         if isinstance(values, bool):
-            value = "{}" if values else "null"
-            raise UserError(f"callbacks.{name}: {str(values).lower()} is not allowed. Write callbacks.{name}={value}.")
+            values = {} if values else None
         if values is not None:
             complete[str(name)] = parse_params(settings(known[name]), values, f"callbacks.{name}")
     return complete

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.trust import Saved
 from augment.data.dataset import Split
-from augment.recipe.plan import build_plan
+from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.nested import section_of
@@ -26,6 +26,8 @@ from trainer.tasks.registry import check_views, task_named
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
+    from augment.pipeline.graph.decoding import Placement
+    from augment.pipeline.loader import Loader
     from trainer.loop.learner import Learner
 
 
@@ -73,27 +75,42 @@ class Trained:
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
         """Make one pass over images with the plan, precision and test-time augmentation of validation."""
         from trainer.callbacks.progress import PassBar
+        from trainer.run.build import session
+
+        loader = self.loader(split)
+        with session(self.config), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
+            self.validate(loader, *callbacks, bar)
+
+    def loader(self, split: Split, plan: Plan | None = None, placement: Placement | None = None) -> Loader:
+        """Make a loader of validation batches. Default plan: the run's."""
+        from trainer.run.build import make_loader
+
+        plan = plan or build_plan(self.config.aug, "val")
+        return make_loader(self.config, plan, split, placement, classes=self.classes)
+
+    def validate(self, loader: Loader, *callbacks: Callback) -> None:
+        """Make one pass over a loader. Call this within `trainer.run.build.session`.
+
+        Raises:
+            UserError: the model predicts nan.
+        """
         from trainer.loop.callback import RunDescription
         from trainer.loop.learner import Learner
         from trainer.loop.objective import Objective
         from trainer.optim.optimizers import make_optimizer
-        from trainer.run.build import make_loader, session
 
         fit, finite = self.config.fit, _Finite()
         _, loss = self.task.make_losses(fit, self.network, fit.torch_device())
-        loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=self.classes)
-        with session(self.config), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
-            learner = Learner(
-                self.network,
-                loader,
-                loader,
-                LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
-                optimizer=partial(make_optimizer, fit),
-                objective=Objective(self.task, loss),
-                callbacks=[*callbacks, finite, bar],
-                run=RunDescription(classes=tuple(self.classes)),
-            )
-            learner.validate()
+        Learner(
+            self.network,
+            loader,
+            loader,
+            LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
+            optimizer=partial(make_optimizer, fit),
+            objective=Objective(self.task, loss),
+            callbacks=[*callbacks, finite],
+            run=RunDescription(classes=tuple(self.classes)),
+        ).validate()
         if finite.wrong is not None and finite.wrong:
             raise _not_numbers(self.run, "the model predicts nan")
 

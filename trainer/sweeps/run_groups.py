@@ -12,7 +12,7 @@ from typing import Any
 from augment.support.formatting import list_some
 from augment.support.nested import grouped, leaves, section_of
 from trainer.run.config.equality import identity, identity_text
-from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
 from trainer.tasks.loss import NamedLoss
@@ -121,6 +121,8 @@ def basis_of(run: RunFolder) -> Settings:
         # The loss is in standard deviations of the training targets.
         given = {name: section[name] for name in ("fraction", *sorted(_OF_TRAIN)) if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
+    if run.score == STRESS:
+        basis["stress test"] = run.stress.get("tested", "")
     basis[IMAGES] = str(_val_images(run) or "")
     return basis
 

@@ -26,9 +26,9 @@ class LossSettings:
             aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
             doc="training loss, or a sum such as cross_entropy+dice. Classification: asymmetric, bce, cross_entropy, "
-            "focal, poly. Multi-label classification: asymmetric, bce, focal, poly. Regression: huber, mae, mse. "
-            "Segmentation: cross_entropy, dice, focal. Default: cross_entropy, bce in multi-label classification, "
-            "huber in regression",
+            "focal, gce, poly, sce. Multi-label classification: asymmetric, bce, focal, poly. Regression: huber, mae, "
+            "mse. Segmentation: cross_entropy, dice, focal. Default: cross_entropy, bce in multi-label "
+            "classification, huber in regression",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
@@ -36,7 +36,8 @@ class LossSettings:
             optional=True,
             doc="arguments of fit.loss, such as {gamma: 3}. With their defaults: focal (gamma=2), poly (epsilon=2), "
             "asymmetric (gamma_neg=4, gamma_pos=1), bce (target_threshold), huber (delta=1). Multi-label losses have "
-            "further arguments: focal (alpha), poly (alpha, gamma=0), asymmetric (clip=0.05)",
+            "further arguments: focal (alpha), poly (alpha, gamma=0), asymmetric (clip=0.05). Losses for wrong labels: "
+            "gce (q=0.7), sce (alpha=0.1, beta=1)",
         )
     )
     label_smoothing: float = setting(

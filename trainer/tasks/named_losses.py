@@ -72,8 +72,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 @loss("classify")
 def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Return the focal loss, (N,). Confident predictions have less weight (Lin et al. 2017, arXiv:1708.02002)."""
-    logs = outputs.log_softmax(dim=1)
-    shares = F.one_hot(targets, outputs.shape[1]) if targets.ndim == 1 else targets
+    logs, shares = outputs.log_softmax(dim=1), _shares(outputs, targets)
     # A power below 1 has an infinite slope at 0.
     return -(shares * (1 - logs.exp()).clamp(min=1e-30) ** gamma * logs).sum(dim=1)
 
@@ -97,6 +96,30 @@ def asymmetric(
 ) -> Tensor:
     """Return the asymmetric loss of class indices, (N,) (Ridnik et al. 2021, arXiv:2009.14119)."""
     return _timm("AsymmetricLossSingleLabel", outputs, targets, gamma_pos=gamma_pos, gamma_neg=gamma_neg, eps=smoothing)
+
+
+@loss("classify")
+def gce(outputs: Tensor, targets: Tensor, *, q: float = 0.7) -> Tensor:
+    """Return the generalized cross entropy, (N,). It trusts no single label much (Zhang and Sabuncu 2018).
+
+    Close to q = 0 it is cross entropy, and at q = 1 it is 1 - p, which tolerates wrong labels best but learns slowest
+    (arXiv:1805.07836).
+    """
+    # Of logarithms, because a power of p has an infinite slope at p = 0.
+    each = -torch.expm1(q * outputs.log_softmax(dim=1)) / q
+    return (_shares(outputs, targets) * each).sum(dim=1)
+
+
+@loss("classify")
+def sce(outputs: Tensor, targets: Tensor, *, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
+    """Return the symmetric cross entropy, (N,) (Wang et al. 2019, arXiv:1908.06112).
+
+    It is `alpha` times cross entropy plus `beta` times the cross entropy with targets and probabilities exchanged.
+    Target shares below 1e-4 count as 1e-4, because their logarithm would be infinite.
+    """
+    logs, shares = outputs.log_softmax(dim=1), _shares(outputs, targets)
+    exchanged = logs.exp() * shares.clamp(min=1e-4).log()
+    return -(alpha * shares * logs + beta * exchanged).sum(dim=1)
 
 
 @loss("multilabel", name="focal")
@@ -155,6 +178,11 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
 def pixel_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Return the focal loss of pixels, ()."""
     return pixel_loss(outputs, targets, terms=["focal"], gamma=gamma)
+
+
+def _shares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of each class, (N, K), for class indices or shares."""
+    return F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
 
 
 _OF_PIXELS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "dice", pixel_focal: "focal"}

@@ -61,14 +61,16 @@ def _contrast(factor: Array, pivot: str) -> Array:
 _TURNS = (0.5, "torchvision's hue of 0.1 is 36 deg")
 
 
-@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of every channel"))
+@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), severe=(0.2, 2.5), doc="factor of every channel"))
 def brightness(factor: Array) -> Array:
     """Multiply all channels by a factor, as torchvision and PIL do."""
     return _brighten(factor)
 
 
 @color(
-    factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of the distance from the pivot"),
+    factor_range=Range(
+        default=(0.8, 1.2), within=(0, 10), severe=(0.1, 3), doc="factor of the distance from the pivot"
+    ),
     pivot=_PIVOT,
 )
 def contrast(factor: Array, pivot: str) -> Array:
@@ -76,7 +78,11 @@ def contrast(factor: Array, pivot: str) -> Array:
     return _contrast(factor, pivot)
 
 
-@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of the distance from the pixel's gray"))
+@color(
+    factor_range=Range(
+        default=(0.8, 1.2), within=(0, 10), severe=(0, 4), doc="factor of the distance from the pixel's gray"
+    )
+)
 def saturation(factor: Array) -> Array:
     """Scale the distance of every pixel from its BT.601 luma, as torchvision and PIL do."""
     return _saturate(factor)
@@ -84,7 +90,12 @@ def saturation(factor: Array) -> Array:
 
 @color(
     angle_range=Range(
-        default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="rotation angle in the IQ plane"
+        default=(-18, 18),
+        within=(-180, 180),
+        severe=(180,),
+        unit="deg",
+        doubt=_TURNS,
+        doc="rotation angle in the IQ plane",
     )
 )
 def hue(angle: Array) -> Array:

@@ -28,7 +28,9 @@ def flip(size: Size, direction: str) -> Array:
     return np.diag([-1.0, 1.0, 1.0] if direction == "horizontal" else [1.0, -1.0, 1.0])
 
 
-@geometry(angle_range=Range(default=(-7, 7), within=(-360, 360), unit="deg", doc="counter-clockwise angle"))
+@geometry(
+    angle_range=Range(default=(-7, 7), within=(-360, 360), severe=(45,), unit="deg", doc="counter-clockwise angle")
+)
 def rotate(size: Size, angle: Array) -> Array:
     """Rotate the image about its center."""
     cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
@@ -87,7 +89,7 @@ def translate(size: Size, x: Array, y: Array) -> Array:
     return stack((1, 0, width * x), (0, 1, height * y), (0, 0, 1))
 
 
-@geometry(factor_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"))
+@geometry(factor_range=Range(default=(0.9, 1.1), within=(0.1, 10), severe=(0.5, 2), doc="scale factor"))
 def scale(size: Size, factor: Array) -> Array:
     """Scale the image about its center."""
     return stack((factor, 0, 0), (0, factor, 0), (0, 0, 1))
@@ -114,7 +116,10 @@ def shear(size: Size, x: Array, y: Array, center: str) -> Array:
 
 @geometry(
     distortion_range=Range(
-        default=(0, 0.25), within=(0, 0.9), doc="largest shift of a corner as a share of half the width and height"
+        default=(0, 0.25),
+        within=(0, 0.9),
+        severe=(0.6,),
+        doc="largest shift of a corner as a share of half the width and height",
     ),
     uniforms=("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3"),
 )

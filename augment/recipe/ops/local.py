@@ -24,7 +24,9 @@ _SCATTERED = 256
 
 @local(
     moves=False,
-    sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation of the Gaussian"),
+    sigma_range=Range(
+        default=(0.1, 2.0), within=(0, 50), above=0, severe=(6,), unit="px", doc="standard deviation of the Gaussian"
+    ),
 )
 def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
     """Blur the image with a Gaussian."""
@@ -102,7 +104,7 @@ def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
     moves=False,
     random=True,
     neutral={"std": 0.0},
-    std_range=Range(default=(0, 12), within=(0, 255), doc="standard deviation in gray levels (0..255)"),
+    std_range=Range(default=(0, 12), within=(0, 255), severe=(80,), doc="standard deviation in gray levels (0..255)"),
 )
 def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
     """Add independent Gaussian noise to every channel of every pixel."""
@@ -140,7 +142,9 @@ def _whole(size: Size, quality: Array) -> dict[str, Array]:
 
 
 @local(
-    moves=False, prepare=_whole, quality_range=Range(default=(30, 90), within=(1, 100), whole=True, doc="JPEG quality")
+    moves=False,
+    prepare=_whole,
+    quality_range=Range(default=(30, 90), within=(1, 100), severe=(5,), whole=True, doc="JPEG quality"),
 )
 def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
     """Add JPEG compression artifacts."""
@@ -156,7 +160,11 @@ def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
     moves=False,
     prepare=_smaller,
     scale_range=Range(
-        default=(0.25, 0.75), within=(0, 1), above=0, doc="sides of the smaller image as a share of the original sides"
+        default=(0.25, 0.75),
+        within=(0, 1),
+        above=0,
+        severe=(0.1,),
+        doc="sides of the smaller image as a share of the original sides",
     ),
     interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="interpolation when enlarging"),
 )
@@ -172,7 +180,9 @@ def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Nod
 
 @local(
     moves=False,
-    gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent: below 1 brightens, above 1 darkens"),
+    gamma_range=Range(
+        default=(0.8, 1.25), within=(0.05, 20), severe=(0.3, 3), doc="exponent: below 1 brightens, above 1 darkens"
+    ),
 )
 def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
     """Raise every channel, scaled to 0..1, to a power."""
@@ -189,7 +199,7 @@ def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
     moves=False,
     prepare=_thresholds,
     neutral={"threshold": 256},
-    threshold_range=Range(default=(128, 255), within=(0, 256), doc="lowest gray level to invert"),
+    threshold_range=Range(default=(128, 255), within=(0, 256), severe=(32,), doc="lowest gray level to invert"),
 )
 def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert bright channels: 255 - x where x is at least the threshold."""
@@ -205,7 +215,7 @@ def _masks(size: Size, bits: Array) -> dict[str, Array]:
     moves=False,
     prepare=_masks,
     neutral={"bits": 8},
-    bits_range=Range(default=(4, 8), within=(1, 8), whole=True, doc="number of bits to keep"),
+    bits_range=Range(default=(4, 8), within=(1, 8), severe=(1,), whole=True, doc="number of bits to keep"),
 )
 def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
     """Keep only the upper bits of every channel."""
@@ -260,7 +270,9 @@ def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: s
     prepare=_windows,
     neutral={"area": 0.0},
     uniforms=("x", "y"),
-    area_range=Range(default=(0.02, 0.33), within=(0, 1), doc="area of the hole as a share of the image"),
+    area_range=Range(
+        default=(0.02, 0.33), within=(0, 1), severe=(0.6,), doc="area of the hole as a share of the image"
+    ),
     aspect_range=Range(
         default=(0.3, 3.3), within=(0.01, 100), log=True, doc="width of the hole divided by its height (log-uniform)"
     ),

@@ -59,6 +59,14 @@ def test_plans_and_recipes_draw_themselves() -> None:
     assert recipe._repr_html_() == plan._repr_html_() + build_plan(recipe.aug, "val")._repr_html_()
 
 
+def test_loaders_and_transforms_draw_their_plan(folder: Path) -> None:
+    recipe = augment.load_recipe({"size": 64, "train": STEPS})
+    plan = build_plan(recipe.aug, "train")._repr_html_()
+    loader = augment.make_loader(recipe, "folder", root=folder, batch_size=4, device="cpu")
+    assert loader._repr_html_() == f"<p>Loader(train, 6 samples, 2 batches, cpu)</p>{plan}"
+    assert augment.Transform(recipe, device="cpu")._repr_html_() == f"<p>Transform(train, cpu)</p>{plan}"
+
+
 def test_each_view_by_name_is_drawn() -> None:
     html = augment.load_recipe("byol", "aug.size=96")._repr_html_()
     assert [html.count(f"aug.views.{name}.steps, 96 x 96 px") for name in ("first", "second")] == [1, 1]

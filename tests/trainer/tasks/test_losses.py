@@ -115,6 +115,14 @@ Q = OUTPUTS.sigmoid()
             {"loss": "bce", "loss_options": {"target_threshold": 0.4}},
             lambda y: -((y > 0.4) * Q.log() + (y <= 0.4) * (1 - Q).log()),
         ),
+        # The formulas of the papers, and the clamp of the published code of sce (Wang et al. 2019).
+        ("classify", {"loss": "gce"}, lambda y: (y * (1 - P**0.7) / 0.7).sum(1)),
+        ("classify", {"loss": "gce", "loss_options": {"q": 1.0}}, lambda y: 1 - (y * P).sum(1)),
+        (
+            "classify",
+            {"loss": "sce", "loss_options": {"alpha": 6.0, "beta": 0.1}},
+            lambda y: -6 * (y * LOGS).sum(1) - 0.1 * (P * y.clamp(1e-4, 1).log()).sum(1),
+        ),
         ("classify", {"loss": "ce+focal"}, lambda y: -(y * (1 + (1 - P) ** 2) * LOGS).sum(1)),
         ("multilabel", {"loss": "focal"}, lambda y: -(y * (1 - Q) ** 2 * Q.log() + (1 - y) * Q**2 * (1 - Q).log())),
         (
@@ -156,6 +164,14 @@ def test_a_sum_is_the_sum_of_smoothed_losses(task: str) -> None:
     fits: list[dict[str, object]] = [{"loss": loss, "label_smoothing": 0.1} for loss in ("own+poly", "own", "poly")]
     both_terms, one, other = (task_named(task).named_loss(parse_fit(fit))(OUTPUTS, targets) for fit in fits)
     torch.testing.assert_close(both_terms, one + other)
+
+
+@pytest.mark.parametrize("loss_name", ["gce", "sce"])
+def test_losses_for_wrong_labels_have_a_slope_where_a_class_is_excluded(loss_name: str) -> None:
+    outputs = torch.tensor([[200.0, 0.0, 0.0]]).requires_grad_()
+    both("classify", {"loss": loss_name})[0](outputs, torch.tensor([1])).backward()
+    assert outputs.grad is not None
+    assert outputs.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("task", ["classify", "segment"])

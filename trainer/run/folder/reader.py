@@ -35,6 +35,7 @@ from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_s
 
 T = TypeVar("T")
 JOB_FILE = "job.json"
+STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
 
 # A folder with any of these files belongs to a run. Other programs also write files called config.yaml.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -140,8 +141,14 @@ class RunFolder:
 
     @property
     def last(self) -> MetricsRow:
-        """The row of the last epoch, or an empty one."""
-        return self.summary.last or dict(self.rows[-1] if self.rows else {})
+        """The row of the last epoch, or an empty one. A stress test adds its mean score."""
+        row = self.summary.last or dict(self.rows[-1] if self.rows else {})
+        return row | ({STRESS: self.stress["mean"]} if self.stress else {})
+
+    @cached_property
+    def stress(self) -> Mapping[str, Any]:
+        """The mean score of a stress test, and what was tested, or an empty mapping."""
+        return self.attempt(STRESS_FILE, _read_stress, {})
 
     @property
     def sweep(self) -> Path | None:
@@ -232,6 +239,12 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _place(run: RunFolder) -> tuple[Path, int, str]:
     return run.sweep or run.folder, run.job["order"] if run.job else 0, run.folder.name
+
+
+def _read_stress(file: Path) -> dict[str, Any]:
+    found = read_object(file)
+    learn_metrics({STRESS: found["metric"]})
+    return {"mean": float(found["mean"]), "tested": str(found["tested"])}
 
 
 def _read_rows(file: Path) -> list[MetricsRow]:

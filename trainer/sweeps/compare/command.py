@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         help="configuration to compare with, as the table names it, or one of its runs. Default: the first one with "
         "several seeds, if any",
     )
-    parser.add_argument("--metric", metavar="KEY", help="score, a key of metrics.jsonl. Default: the task's main score")
+    parser.add_argument(
+        "--metric", metavar="KEY", help="score, a key of metrics.jsonl, or stress. Default: the task's main score"
+    )
     parser.add_argument(
         "--detect",
         type=positive_number(),

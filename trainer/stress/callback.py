@@ -1,0 +1,40 @@
+"""The callback that tests a model at the end of its training."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from augment.params import Count, setting
+from augment.support.errors import UserError, first_line
+from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.checkpoint import BEST
+from trainer.stress.command import IMAGES, stress
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+log = logging.getLogger(__name__)
+
+
+@configurable
+@dataclass(eq=False)
+class Stress(Callback):
+    """Scores the best model under corruptions after the fit, as `python -m trainer stress` does."""
+
+    images: int = setting(Count(default=IMAGES, within=(1, 10**9), doc="largest number of validation images"))
+    main_only = True
+    order = Phase.LAST
+
+    def after_fit(self, learner: Learner) -> None:
+        """Write stress.json and stress.html. A failure is a warning, because the run itself is complete."""
+        if learner.error is not None or learner.folder is None or not (learner.folder / BEST).is_file():
+            return
+        if learner.ranks.size > 1:
+            log.warning("callbacks.stress needs one GPU. Run: python -m trainer stress %s", learner.folder)
+            return
+        try:
+            stress(learner.folder, images=self.images, trust=True)
+        except (OSError, UserError) as error:
+            log.warning("the stress test failed: %s", first_line(error))

@@ -1,0 +1,86 @@
+"""`python -m trainer stress RUN`: score a run's best model under corruptions, and show what it does not survive."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from augment.cli.parser import Parser, readable_errors, table_console, whole_number, writing
+from augment.support.errors import UserError
+from augment.support.files import write_atomically, write_json
+from augment.support.formatting import amount
+from trainer.run.folder.reader import STRESS_FILE
+
+IMAGES = 500  # default number of images
+PAGE_FILE = "stress.html"
+
+_EXAMPLES = """\
+  RUN                                 the usual corruptions, on up to 500 validation images
+  RUN --ops jpeg,motion_blur          only some ops. Every op that changes single images is allowed
+  RUN --images 5000 fit.device=cuda
+  RUN data=folder data.root=DIR       on another source's validation data
+
+RUN is the folder of a run. The result is written to stress.json and stress.html in that folder. compare --metric stress
+ranks runs by it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    description = "Score the best model of a run under one corruption at a time, at five strengths."
+    parser = Parser("trainer stress", description, _EXAMPLES, arguments="RUN [key=value ...]")
+    parser.add_argument("--ops", metavar="NAME,...", help="ops to test (default: what happens to photos)")
+    parser.add_argument("--images", type=whole_number(1), default=IMAGES, metavar="N",
+                        help=f"largest number of images (default: {IMAGES:,})")  # fmt: skip
+    parser.add_trust_flag()
+    with readable_errors():
+        options, runs, overrides = parser.split_paths(arguments)
+        if len(runs) != 1:
+            raise UserError(f"{amount(len(runs), 'folder')} are given. Name the folder of one run.")
+        names = tuple(filter(None, (options.ops or "").split(",")))
+        overrides = [override.lstrip("+") for override in overrides]
+        stress(runs[0], overrides, names, options.images, trust=options.trust)
+    return 0
+
+
+def stress(
+    run: Path, overrides: Sequence[str] = (), ops: Sequence[str] = (), images: int = IMAGES, *, trust: bool = False
+) -> None:
+    """Test a run, print the table, and write the files.
+
+    Args:
+        run: folder of the run.
+        overrides: `key=value` overrides of the run's configuration.
+        ops: names of ops. Default: see `trainer.stress.corruptions.corruptions`.
+        images: largest number of images.
+        trust: whether the run may name code to import, see `augment.cli.trust`.
+
+    Raises:
+        UserError: the folder is not a run, or an op or the images cannot be used.
+    """
+    from trainer.run.best_model import load_trained  # PyTorch takes seconds to import
+    from trainer.stress.corruptions import corruptions
+    from trainer.stress.page import render
+    from trainer.stress.scores import stress_test
+    from trainer.tools.evaluate import evaluated_split
+
+    trained = load_trained(run, overrides, trust=trust)
+    tested = corruptions(ops)
+    result = stress_test(trained, evaluated_split(trained, None), tested, images)
+    console = table_console()
+    table = Table("corruption", "mild", "severe", "mean", "change")
+    for weakness in result.weaknesses:
+        values = weakness.scores[0].value, weakness.scores[-1].value, weakness.mean
+        cells = (*map(result.show, values), result.change(weakness.mean))
+        table.add_row(Text(weakness.corruption.name), *cells)
+    table.add_row(Text("mean of all"), "", "", result.show(result.mean), result.change(result.mean))
+    console.print(table)
+    score = f"{result.title} without corruption: {result.show(result.clean.value)} ({amount(result.images, 'image')})"
+    worst = [f"Worst: {sentence}" for sentence in result.sentences()]
+    skipped = [f"{name} was left out: {why}" for name, why in result.left_out.items()]
+    for line in (score, *worst, *skipped):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    with writing(f"{run / PAGE_FILE}"):
+        write_json(run / STRESS_FILE, result.plain())
+        write_atomically(run / PAGE_FILE, render(result))
+    console.print(f"{run / PAGE_FILE}, .json", highlight=False, soft_wrap=True)

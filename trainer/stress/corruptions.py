@@ -1,0 +1,135 @@
+"""The corruptions of a stress test, derived from the op registry."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from augment.params import Range
+from augment.recipe.op import OPS
+from augment.recipe.op_kinds import Op
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.step import parse_steps, plain_steps
+from augment.recipe.steps import Aug
+from augment.support.errors import UserError, suggest
+
+STRENGTHS = 5
+
+# What cameras, viewpoints and files do to photos. Other ops are tested if `--ops` names them.
+USUAL = (
+    "flip", "rotate", "translate", "scale", "shear", "perspective", "brightness", "contrast", "saturation", "hue",
+    "grayscale", "gaussian_blur", "motion_blur", "gaussian_noise", "shot_noise", "jpeg", "downscale", "posterize",
+    "erase",
+)  # fmt: skip
+
+_STEP = "stress"  # all corruptions have this key, so that they draw the same random numbers
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """An op at rising strengths.
+
+    Attributes:
+        name: the op and, if it has two directions, "lower" or "higher".
+        op: name of the op.
+        setting: the setting that rises, or empty for an op without strengths.
+        levels: its values from mild to severe. A single 0 for an op without strengths.
+        signed: whether each image draws the value or its opposite.
+    """
+
+    name: str
+    op: str
+    setting: str = ""
+    levels: tuple[float, ...] = (0.0,)
+    signed: bool = False
+
+    def describe(self, level: int) -> str:
+        """Return the corruption at a level in words, such as "rotate, angle 9 deg"."""
+        if not self.setting:
+            return self.name
+        param = OPS[self.op].params[self.setting]
+        return f"{self.name}, {_drawn(self.setting)} {self.levels[level]:.3g} {param.unit}".rstrip()
+
+    def recipe(self) -> str:
+        """Return overrides that train with the milder half of the corruption."""
+        if not self.setting:
+            return f"aug.train.{self.op}.p=0.5"
+        far = self.levels[STRENGTHS // 2]
+        ends = (-far, far) if self.signed else sorted((self.levels[0], far))
+        return f"aug.train.{self.op}.p=0.5 'aug.train.{self.op}.{self.setting}=[{ends[0]:.3g},{ends[1]:.3g}]'"
+
+    def plan(self, aug: Aug, level: int, *, moving_targets: bool) -> Plan:
+        """Return the plan of validation with the corruption as its last step.
+
+        Args:
+            aug: the recipe of the run.
+            level: position in `levels`.
+            moving_targets: whether masks, boxes or keypoints follow the image. Areas beyond its edges are then black,
+                because mirrored objects would have no targets.
+        """
+        op = OPS[self.op]
+        values: dict[str, Any] = {"op": self.op}
+        for name, param in op.params.items():
+            if isinstance(param, Range) and param.neutral is not None:
+                values[name] = [param.neutral] * 2
+        if self.setting:
+            value = self.levels[level]
+            values[self.setting] = {"values": [-value, value]} if self.signed else [value, value]
+        if moving_targets and "border" in op.params:
+            values["border"] = "constant"
+        steps = {**plain_steps(aug.val), _STEP: values}
+        return build_plan(replace(aug, val=parse_steps(steps, "aug.val")), "val")
+
+
+def corruptions(names: Sequence[str] = ()) -> list[Corruption]:
+    """Return the corruptions of some ops. Default: the usual ops and all ops of plugins.
+
+    Raises:
+        UserError: an unknown op, or one that crops, mixes samples or chooses other ops.
+    """
+    allowed = [name for name, op in OPS.items() if op.kind not in ("crop", "batch", "policy")]
+    plugins = [name for name in allowed if not OPS[name].function.__module__.startswith("augment.")]
+    if wrong := next((name for name in names if name not in allowed), None):
+        raise UserError(f"--ops {wrong}: unknown corruption.{suggest(wrong, allowed)}")
+    return [found for name in names or (*USUAL, *plugins) for found in _of_op(OPS[name])]
+
+
+def _of_op(op: Op) -> Iterator[Corruption]:
+    ranges = {name: param for name, param in op.params.items() if isinstance(param, Range)}
+    title = op.name.replace("_", " ")
+    if not ranges:
+        yield Corruption(title, op.name)
+        return
+    setting = next((name for name, param in ranges.items() if param.severe), next(iter(ranges)))
+    param = ranges[setting]
+    severest = param.severe or (_four_times(param),)
+    for value in severest:
+        start = _mildest(param, value)
+        direction = "" if len(severest) == 1 else " lower" if value < start else " higher"
+        levels = [start + (value - start) * (level + 1) / STRENGTHS for level in range(STRENGTHS)]
+        yield Corruption(
+            f"{title}{direction}",
+            op.name,
+            setting,
+            tuple(float(round(level)) for level in levels) if param.whole else tuple(levels),
+            signed=param.neutral == 0 and param.few,
+        )
+
+
+def _mildest(param: Range, severest: float) -> float:
+    """Return the value of a range that changes nothing, or its end that is farther from the severest value."""
+    if param.neutral is not None:
+        return param.neutral
+    assert isinstance(param.default, tuple)
+    return max(param.default, key=lambda end: abs(severest - end))
+
+
+def _four_times(param: Range) -> float:
+    """Return a value four times as far from the mildest value as the upper end of the default range."""
+    assert isinstance(param.default, tuple)
+    low, high = param.default
+    start = low if param.neutral is None else param.neutral
+    return min(start + 4 * (high - start), param.within[1])
+
+
+def _drawn(setting: str) -> str:
+    return setting.removesuffix("_range")

@@ -1,0 +1,91 @@
+"""Render the result of a stress test as an HTML page."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image, UnidentifiedImageError
+
+from augment.data.dataset import ImageRef
+from augment.data.images import name_of, open_image, to_rgb
+from augment.support.formatting import percent
+from trainer.figures.images import SIDE, data_uri
+from trainer.stress.corruptions import STRENGTHS
+from trainer.stress.scores import StressTest, Weakness
+
+_WIDTH, _HEIGHT, _FAILED = 220.0, 90.0, 24
+
+
+def render(result: StressTest) -> str:
+    """Render the page. It has no scripts and refers to no other files."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,  # names of files may contain markup
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = percent
+    return environment.get_template("page.html.jinja").render(
+        result=result,
+        charts=[_chart(result, weakness) for weakness in result.weaknesses],
+        highest=_highest(result),
+        strengths=STRENGTHS,
+        failed=list(_failed(result)),
+        width=_WIDTH,
+        height=_HEIGHT,
+    )
+
+
+def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
+    """Return the curve of a corruption: points of an SVG, texts and example images."""
+    scores = (result.clean, *weakness.scores)
+    highest = _highest(result)
+    across = [_WIDTH * position / max(1, len(scores) - 1) for position in range(len(scores))]
+
+    def points(values: Sequence[float]) -> list[tuple[float, float]]:
+        return [(x, _HEIGHT * (1 - value / highest)) for x, value in zip(across, values, strict=True)]
+
+    bounds = [score.interval for score in scores if score.interval is not None]
+    band = []
+    if len(bounds) == len(scores):
+        band = points([low for low, _ in bounds]) + points([high for _, high in bounds])[::-1]
+    shown = weakness.scores[:: max(1, (len(weakness.scores) - 1) // 2)]
+    return {
+        "weakness": weakness,
+        "curve": points([score.value for score in scores]),
+        "band": band,
+        "texts": [
+            f"{weakness.corruption.describe(level)}: {result.show(score.value)}"
+            for level, score in enumerate(weakness.scores)
+        ],
+        "examples": [_uri(score.example) for score in shown],
+    }
+
+
+def _highest(result: StressTest) -> float:
+    """Return the upper end of the charts, which all start at 0."""
+    found = (score.value for weakness in result.weaknesses for score in weakness.scores)
+    return 1.0 if result.share else max([*found, result.clean.value])
+
+
+def _failed(result: StressTest) -> Iterator[dict[str, Any]]:
+    """Yield the images that fail first, each with a thumbnail and the corruptions that break it."""
+    for position, times, mild in result.first_to_fail(_FAILED):
+        file = result.files[position]
+        yield {"name": name_of(file), "times": times, "mild": mild, "uri": _uri(_thumbnail(file))}
+
+
+def _thumbnail(file: ImageRef) -> Image.Image | None:
+    try:
+        with open_image(file) as image:
+            small = to_rgb(image)
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+        return None
+    small.thumbnail((SIDE, SIDE))
+    return small
+
+
+def _uri(image: Image.Image | None) -> str:
+    return data_uri(image, "JPEG", 82) if image else ""
