@@ -37,7 +37,7 @@ from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
 from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
-from trainer.run.config.equality import REMOVED
+from trainer.run.config.equality import REMOVED, TEST_DATA
 from trainer.run.config.fit import Fit, check_ranks, parse_fit
 from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
@@ -134,7 +134,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            "data": {"source": _name_of(data, SOURCES), **_plain(data)},
+            "data": {"source": _name_of(data, SOURCES), **_plain_data(data)},
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
             | {"views": plain_views(aug)}
@@ -264,6 +264,12 @@ def _name_of(settings: object, registry: Mapping[str, type]) -> str:
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
     return {name: plain_value(getattr(section, name)) for name in settings(type(section))}
+
+
+def _plain_data(data: Source) -> dict[str, Any]:
+    """Return the data section as plain values. Runs without a test split keep the files of earlier versions."""
+    later = ("test_fraction", *TEST_DATA)
+    return {name: value for name, value in _plain(data).items() if value is not None or name not in later}
 
 
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from augment.cli.parser import Parser, one_of, output, readable_errors
+from augment.cli.parser import one_of, output, readable_errors
 from augment.support.errors import UserError
+from trainer.run.folder.run_names import RunParser
 from trainer.tools.evaluate import run_and_images
 
 PLACES = ("inside", "beside")
@@ -21,7 +22,7 @@ comparison, every validation image goes through the export with its own preproce
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Export the best model of a run as ONNX, and compare it with PyTorch on its validation data."
-    parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    parser = RunParser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
