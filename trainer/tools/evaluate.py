@@ -95,8 +95,8 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
         UserError: no images, images that cannot be decoded, or targets that do not fit the model.
     """
     task, classes, source = trained.task, trained.classes, trained.config.data
-    is_file = isinstance(source, ListedSource) and folder is not None and not folder.is_dir()
-    if folder is not None and task.kind is CLASSES and not is_file:
+    has_folders = folder is not None and folder.is_dir() and any(path.is_dir() for path in folder.iterdir())
+    if folder is not None and task.kind is CLASSES and (has_folders or not isinstance(source, ListedSource)):
         listed = scan_split(folder, classes)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
         return leave_out(listed, "val", check_files(listed.files), skip_bad=False)

@@ -287,7 +287,8 @@ class ListedSource(Source):
 
     def of_folder(self, folder: Path) -> Source:
         """Return the source of a file with targets, or of the only file of its format in a folder."""
-        ending, is_folder = Path(self.train).suffix, folder.is_dir()
+        ending = Path(self.train).suffix
+        is_folder = folder.is_dir() and folder.suffix != ending  # an LMDB is a folder
         files = sorted(folder.glob(f"*{ending}")) if is_folder else [folder]
         if len(files) != 1:
             raise UserError(
