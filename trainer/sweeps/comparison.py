@@ -60,8 +60,13 @@ class Comparison:
             raise UserError(
                 f"--split test: no run has {shown.test}. Score a run with: python -m trainer evaluate RUN --split test"
             )
-        note = f"{shown.test} is the mean over the best epochs of n runs. It changes neither order nor verdicts."
-        return replace(shown, notes=(*self.notes, note))
+        return replace(
+            shown,
+            notes=(
+                *self.notes,
+                f"{shown.test} is the mean over the best epochs of n runs. It changes neither order nor verdicts.",
+            ),
+        )
 
     def tested(self, group: RunGroup) -> list[float]:
         """Return the test scores of a group's runs that have one."""

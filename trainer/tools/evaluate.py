@@ -77,8 +77,11 @@ def evaluate(
     trained.run_over(evaluated_split(trained, folder, split), recorder, description="evaluating")
     scores: Evaluation = trained.task.evaluate(recorder.val, recorder.samples, trained.classes)
     if split == "test":
-        values = {re.sub("^val_", "test_", key): value for key, value in scores.values.items()}
-        scores = replace(scores, values=values, sentence=re.sub(r"\bval_", "test_", scores.sentence))
+        scores = replace(
+            scores,
+            values={re.sub("^val_", "test_", key): value for key, value in scores.values.items()},
+            sentence=re.sub(r"\bval_", "test_", scores.sentence),
+        )
     return replace(scores, tta=trained.config.fit.tta)
 
 
@@ -104,8 +107,7 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
         dataset = _load_fitting(source.of_folder(folder), trained)
     elif split == "test":
         if source.test_fraction is not None:  # otherwise test images may include training images
-            names = ("test_fraction", "split_seed", "group")
-            check_same(source, load_config(trained.run), "data", names, "the trained run")
+            check_same(source, load_config(trained.run), "data", ("test_fraction", "split_seed", "group"), "the run")
         dataset = _load_fitting(source.with_test(), trained)
     else:
         dataset = load_dataset(source)

@@ -201,8 +201,9 @@ class Source:
         Raises:
             UserError: the source has no test split.
         """
-        names = _test_settings(self).items()
-        given: dict[str, Any] = {name: getattr(self, test) or {"val_dir": "test"}.get(name) for name, test in names}
+        given: dict[str, Any] = {
+            name: getattr(self, test) or {"val_dir": "test"}.get(name) for name, test in _test_settings(self).items()
+        }
         made = replace(self, splits=("train", "test"), val_fraction=None, folds=None, fold=None, **given)
         if not given and self.test_fraction is None:
             raise UserError(made.val_missing)

@@ -50,8 +50,15 @@ def main(arguments: Sequence[str]) -> int:
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(source.val_missing,))
         copies = find_copies(images := data.train.files + data.val.files, facts)
-        leaks = find_copies(images + test.files, np.append(facts, test_facts)) if len(test) else None
-        info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies, test, leaks)
+        info = Info(
+            str(recipe.plain["data"]["source"]),
+            recipe.aug.size,
+            data,
+            facts,
+            copies,
+            test,
+            find_copies(images + test.files, np.append(facts, test_facts)) if len(test) else None,
+        )
         console = text_console()
         console.print(report(info, find_problems(info, skip_bad=getattr(source, "skip_bad", None))))
         with writing(f"--out {options.out}"):

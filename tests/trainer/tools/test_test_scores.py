@@ -84,7 +84,7 @@ def test_a_run_made_before_test_splits(finished_run: Path, capsys: Any, monkeypa
     assert main([str(copy), "--split", "test", "data.test_dir=final"]) == 0
     # It was trained on the images that this would choose.
     text = failed([str(copy), "--split", "test", "data.test_fraction=0.2"], capsys)
-    assert "data.test_fraction: 0.2, but the trained run had null" in text
+    assert "data.test_fraction: 0.2, but the run had null" in text
 
 
 def test_a_missing_test_split_is_found_before_training(place: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -134,7 +134,13 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            "data": {"source": _name_of(data, SOURCES), **_plain_data(data)},
+            # The files of runs without a test split stay as earlier versions wrote them.
+            "data": {"source": _name_of(data, SOURCES)}
+            | {
+                name: value
+                for name, value in _plain(data).items()
+                if value is not None or name not in ("test_fraction", *TEST_DATA)
+            },
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
             | {"views": plain_views(aug)}
@@ -264,12 +270,6 @@ def _name_of(settings: object, registry: Mapping[str, type]) -> str:
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
     return {name: plain_value(getattr(section, name)) for name in settings(type(section))}
-
-
-def _plain_data(data: Source) -> dict[str, Any]:
-    """Return the data section as plain values. Runs without a test split keep the files of earlier versions."""
-    later = ("test_fraction", *TEST_DATA)
-    return {name: value for name, value in _plain(data).items() if value is not None or name not in later}
 
 
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:

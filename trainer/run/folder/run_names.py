@@ -31,8 +31,8 @@ class RunParser(Parser):
 def named_run(given: Path) -> Path:
     """Return the folder of a named run, and print it. Other paths are returned unchanged.
 
-    `last` is the run in outputs that started last. `best` is the best run of the sweep that started last. After
-    `SWEEP:`, both search only the folder SWEEP. A folder with such a name counts as a folder.
+    `last` is the run in outputs that started last. `best` is the first job in the table of the sweep that started last.
+    `FOLDER:last` and `SWEEP:best` search only that folder. A folder with such a name counts as a folder.
 
     Raises:
         UserError: there is no such run.
@@ -42,13 +42,14 @@ def named_run(given: Path) -> Path:
         return given
     folder = Path(where) if colon else Path("outputs")
     runs = find_runs([folder]) if colon or folder.is_dir() else []
-    only_sweeps = name == "best" and not colon
-    runs = [run for run in runs if (run.folder / CONFIG_FILE).is_file() and (run.sweep or not only_sweeps)]
+    runs = [run for run in runs if (run.folder / CONFIG_FILE).is_file()]
+    if name == "best":
+        runs = [run for run in runs if run.sweep and (run.sweep == folder or not colon)]
     if not runs:
-        raise UserError(f"{given}: no {'job of a sweep' if only_sweeps else 'run'} has started in {shown(folder)}.")
+        raise UserError(f"{given}: no {'job of a sweep' if name == 'best' else 'run'} has started in {shown(folder)}.")
     found = max(runs, key=lambda run: (run.folder / CONFIG_FILE).stat().st_mtime_ns)
     if name == "best":
-        jobs = [run for run in runs if colon or run.sweep == found.sweep]
+        jobs = [run for run in runs if run.sweep == found.sweep]
         key = score_of(jobs)
         found = min(jobs, key=lambda run: (run.status != FINISHED, *place(key, run)))
         if found.status != FINISHED or value_of(found.last, key) is None:
