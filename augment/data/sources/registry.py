@@ -216,8 +216,8 @@ class Source:
             UserError: the source cannot read a single split.
         """
         raise UserError(
-            f"{folder}: the source of this run cannot read a folder. Set other data with overrides, such as "
-            "data=folder data.root=DIR."
+            f"{folder}: the source of this run cannot read it. Add the format of the data, such as data=masks "
+            f"data.root={folder} or data=coco data.train={folder}."
         )
 
     @property
