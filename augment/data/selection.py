@@ -161,7 +161,7 @@ def cut_val(source: Source, dataset: Dataset) -> Dataset:
         groups = source.groups(dataset.train.files)
     if source.test_fraction is not None:
         tested = take_val(dataset, fraction=source.test_fraction, seed=seed, groups=groups, name="test")
-        if "test" in source.splits:
+        if source.split_names[1] == "test":
             return tested
         dataset, rest = replace(dataset, train=tested.train), 1 - source.test_fraction
         groups = None if groups is None else source.groups(dataset.train.files)

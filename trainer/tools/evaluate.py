@@ -130,7 +130,7 @@ def _load_fitting(source: Source, trained: Trained) -> Dataset:
     """Load a dataset, as targets for the model even if its images have only some of the model's classes."""
     if getattr(source, "task", "") is None and not getattr(source, "multilabel", False):
         source = replace(source, task=trained.task.kind.task)  # type: ignore[call-arg]  # a field of subclasses
-    load = partial(load_dataset, needs_val="test" in source.splits)
+    load = partial(load_dataset, needs_val=source.split_names[1] == "test")
     dataset = load(source)
     if getattr(source, "classes", "") is not None or same_outputs(dataset.classes, names := trained.classes):
         return dataset

@@ -40,7 +40,9 @@ def describe_missing(dataset: Dataset, names: tuple[str, str] = ("train", "val")
         return []
     if all(present.values()) and not set.intersection(*present.values()):
         train, val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
-        classes = f"Training images have {train}, but {'test' if 'test' in names else 'validation'} images have {val}"
+        classes = (
+            f"Training images have {train}, but {'test' if names[1] == 'test' else 'validation'} images have {val}"
+        )
         raise UserError(f"data: the splits share no class. {classes}. Use the same classes in both.")
     first = int(dataset.classes[0] == BACKGROUND)
     all_of_them = amount(len(dataset.classes) - first, dataset.kind.noun)
@@ -138,10 +140,10 @@ def select(source: Source, dataset: Dataset) -> Dataset:
         UserError: there are too few images, or the splits share no class.
     """
     dataset = cut_val(source, dataset)
-    notices = describe_missing(dataset, source.splits)
+    notices = describe_missing(dataset, source.split_names)
     if source.fraction < 1:
         dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
-    return dataset.noting(*notices, describe_copies(dataset, source.splits[1]))
+    return dataset.noting(*notices, describe_copies(dataset, source.split_names[1]))
 
 
 def _load(source: Source, *, needs_val: bool) -> Dataset:
@@ -161,7 +163,7 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
     found, digests = examine_files(images, cache=verdicts_of(source))
     reasons = {**dataset.faults, **found}
-    for name, shown in zip(("train", "val"), source.splits, strict=True):
+    for name, shown in zip(("train", "val"), source.split_names, strict=True):
         split = leave_out(getattr(dataset, name), shown, reasons, skip_bad=skip_bad)
         if name in names:
             split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)

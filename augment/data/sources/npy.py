@@ -36,7 +36,7 @@ class Arrays(LabeledSource):
 
     def load(self) -> Dataset:
         """Map the arrays into memory."""
-        options, (train_key, val_key) = self.target_options(), (f"data.{name}" for name in self.splits)
+        options, (train_key, val_key) = self.target_options(), (f"data.{name}" for name in self.split_names)
         targets = {train_key: self.train_targets, val_key: self.val_targets}
         found = make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
         train, *val = (expanded(file).resolve() for file in self.given().values())

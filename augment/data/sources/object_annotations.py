@@ -88,14 +88,14 @@ class Yolo(CheckedSource):
         file = root / "data.yaml" if root.is_dir() else root
         content, classes = yolo.read_yolo(file)
         content = {"train": self.only} if self.only else content
-        other = content.get(self.splits[1]) or ("val" in self.splits and content.get("valid"))
-        names = ["train", self.splits[1]] if other and not self.cuts_val else ["train"]
+        other = content.get(self.split_names[1]) or (self.split_names[1] == "val" and content.get("valid"))
+        names = ["train", self.split_names[1]] if other and not self.cuts_val else ["train"]
         splits, notices = zip(*(yolo.images_of(file, content, classes, name) for name in names), strict=True)
         return make_objects(tuple(classes.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
 
     def with_test(self) -> Self:
         """Return the source whose validation split is the test split in `data.yaml`, or is cut from train."""
-        return replace(self, splits=("train", "test"), val_fraction=None, folds=None, fold=None)
+        return replace(self, split_names=("train", "test"), val_fraction=None, folds=None, fold=None)
 
     def of_folder(self, folder: Path) -> Source:
         """Return the source of all images in a folder. The run's `data.yaml` states their classes."""

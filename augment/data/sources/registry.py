@@ -107,7 +107,7 @@ class Source:
             doc="imbalanced classes: repeat images of small classes in each epoch, or weight classes in the loss",
         )
     )
-    splits: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold, for messages
+    split_names: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold
 
     def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
         """Return the group, by the setting `group`, of each of some training images.
@@ -175,7 +175,7 @@ class Source:
     @property
     def val_missing(self) -> str:
         """The error about missing validation data."""
-        if "test" in self.splits:
+        if self.split_names[1] == "test":
             return (
                 "data: the test split is missing. Set data.test or data.test_dir, or hold out images of a new run with "
                 "data.test_fraction=0.1."
@@ -187,7 +187,7 @@ class Source:
     @property
     def cuts_val(self) -> bool:
         """Whether the scored split is cut from the training images."""
-        cuts_test = "test" in self.splits and self.test_fraction is not None
+        cuts_test = self.split_names[1] == "test" and self.test_fraction is not None
         return self.folds is not None or self.val_fraction is not None or cuts_test
 
     @property
@@ -204,7 +204,7 @@ class Source:
         given: dict[str, Any] = {
             name: getattr(self, test) or {"val_dir": "test"}.get(name) for name, test in _test_settings(self).items()
         }
-        made = replace(self, splits=("train", "test"), val_fraction=None, folds=None, fold=None, **given)
+        made = replace(self, split_names=("train", "test"), val_fraction=None, folds=None, fold=None, **given)
         if not given and self.test_fraction is None:
             raise UserError(made.val_missing)
         return made
@@ -284,7 +284,7 @@ class ListedSource(Source):
         """Return data.train and, unless the scored split is cut from it, data.val or data.test, by their keys."""
         if self.cuts_val or self.val is None:
             return {"data.train": self.train}
-        return {"data.train": self.train, f"data.{self.splits[1]}": self.val}
+        return {"data.train": self.train, f"data.{self.split_names[1]}": self.val}
 
     def of_folder(self, folder: Path) -> Source:
         """Return the source of a file with targets, or of the only file of its format in a folder."""
@@ -423,7 +423,11 @@ def whole(source: Src) -> Src:
 def alone(source: Src, folder: Path) -> Src:
     """Return the source of the only split in a folder, without any selection, and without settings with a `reach`."""
     safe: dict[str, Any] = {name: param.default for name, param in settings(type(source)).items() if param.reach}
-    return replace(whole(source), splits=(folder.name, "val"), **safe | {"val_fraction": None, "test_fraction": None})
+    return replace(
+        whole(source),
+        split_names=(folder.resolve().name, "val"),
+        **safe | {"val_fraction": None, "test_fraction": None},
+    )
 
 
 def _test_settings(source: Source) -> dict[str, str]:

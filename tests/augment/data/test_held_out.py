@@ -245,11 +245,12 @@ def trained_on(found: Source) -> Any:
     return SimpleNamespace(config=SimpleNamespace(data=found), classes=dataset.classes, task=named)
 
 
+@pytest.mark.parametrize("name", ["mine", "test"])
 @pytest.mark.parametrize("source", WRITERS)
-def test_a_folder_is_scored_without_the_training_data(source: str, own_folder: Path) -> None:
+def test_a_folder_is_scored_without_the_training_data(source: str, name: str, own_folder: Path) -> None:
     found = parse_data(WRITERS[source](Path("set")))
     trained, tested = trained_on(found), load(found.with_test())
-    folder = Path("mine")
+    folder = Path(name)
     if source == "voc":
         shutil.move("set", folder)
     else:
