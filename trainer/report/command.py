@@ -15,7 +15,8 @@ from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.folder.run_names import RunParser
 
 _EXAMPLES = """\
-  RUN_FOLDER ...     write report.html again in each folder"""
+  RUN_FOLDER ...     write report.html again in each folder
+  last               write the report of the newest run again"""
 
 
 def main(arguments: Sequence[str]) -> int:

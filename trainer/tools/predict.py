@@ -35,8 +35,8 @@ _EXAMPLES = """\
   RUN photos/ --explain maps/      a map of what the model looks at, for each image (needs captum)
   RUN photos/ fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. Images that cannot be used are reported and skipped. The exit code is then 1, or 2 if no
-image is left."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Images that cannot be used are reported and
+skipped. The exit code is then 1, or 2 if no image is left."""
 
 
 def known_ids(trained: Trained, annotations: Path | None) -> Ids:
