@@ -15,8 +15,9 @@ _EXAMPLES = """\
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Files are written to RUN/export-onnx or to --out:
 the model, predict.py, which runs it without this project, and export.json with the comparison. With --preprocessing
-inside, the model takes upright RGB images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width) float32 from transform.py. For the
-comparison, every validation image goes through the export with its own preprocessing, and through PyTorch in fp32."""
+inside, the model takes upright RGB images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width)
+float32 from transform.py. For the comparison, every validation image goes through the export with its own
+preprocessing, and through PyTorch in fp32."""
 
 
 def main(arguments: Sequence[str]) -> int:
