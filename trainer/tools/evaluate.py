@@ -30,8 +30,7 @@ from augment.support.untrusted_files import append
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
 from trainer.run.best_model import Trained, load_trained
-from trainer.run.config.checks import check_same
-from trainer.run.config.schema import load_config
+from trainer.run.config.schema import check_same, load_config
 from trainer.run.folder.reader import TEST_NAME, RunFolder
 from trainer.run.folder.run_names import RunParser
 from trainer.tasks.display import Evaluation

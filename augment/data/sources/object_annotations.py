@@ -269,8 +269,9 @@ class MaskPairs(CheckedSource):
         return read_masks(pairs, *self._pixels())
 
     def of_folder(self, folder: Path) -> Source:
-        """Return the source of the images and masks in a folder."""
-        return replace(alone(self, folder), root=str(folder), train_dir="", val_dir=None)
+        """Return the source of the validation images and masks in a folder, or of all if it has no splits."""
+        val = replace(alone(self, folder), root=str(folder), train_dir=self.val_dir or "val", val_dir=None)
+        return val if val._has(val.train_dir) else replace(val, train_dir="")
 
     @property
     def given_val(self) -> str:

@@ -12,6 +12,7 @@ from PIL import Image
 from sweeps import write_run
 
 from augment.support.errors import UserError
+from trainer.predictions.trained_model import load_model
 from trainer.report.command import main as report
 from trainer.run.folder.run_names import named_run
 from trainer.run.jobs import resumed_in, start_of
@@ -106,10 +107,11 @@ def test_each_tool_takes_names(finished_run: Path, own_folder: Path, capsys: pyt
     assert capsys.readouterr().out.count(".png") == 3
     assert evaluate(["outputs:last", "mine"]) == 0
     assert report(["last", "outputs/run"]) == 0
+    assert load_model("last", device="cpu").folder == Path("outputs/run")
     assert compare(["last"]) == 0
     assert export(["last", "--unchecked", "--out", "onnx"]) == 0
     assert {file.name for file in run.iterdir()} - before >= {"evaluation-mine.json"}
-    assert capsys.readouterr().err.count("outputs/run\n") == 4
+    assert capsys.readouterr().err.count("outputs/run\n") == 5
     with pytest.raises(SystemExit):
         predict(["last", "last"])  # the second path names images
     assert "last" in capsys.readouterr().err

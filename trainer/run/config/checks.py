@@ -1,6 +1,5 @@
 """Checks of a configuration that need the data and the model. All run before anything is written."""
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
-from augment.support.secrets import as_written
 from augment.support.untrusted_files import contents
 from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.progress import FitProgress
@@ -22,7 +20,7 @@ from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.build import make_train_loader
-from trainer.run.config.schema import Config, load_config
+from trainer.run.config.schema import Config, check_same, load_config
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED
 from trainer.run.initial_weights import check_weights, require_start
@@ -161,14 +159,3 @@ def check_resume(config: Config) -> None:
     kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]
     kept += ["momentum_low"] if config.fit.momentum_low is None else []
     check_same(config.fit, saved, "fit", kept)
-
-
-def check_same(
-    section: object, saved: Mapping[str, Any], key: str, names: Iterable[str], run: str = "the resumed run"
-) -> None:
-    """Check that the named settings of the section `key` equal the saved ones of a run."""
-    for name in names:
-        param, now = settings(type(section))[name], getattr(section, name)
-        was = section_of(saved, key).get(name, param.default)
-        if was not in (now, as_written(now)):
-            raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {param.show(was)}. Use the same value.")

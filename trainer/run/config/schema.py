@@ -246,6 +246,17 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     return config
 
 
+def check_same(
+    section: object, saved: Mapping[str, Any], key: str, names: Iterable[str], run: str = "the resumed run"
+) -> None:
+    """Check that the named settings of the section `key` equal the saved ones of a run."""
+    for name in names:
+        param, now = settings(type(section))[name], getattr(section, name)
+        was = section_of(saved, key).get(name, param.default)
+        if was not in (now, as_written(now)):
+            raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {param.show(was)}. Use the same value.")
+
+
 def write_left_out(folder: Path, dataset: Dataset) -> None:
     """Record which images the check left out, so that the run resumes with the same images."""
     train, val = ([portable_name(image.file) for image in of.left_out] for of in (dataset.train, dataset.val))

@@ -136,13 +136,8 @@ class RunFolder:
     @cached_property
     def test_scores(self) -> MetricsRow:
         """The numbers in test_scores.json, or an empty mapping. Scores of an earlier best epoch do not count."""
-        numbers = {
-            key: value
-            for key, value in self.attempt(
-                f"{TEST_NAME}.json", partial(read_object, folder=self.folder), dict[str, Any]()
-            ).items()
-            if isinstance(value, float | int) and abs(value) < 2**53
-        }
+        found = self.attempt(f"{TEST_NAME}.json", partial(read_object, folder=self.folder), dict[str, Any]())
+        numbers = {key: value for key, value in found.items() if isinstance(value, float | int) and abs(value) < 2**53}
         return numbers if numbers.get("epoch") == self.summary.best.get("epoch") else {}
 
     def scored_by(self, score: str) -> RunFolder:
