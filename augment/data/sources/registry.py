@@ -433,5 +433,8 @@ def alone(source: Src, folder: Path) -> Src:
 def _test_settings(source: Source) -> dict[str, str]:
     """Return the settings that name validation data, with those that name test data, such as val_dir: test_dir."""
     known = settings(type(source))
-    pairs = ((name, f"test{name[3:]}") for name in known if name.startswith("val"))
-    return {name: test for name, test in pairs if test in known and test != "test_fraction"}
+    return {
+        name: f"test{name[3:]}"
+        for name in known
+        if name.startswith("val") and name != "val_fraction" and f"test{name[3:]}" in known
+    }

@@ -42,11 +42,14 @@ def named_run(given: Path) -> Path:
         return given
     folder = Path(where) if colon else Path("outputs")
     runs = find_runs([folder]) if colon or folder.is_dir() else []
-    # Scores of different data cannot be compared, so only the jobs of one sweep have a best one.
-    runs = [run for run in runs if name == "last" or (run.sweep and (run.sweep == folder or not colon))]
     runs = [run for run in runs if (run.folder / CONFIG_FILE).is_file()]
+    if name == "best":  # only within one sweep, because scores of different data cannot be compared
+        runs = [run for run in runs if run.sweep and (run.sweep == folder or not colon)]
     if not runs:
-        raise UserError(f"{given}: no {'job of a sweep' if name == 'best' else 'run'} has started in {shown(folder)}.")
+        raise UserError(
+            f"{given}: no {'job of a sweep' if name == 'best' else 'run'} has started in {shown(folder)}. Name the "
+            "folder of a run."
+        )
     found = max(runs, key=lambda run: (run.folder / CONFIG_FILE).stat().st_mtime_ns)
     if name == "best":
         jobs = [run for run in runs if run.sweep == found.sweep]
