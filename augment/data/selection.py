@@ -1,4 +1,4 @@
-"""Selection of images: a validation split, cross-validation folds, a fraction of train, and balanced classes.
+"""Selection of images: validation and test splits, cross-validation folds, a fraction of train, balanced classes.
 
 With groups, all frames of a video or all images of a patient are in one split.
 """
@@ -100,7 +100,15 @@ def take_fold(
     return _cut(dataset, (part == fold)[group])
 
 
-def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[Hashable] | None = None) -> Dataset:
+def take_val(
+    dataset: Dataset,
+    *,
+    fraction: float,
+    seed: int,
+    groups: Sequence[Hashable] | None = None,
+    name: str = "val",
+    rest: float = 1.0,
+) -> Dataset:
     """Return the dataset with a fraction of its train split as val, and the rest as train.
 
     The fraction of each class is rounded, but a class with several images has at least one in each split. With several
@@ -108,52 +116,71 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[H
     `Dataset.copies` stay in one split. The dataset's own val is not used. With `groups`, see `take_fold`, the split is
     the closest that whole groups allow.
 
+    Args:
+        dataset: the dataset.
+        fraction: the fraction.
+        seed: the seed of the draw.
+        groups: the groups of the train images.
+        name: val or test. Each has its own draw.
+        rest: the share of all images that train holds. The fraction refers to all images.
+
     Raises:
         UserError: there are too few images or groups.
     """
+    key, fraction = f"{name}_fraction={fraction:g}", fraction / rest
     if groups is not None:
-        shares, key = [1 - fraction, fraction], f"val_fraction={fraction:g}"
-        return _cut(dataset, _parts(dataset, groups, shares, seed, key) == 1)
+        shares, draw = [1 - fraction, fraction], "groups" if name == "val" else "test groups"
+        return _cut(dataset, _parts(dataset, groups, shares, seed, key, draw) == 1)
     group, strata = _groups(dataset)
     if dataset.kind.cuts_each:
         counts = np.bincount(strata)
         share = np.clip(np.rint(fraction * counts), 1, np.maximum(counts - 1, 0)) * (counts > 1)
-        scored = rank_within(strata, seed, "val") < share[strata]
+        scored = rank_within(strata, seed, name) < share[strata]
     else:
         # Spread val evenly over the strata. Many of them have a single image.
         numbers = np.arange(len(strata) + 1)
         scored = np.zeros(len(strata), np.bool_)
-        scored[_order(strata, seed, "val")] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
+        scored[_order(strata, seed, name)] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
     if not scored.any() or scored.all():
         fix = "Add images, so that a class has at least two" if dataset.kind.cuts_each else "Add images"
-        raise UserError(f"data.val_fraction={fraction:g} leaves a split empty. {fix}, or change the fraction.")
+        raise UserError(f"data.{key} leaves a split empty. {fix}, or change the fraction.")
     return _cut(dataset, scored[group])
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Cut val from a source's train split, if its settings ask for it."""
-    seed, groups = source.split_seed, None
+    """Cut the test split and then val from a source's train split, if its settings ask for it.
+
+    The test split is drawn from all images, so it is the same for all folds and all values of `val_fraction`. It is
+    dropped, unless the source scores it.
+    """
+    seed, groups, rest = source.split_seed, None, 1.0
     if source.group is not None:
-        if not source.cuts_val:
+        if not source.cuts_val and source.test_fraction is None:
             why = "because the validation split is not cut from train"
             raise UserError(f"data.group={source.group} has no effect, {why}. Add {CUT}.")
         groups = source.groups(dataset.train.files)
+    if source.test_fraction is not None:
+        tested = take_val(dataset, fraction=source.test_fraction, seed=seed, groups=groups, name="test")
+        if source.split_names[1] == "test":
+            return tested
+        dataset, rest = replace(dataset, train=tested.train), 1 - source.test_fraction
+        groups = None if groups is None else source.groups(dataset.train.files)
     if source.folds is not None and source.fold is not None:
         return take_fold(dataset, folds=source.folds, fold=source.fold, seed=seed, groups=groups)
     if source.val_fraction is not None:
-        return take_val(dataset, fraction=source.val_fraction, seed=seed, groups=groups)
+        return take_val(dataset, fraction=source.val_fraction, seed=seed, groups=groups, rest=rest)
     return dataset
 
 
 def _parts(
-    dataset: Dataset, groups: Sequence[Hashable], shares: Sequence[float], seed: int, key: str
+    dataset: Dataset, groups: Sequence[Hashable], shares: Sequence[float], seed: int, key: str, draw: str = "groups"
 ) -> NDArray[np.int64]:
     """Return the part of each train image, (N,). Images of a group, and copies of an image, are in one part."""
     kind = dataset.kind
     group = joined(_same(dataset), groups)
     strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(dataset.train), np.int64)
     count = len(np.unique(group))
-    part = share_out(group, strata, shares, _draw(count, seed, "groups")) if count else group
+    part = share_out(group, strata, shares, _draw(count, seed, draw)) if count else group
     if len(np.unique(part)) < len(shares):
         raise UserError(
             f"data.{key}: data.group makes only {amount(count, 'group')}, too few for {len(shares)} parts. Use smaller "

@@ -38,8 +38,12 @@ def main(arguments: Sequence[str]) -> int:
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data is required. Add data=folder data.root=DIR, or another source.")
         source = compose_recipe(overrides).source()
-        if source.balance != "none":
-            raise UserError(f"data.balance: {source.balance} works only in training. Set data.balance=none.")
+        if source.balance != "none" or source.test_fraction is not None:
+            raise UserError(
+                f"data.balance: {source.balance} works only in training. Set data.balance=none."
+                if source.balance != "none"
+                else f"data.test_fraction={source.test_fraction:g} drops images. Convert all of them, and cut later."
+            )
         # Include images that DALI cannot decode, but Pillow can.
         listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()
         if listed.problems or not (len(listed.val) or source.cuts_val):

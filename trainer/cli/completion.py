@@ -162,7 +162,12 @@ def declared() -> None:
     for section in sections():
         for name, param in section.params.items() if "<" not in section.prefix else ():
             keys.setdefault(f"{section.prefix}.{name}".lstrip("."), []).extend(values(param))
-    keys |= {"data.source": [*SOURCES], "model.kind": [*MODELS], "fit.loss": sorted({name for _, name in LOSSES})}
+    keys |= {
+        "fit.resume": ["auto", "last"],
+        "data.source": [*SOURCES],
+        "model.kind": [*MODELS],
+        "fit.loss": sorted({name for _, name in LOSSES}),
+    }
     keys |= {f"callbacks.{name}": ["null", "{}"] for name in known_callbacks()}
     for split in SPLITS:
         keys |= {f"aug.{split}.{op.name}.{name}": values(p) for op in OPS.values() for name, p in op.params.items()}

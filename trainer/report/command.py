@@ -5,21 +5,23 @@ from collections.abc import Sequence
 
 from jinja2 import TemplateError
 
-from augment.cli.parser import Parser, readable_errors, writing
+from augment.cli.parser import readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.files import require_in
 from augment.support.formatting import printable
 from trainer.report.page import write_record
 from trainer.report.run_content import REPORT_FILE, read_record
 from trainer.run.config.schema import CONFIG_FILE
+from trainer.run.folder.run_names import RunParser
 
 _EXAMPLES = """\
-  RUN_FOLDER ...     write report.html again in each folder"""
+  RUN_FOLDER ...     write report.html again in each folder
+  last               write the report of the newest run again"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Return the exit code."""
-    parser = Parser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
+    parser = RunParser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
     with readable_errors():
         _, folders, overrides = parser.split_paths(arguments)
         if overrides:

@@ -61,6 +61,7 @@ def render(record: RunRecord) -> str:
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         ending=ending,
         headline=_headline(record),
+        test=run.test_scores,
         findings=findings(record),
         charts=charts(record),
         display=record.display,

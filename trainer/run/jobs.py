@@ -31,6 +31,7 @@ from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_co
 from trainer.run.failures import folder_error
 from trainer.run.folder.locks import owned, reserve
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.run_names import named_run
 from trainer.run.folder.summary import OVERRIDES_FILE, Summary
 
 _DEFAULT = Start()
@@ -170,7 +171,9 @@ def start_of(
     resume, given = resumed_in(tokens), normalize(tokens)
     if resume in (None, AUTO):
         return given, Start(config_name), []
-    folder = Path(str(resume))
+    if (folder := named_run(Path(str(resume)))) != Path(str(resume)):
+        quoted = str(folder).replace('"', r"\"")
+        given = [*(token for token in given if key_of(parse(token)) != "fit.resume"), f'++fit.resume="{quoted}"']
     allowed = "the folder of a run with a checkpoint"
     require_in(folder, LAST, CONFIG_FILE, key="fit.resume=", allowed=allowed)
     given_keys = {key_of(parse(token)) for token in tokens} | {"fit.resume", "hydra"}

@@ -1,11 +1,10 @@
 """Compare groups of runs with a baseline, for `python -m trainer compare` and for the end of a sweep."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import mode
+from statistics import mean
 from typing import Any
 
 from rich.console import Console
@@ -16,11 +15,12 @@ from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount, list_some
 from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
+from trainer.run.folder.run_names import place, rank, score_of, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
 from trainer.sweeps.run_groups import OF_LOSSES, RunGroup, first_difference, group_runs
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
-from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
+from trainer.tasks.registry import range_of
 
 # The default smallest difference worth detecting: points for scores in [0, 1], else a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
@@ -35,6 +35,7 @@ class Comparison:
     why: str  # why this group is the baseline
     detect: float  # the smallest difference worth detecting, as a difference of scores
     notes: tuple[str, ...] = ()  # sentences, such as on runs that were left out
+    test: str = ""  # the key of test scores to show, see `with_test`
 
     def lines(self) -> list[str]:
         """Return the verdicts and the notes."""
@@ -48,9 +49,33 @@ class Comparison:
             lines += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
         return [*lines, *self.notes]
 
+    def with_test(self) -> "Comparison":
+        """Return the comparison with a column of test scores. They change neither the order nor the verdicts.
+
+        Raises:
+            UserError: no run has test scores.
+        """
+        shown = replace(self, test=f"test_{self.baseline.metric.key.removeprefix('val_')}")
+        if not any(map(shown.tested, self.rows)):
+            raise UserError(
+                f"--split test: no run has {shown.test}. Score a run with: python -m trainer evaluate RUN --split test"
+            )
+        return replace(
+            shown,
+            notes=(
+                *self.notes,
+                f"{shown.test} is the mean over the best epochs of n runs. It changes neither order nor verdicts.",
+            ),
+        )
+
+    def tested(self, group: RunGroup) -> list[float]:
+        """Return the test scores of a group's runs that have one."""
+        return [run.test_scores[self.test] for run in group.runs if self.test in run.test_scores]
+
     def table(self) -> Table:
         """Return the table of means and differences."""
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
+        head += [self.test] if self.test else []
         return f"last {self.baseline.metric.key}", [head, *map(self._cells, self.rows)]
 
     def _cells(self, group: RunGroup) -> list[str]:
@@ -66,7 +91,9 @@ class Comparison:
         if group.difference is not None:
             difference = signed(group.difference, group.metric)
             p = p_value(group.difference.corrected).removeprefix("p ").removeprefix("= ")
-        return [group.name, n, text(replicates.mean), std, interval, difference, p]
+        found = self.tested(group)
+        test = f"{text(mean(found))} (n = {len(found)})" if found else ""
+        return [group.name, n, text(replicates.mean), std, interval, difference, p, *([test] if self.test else [])]
 
     def plain(self) -> dict[str, Any]:
         """Return the comparison as plain values."""
@@ -83,6 +110,7 @@ class Comparison:
                 "interval": group.replicates.interval(group.metric),
                 "difference": group.difference and asdict(group.difference),
                 "verdict": group.verdict,
+                **({self.test: self.tested(group)} if self.test else {}),
             }
             for group in self.rows
         ]
@@ -138,17 +166,6 @@ def compare_runs(
     return Comparison(tuple(rows), base, why, detect, tuple(notes)), missing
 
 
-def score_of(runs: Sequence[RunFolder]) -> str:
-    """Return the score of the task that most of the finished runs have."""
-    own = [run.score for run in runs if run.status == FINISHED and _value(run.last, run.score) is not None]
-    return mode(own or [task_named(DEFAULT).monitor])
-
-
-def rank(score: str, value: float) -> float:
-    """Return the sort key of a score's value. The best value comes first."""
-    return value if smaller_is_better(score) else -value
-
-
 def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
     """Find a group by its name, or by the name or folder of one of its runs."""
     folder = text.rstrip("/")
@@ -188,7 +205,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     """
     runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # without sweeps inside the folder
     key = score_of(runs)
-    jobs = sorted(runs, key=partial(_place, key))
+    jobs = sorted(runs, key=partial(place, key))
     compared, _ = compare_runs(runs)
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
         compared = None  # the table of jobs already has these scores
@@ -218,23 +235,12 @@ def _plain_job(run: RunFolder, key: str) -> dict[str, Any]:
         "name": run.folder.name,
         "overrides": run.overrides,
         "status": run.status,
-        "last": _value(run.last, key),
-        "best": _value(run.summary.best, key),
+        "last": value_of(run.last, key),
+        "best": value_of(run.summary.best, key),
         "seconds": run.summary.seconds,
         "error": run.summary.error,
         "score": key,
     }
-
-
-def _place(key: str, run: RunFolder) -> tuple[bool, float]:
-    """Return the sort key of a job: the best score of the last epoch comes first, jobs without a score last."""
-    value = _value(run.last, key)
-    return value is None, rank(key, value or 0.0)
-
-
-def _value(row: Mapping[str, float], key: str) -> float | None:
-    value = row.get(key)
-    return None if value is None or math.isnan(value) else value
 
 
 def _job_table(jobs: Sequence[RunFolder], key: str) -> Table:
@@ -243,7 +249,7 @@ def _job_table(jobs: Sequence[RunFolder], key: str) -> Table:
     rows = [["job", "varied settings", "last", "best", "seconds", "status"]]
     for run in jobs:
         varied = " ".join(override for override in run.overrides if override not in everywhere)
-        values = (_value(row, key) for row in (run.last, run.summary.best))
+        values = (value_of(row, key) for row in (run.last, run.summary.best))
         scores = ("" if value is None else score(metric, value) for value in values)
         rows.append([run.folder.name, varied, *scores, f"{run.summary.seconds:.0f}", run.status])
     return f"{amount(len(jobs), 'job')} by {key} of the last epoch, best first", rows

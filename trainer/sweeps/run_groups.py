@@ -11,7 +11,7 @@ from typing import Any
 
 from augment.support.formatting import list_some
 from augment.support.nested import grouped, leaves, section_of
-from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
@@ -113,13 +113,14 @@ def basis_of(run: RunFolder) -> Settings:
     """Return the settings that must agree in runs whose scores are compared."""
     section, task = section_of(run.config, "data"), task_of([run.last, run.summary.best])
     val_from_train = section.get("folds") or section.get("val_fraction")
-    unused = _OF_TRAINING | (_OF_VAL if val_from_train else {*_OF_TRAIN, "split_seed"})
+    unused = {*_OF_TRAINING, *TEST_DATA} | (_OF_VAL if val_from_train else {*_OF_TRAIN, "split_seed", "test_fraction"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
     for other in ("fit.limit_batches", *of_loss(run.score, task)):
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
         # The loss is in standard deviations of the training targets.
-        given = {name: section[name] for name in ("fraction", *sorted(_OF_TRAIN)) if section.get(name) is not None}
+        names = ("fraction", "test_fraction", *sorted(_OF_TRAIN))
+        given = {name: section[name] for name in names if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
     if run.score == STRESS:
         basis["stress test"] = run.stress.get("tested", "")

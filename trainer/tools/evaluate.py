@@ -1,11 +1,14 @@
-"""`python -m trainer evaluate RUN`: score a run's best model on its validation data or on other images."""
+"""`python -m trainer evaluate RUN`: score a run's best model on its validation or test data, or on other images."""
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from rich.table import Table
@@ -15,8 +18,10 @@ from augment.cli.parser import Parser, one_of, readable_errors, table_console, w
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
-from augment.data.sources import load_dataset
+from augment.data.sources import Source, load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
+from augment.data.sources.registry import ListedSource
+from augment.data.targets.boxes import BOXES
 from augment.data.targets.classification import CLASSES
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
@@ -25,17 +30,23 @@ from augment.support.untrusted_files import append
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
 from trainer.run.best_model import Trained, load_trained
+from trainer.run.config.schema import check_same, load_config
+from trainer.run.folder.reader import TEST_NAME, RunFolder
+from trainer.run.folder.run_names import RunParser
 from trainer.tasks.display import Evaluation
 
 _EXAMPLES = """\
   RUN                              on the run's own validation data
-  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*
+  RUN --split test                 on the run's own test data
+  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or on other targets in a folder
+  RUN test.csv                     on a file in the format of the run's training data
   RUN data=folder data.root=DIR    on another source's validation data
   RUN --tta flip                   averages over each image and its mirror image
   RUN DIR fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. The scores are written to evaluation.json or evaluation-<name of DIR>.json in that folder.
-Each evaluation also adds a line to evaluations.jsonl."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The scores are written to evaluation.json or
+evaluation-<name of DIR>.json in that folder, and test scores to test_scores.json. Each evaluation also adds a line to
+evaluations.jsonl."""
 
 
 def evaluate(
@@ -43,15 +54,17 @@ def evaluate(
     folder: Path | None = None,
     overrides: Sequence[str] = (),
     *,
+    split: str = "val",
     tta: str | None = None,
     trust: bool = False,
 ) -> Evaluation:
-    """Score the best model of a run.
+    """Score the best model of a run. Keys of test scores begin with `test_`.
 
     Args:
         run: folder of the run.
-        folder: folder of images, see `scan_split`. Default: the run's validation data.
+        folder: folder or file, see `evaluated_split`. Default: a split of the run's own data.
         overrides: `key=value` overrides of the run's configuration.
+        split: the split of the run's own data: val or test.
         tta: test-time augmentation, a name in `trainer.loop.settings.TTA`. Default: the run's.
         trust: whether the run may name code to import, see `augment.cli.trust`.
 
@@ -60,28 +73,43 @@ def evaluate(
     """
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
     recorder = Recorder(everything=True)
-    trained.run_over(evaluated_split(trained, folder), recorder, description="evaluating")
+    trained.run_over(evaluated_split(trained, folder, split), recorder, description="evaluating")
     scores: Evaluation = trained.task.evaluate(recorder.val, recorder.samples, trained.classes)
+    if split == "test":
+        scores = replace(
+            scores,
+            values={re.sub("^val_", "test_", key): value for key, value in scores.values.items()},
+            sentence=re.sub(r"\bval_", "test_", scores.sentence),
+        )
     return replace(scores, tta=trained.config.fit.tta)
 
 
-def evaluated_split(trained: Trained, folder: Path | None) -> Split:
-    """Return the images of a folder, see `scan_split`, or the run's validation data.
+def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -> Split:
+    """Return the images of a folder or a file, or a split of the run's own data.
+
+    Args:
+        trained: the model.
+        folder: with classes, a folder that `scan_split` reads. Otherwise data in the format of the run's source, see
+            `augment.data.sources.Source.of_folder`.
+        split: the split of the run's own data: val or test.
 
     Raises:
         UserError: no images, images that cannot be decoded, or targets that do not fit the model.
     """
-    task, classes = trained.task, trained.classes
-    if folder is not None:
-        if task.kind is not CLASSES:
-            raise UserError(
-                f"{folder}: a folder defines a class for each image, but this model predicts {task.units}. Set other "
-                "data with overrides, such as data.root=DIR or data.val=FILE."
-            )
+    task, classes, source = trained.task, trained.classes, trained.config.data
+    has_folders = folder is not None and folder.is_dir() and any(path.is_dir() for path in folder.iterdir())
+    if folder is not None and task.kind is CLASSES and (has_folders or not isinstance(source, ListedSource)):
         listed = scan_split(folder, classes)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
         return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
-    dataset = load_dataset(trained.config.data)
+    if folder is not None:
+        dataset = _load_fitting(source.of_folder(folder), trained)
+    elif split == "test":
+        if source.test_fraction is not None:  # otherwise test images may include training images
+            check_same(source, load_config(trained.run), "data", ("test_fraction", "split_seed", "group"), "the run")
+        dataset = _load_fitting(source.with_test(), trained)
+    else:
+        dataset = load_dataset(source)
     if not same_outputs(dataset.classes, classes):
         pairs = zip_longest(dataset.classes, classes, fillvalue="none")
         difference = next(f"{ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs)
@@ -94,10 +122,24 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
             f"data: the targets are for the task {dataset.task}, but the model's task is {task.name}. Use data for the "
             "task of the model."
         )
-    return dataset.val
+    return dataset.val if folder is None else dataset.train
 
 
-def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str]) -> None:
+def _load_fitting(source: Source, trained: Trained) -> Dataset:
+    """Load a dataset, as targets for the model even if its images have only some of the model's classes."""
+    if getattr(source, "task", "") is None and not getattr(source, "multilabel", False):
+        source = replace(source, task=trained.task.kind.task)  # type: ignore[call-arg]  # a field of subclasses
+    load = partial(load_dataset, needs_val=source.split_names[1] == "test")
+    dataset = load(source)
+    if getattr(source, "classes", "") is not None or same_outputs(dataset.classes, names := trained.classes):
+        return dataset
+    with NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write("\n".join(names[1:] if dataset.kind.task == BOXES.task else names))
+        file.flush()
+        return load(replace(source, classes=file.name))  # type: ignore[call-arg]
+
+
+def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> None:
     """Print the scores and write them to the folder of the run."""
     console = table_console()
     if scores.table.rows:
@@ -108,8 +150,10 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     views = "" if scores.tta == "none" else f", tta {scores.tta}"
     console.print(f"{scores.sentence}{views}", highlight=False, soft_wrap=True)
     name = "evaluation" if folder is None else f"evaluation-{folder.resolve().name}"
+    tested = {"epoch": RunFolder(run).summary.best.get("epoch")}
+    name, first = (TEST_NAME, tested) if split == "test" else (name, {"data": folder and str(folder.resolve())})
     values: dict[str, Any] = {
-        "data": None if folder is None else str(folder.resolve()),
+        **first,
         "overrides": list(map(masked, overrides)),
         "images": scores.images,
         "tta": scores.tta,
@@ -140,13 +184,17 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
-    description = "Score the best model of a run on its validation data or on other images."
-    parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    description = "Score the best model of a run on its validation data, its test data or on other images."
+    parser = RunParser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: the run's)")  # fmt: skip
+    parser.add_argument("--split", type=one_of("val", "test"), default="val", metavar="val|test",
+                        help="split of the run's own data (default: val)")  # fmt: skip
     parser.add_trust_flag()
     with readable_errors():
         options, run, folder, overrides = run_and_images(parser, arguments)
-        scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
-        _report(scores, run, folder, overrides)
+        if options.split == "test" and folder:
+            raise UserError(f"--split test has no effect on {folder}. Remove one of them.")
+        scores = evaluate(run, folder, overrides, split=options.split, tta=options.tta, trust=options.trust)
+        _report(scores, run, folder, overrides, options.split)
     return 0

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from augment.cli.parser import Parser, one_of, positive_number, readable_errors, table_console, whole_number, writing
+from augment.cli.parser import one_of, positive_number, readable_errors, table_console, whole_number, writing
 from augment.data.formats.coco import read_coco
 from augment.support.files import write_atomically
 from augment.support.formatting import amount, printable
@@ -21,6 +21,7 @@ from trainer.predictions.predict import Prediction, predict
 from trainer.run.best_model import Trained, load_trained
 from trainer.run.folder.coco_ids import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.run_names import RunParser
 from trainer.tasks.segment import Segment
 
 FAILED = 1  # exit code if some images cannot be used
@@ -34,8 +35,8 @@ _EXAMPLES = """\
   RUN photos/ --explain maps/      a map of what the model looks at, for each image (needs captum)
   RUN photos/ fit.device=cpu fit.batch_size=256
 
-RUN is the folder of a run. Images that cannot be used are reported and skipped. The exit code is then 1, or 2 if no
-image is left."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Images that cannot be used are reported and
+skipped. The exit code is then 1, or 2 if no image is left."""
 
 
 def known_ids(trained: Trained, annotations: Path | None) -> Ids:
@@ -67,7 +68,7 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Predict with the best model of a run."
-    parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
+    parser = RunParser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes per image (default: 3)")
     parser.add_argument("--threshold", type=positive_number(1), metavar="P",
                         help="lowest probability of a label or object (default: 0.5)")  # fmt: skip

@@ -36,6 +36,7 @@ class Folder(CheckedSource):
         Text(optional=True, doc="name of root's folder of training images. Default: `train`")
     )
     val_dir: str | None = setting(Text(optional=True, doc="name of root's folder of validation images. Default: `val`"))
+    test_dir: str | None = setting(Text(optional=True, doc="name of root's folder of test images. Default: `test`"))
 
     def load(self, *, with_foreign: bool = False) -> Dataset:
         """List the folder, also images in foreign formats if `with_foreign` is true."""

@@ -27,20 +27,22 @@ def log_notices(notices: Iterable[str]) -> None:
         logging.getLogger(__name__).warning("%s", notice)
 
 
-def describe_missing(dataset: Dataset) -> list[str]:
-    """Describe the classes or labels that no image of a split has.
+def describe_missing(dataset: Dataset, names: tuple[str, str] = ("train", "val")) -> list[str]:
+    """Describe the classes or labels that no image of a split has. The splits have these names.
 
     Raises:
         UserError: both splits have classes, but they share none.
     """
-    present = {"train": _present(dataset, dataset.train)}
+    present = {names[0]: _present(dataset, dataset.train)}
     if len(dataset.val):
-        present["val"] = _present(dataset, dataset.val)
+        present[names[1]] = _present(dataset, dataset.val)
     if not any(present.values()):
         return []
     if all(present.values()) and not set.intersection(*present.values()):
         train, val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
-        classes = f"Training images have {train}, but validation images have {val}"
+        classes = (
+            f"Training images have {train}, but {'test' if names[1] == 'test' else 'validation'} images have {val}"
+        )
         raise UserError(f"data: the splits share no class. {classes}. Use the same classes in both.")
     first = int(dataset.classes[0] == BACKGROUND)
     all_of_them = amount(len(dataset.classes) - first, dataset.kind.noun)
@@ -51,7 +53,7 @@ def describe_missing(dataset: Dataset) -> list[str]:
             continue
         have = plural(len(absent), "has", "have")
         notice = f"{len(absent)} of {all_of_them} {have} no image in {name}: {list_some(absent)}."
-        if absent == ["0"] and name == "train" and not dataset.kind.follows:
+        if absent == ["0"] and name == names[0] and not dataset.kind.follows:
             notice += " If labels begin at 1, set data.label_offset=1."
         notices.append(notice)
     return notices
@@ -82,14 +84,14 @@ def describe_foreign(dataset: Dataset) -> str:
     return f"left out {share}, which DALI does not decode: {kinds}, such as {files[0]}. {CONVERT}"
 
 
-def describe_copies(dataset: Dataset) -> str:
-    """Describe the validation images that are copies of training images, or return an empty text."""
+def describe_copies(dataset: Dataset, scored: str = "val") -> str:
+    """Describe the images of the scored split that are copies of training images, or return an empty text."""
     train = set(known_of(dataset.train.files, dataset.copies).values())
     val = known_of(dataset.val.files, dataset.copies).items()
     copies = [dataset.val.files[index] for index, group in val if group in train]
     if not copies:
         return ""
-    count = f"{len(copies):,} of {amount(len(dataset.val), 'val image')}"
+    count = f"{len(copies):,} of {amount(len(dataset.val), f'{scored} image')}"
     are = plural(len(copies), "is a copy of a train image", "are copies of train images")
     return f"data: {count} {are}, such as {name_of(copies[0])}. python -m augment info lists them"
 
@@ -138,10 +140,10 @@ def select(source: Source, dataset: Dataset) -> Dataset:
         UserError: there are too few images, or the splits share no class.
     """
     dataset = cut_val(source, dataset)
-    notices = describe_missing(dataset)
+    notices = describe_missing(dataset, source.split_names)
     if source.fraction < 1:
         dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
-    return dataset.noting(*notices, describe_copies(dataset))
+    return dataset.noting(*notices, describe_copies(dataset, source.split_names[1]))
 
 
 def _load(source: Source, *, needs_val: bool) -> Dataset:
@@ -161,12 +163,12 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
     found, digests = examine_files(images, cache=verdicts_of(source))
     reasons = {**dataset.faults, **found}
-    for name in ("train", "val"):
-        split = leave_out(getattr(dataset, name), name, reasons, skip_bad=skip_bad)
+    for name, shown in zip(("train", "val"), source.split_names, strict=True):
+        split = leave_out(getattr(dataset, name), shown, reasons, skip_bad=skip_bad)
         if name in names:
             split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
-        dataset = dataset.noting(describe_left_out(split, name))
+        dataset = dataset.noting(describe_left_out(split, shown))
     return replace(dataset, copies=group_copies(images, digests))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import Dataset
 from augment.data.formats.records import RecordFile
 from augment.data.images import as_ppm
-from augment.data.sources.registry import LabeledSource, source
+from augment.data.sources.registry import LabeledSource, Source, source
 from augment.data.targets.class_names import LabeledSplit, Labels
 from augment.data.targets.interpretation import make_dataset
 from augment.params import Text, setting
@@ -32,18 +32,22 @@ class Arrays(LabeledSource):
         Text(required=True, doc="`.npy` file of the training targets: classes, or rows of numbers or of 0 and 1")
     )
     val_targets: str | None = setting(Text(optional=True, doc="`.npy` file of the validation targets"))
+    test_targets: str | None = setting(Text(optional=True, doc="`.npy` file of the test targets"))
 
     def load(self) -> Dataset:
         """Map the arrays into memory."""
-        options, targets = self.target_options(), {"data.train": self.train_targets, "data.val": self.val_targets}
+        options, (train_key, val_key) = self.target_options(), (f"data.{name}" for name in self.split_names)
+        targets = {train_key: self.train_targets, val_key: self.val_targets}
         found = make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
         train, *val = (expanded(file).resolve() for file in self.given().values())
         note = f"data.val: {train} is also data.train. The model is validated on its training images"
         return found.noting(note if train in val else "")
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
-        """Return all splits if validation images are cut from train, so that copies stay in one split."""
-        return ("train", "val") if self.cuts_val else ()
+        """Return all splits if some are cut from train, so that copies stay in one split."""
+        return ("train", "val") if self.cuts_val or self.test_fraction else ()
+
+    of_folder = Source.of_folder  # a folder does not state which file holds the targets
 
 
 @dataclass(frozen=True, slots=True)

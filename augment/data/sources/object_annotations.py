@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
@@ -11,7 +11,7 @@ from augment.data.formats.annotations import AnnotatedImage, Wanted, label, make
 from augment.data.formats.csv_annotations import point_names, read_boxes, read_points
 from augment.data.formats.masks import find_pairs, read_masks, read_palette
 from augment.data.formats.text_files import describe_absent
-from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, ListedSource, source
+from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, ListedSource, Source, alone, source
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.class_names import read_names
 from augment.data.targets.keypoints import pair_points
@@ -50,6 +50,7 @@ class Coco(_Annotations):
     images: str | None = setting(Text(optional=True, doc="folder of the images. Default: the folder of each `.json`"))
     train_images: str | None = setting(Text(optional=True, doc="folder of the training images. Default: data.images"))
     val_images: str | None = setting(Text(optional=True, doc="folder of the validation images. Default: data.images"))
+    test_images: str | None = setting(Text(optional=True, doc="folder of the test images. Default: data.images"))
     task: str = setting(_TASK)
     instances: bool = setting(_INSTANCES)
     keypoints: bool = setting(Flag(default=False, doc="with boxes, also the keypoints of each object"))
@@ -67,7 +68,7 @@ class Coco(_Annotations):
         return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:
-        folder = (self.val_images if file.key == "data.val" else self.train_images) or self.images
+        folder = (self.train_images if file.key == "data.train" else self.val_images) or self.images
         return file.file.parent if folder is None else expanded(folder)
 
 
@@ -79,16 +80,26 @@ class Yolo(CheckedSource):
     root: str = setting(Text(aliases=("path",), required=True, doc="`data.yaml`, or its folder"))
     task: str = setting(_TASK)
     instances: bool = setting(_INSTANCES)
+    only: str = ""  # a folder of images that replaces the splits in `data.yaml`
 
     def load(self) -> Dataset:
         """Read the labels of all images."""
         root = expanded(self.root)
         file = root / "data.yaml" if root.is_dir() else root
         content, classes = yolo.read_yolo(file)
-        has_val = not self.cuts_val and bool(content.get("val") or content.get("valid"))
-        names = ["train", "val"] if has_val else ["train"]
+        content = {"train": self.only} if self.only else content
+        other = content.get(self.split_names[1]) or (self.split_names[1] == "val" and content.get("valid"))
+        names = ["train", self.split_names[1]] if other and not self.cuts_val else ["train"]
         splits, notices = zip(*(yolo.images_of(file, content, classes, name) for name in names), strict=True)
         return make_objects(tuple(classes.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
+
+    def with_test(self) -> Self:
+        """Return the source whose validation split is the test split in `data.yaml`, or is cut from train."""
+        return replace(self, split_names=("train", "test"), val_fraction=None, folds=None, fold=None)
+
+    def of_folder(self, folder: Path) -> Source:
+        """Return the source of all images in a folder. The run's `data.yaml` states their classes."""
+        return replace(alone(self, folder), only=str(folder.resolve()))
 
 
 @source("voc")
@@ -107,6 +118,7 @@ class Voc(CheckedSource):
     val: str | None = setting(
         Text(default="val", optional=True, doc="validation list, in the same form. null: with val_fraction or folds")
     )
+    test: str | None = setting(Text(optional=True, doc="test list, in the same form"))
     task: str = setting(Choice(default="detect", options=("detect", "segment"), doc="boxes, or class masks"))
     classes: str | None = setting(
         Text(
@@ -145,6 +157,10 @@ class Voc(CheckedSource):
         """The validation list, if both lists exist."""
         both = all(self._list(split or "").exists() for split in (self.train, self.val))
         return f"data.val={self.val}" if both else ""
+
+    def of_folder(self, folder: Path) -> Source:
+        """Return the source of all annotations in a folder."""
+        return replace(alone(self, folder), root=str(folder), train=None, val=None, test=None)
 
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"
@@ -228,6 +244,7 @@ class MaskPairs(CheckedSource):
     val_dir: str | None = setting(
         Text(default="val", optional=True, doc="name of the validation folders. null: no validation split")
     )
+    test_dir: str | None = setting(Text(optional=True, doc="name of the test folders. Default: `test`"))
     classes: str | None = setting(
         Text(optional=True, doc="file with one class name per line, for labels 0, 1, ... Default: the labels found")
     )
@@ -250,6 +267,11 @@ class MaskPairs(CheckedSource):
                 raise UserError(f"data.root: the folder {images} does not exist. {hint}")
         pairs = [find_pairs(*pair, *suffixes) for pair in folders]
         return read_masks(pairs, *self._pixels())
+
+    def of_folder(self, folder: Path) -> Source:
+        """Return the source of the validation images and masks in a folder, or of all if it has no splits."""
+        val = replace(alone(self, folder), root=str(folder), train_dir=self.val_dir or "val", val_dir=None)
+        return val if val._has(val.train_dir) else replace(val, train_dir="")
 
     @property
     def given_val(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.data.dataset import Dataset
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
-from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, LabeledSource, source
+from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, LabeledSource, Source, source
 from augment.data.targets.kind import known_kinds
 from augment.params import IMPORTS, PASSES, Choice, Count, Flag, OptionMap, Text, setting
 from augment.support.errors import UserError
@@ -38,13 +38,17 @@ class Own(CheckedSource, LabeledSource):
         Code(optional=True, doc="validation data, as for train. Not needed with val_fraction or folds", reach=IMPORTS)
     )
     options: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="arguments of both data.train and data.val", reach=PASSES)
+        OptionMap(optional=True, doc="arguments of data.train, data.val and data.test", reach=PASSES)
     )
     train_options: Mapping[str, Any] | None = setting(
         OptionMap(optional=True, doc="further arguments of data.train", reach=PASSES)
     )
     val_options: Mapping[str, Any] | None = setting(
         OptionMap(optional=True, doc="further arguments of data.val", reach=PASSES)
+    )
+    test: str | None = setting(Code(optional=True, doc="test data, as for train", reach=IMPORTS))
+    test_options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="further arguments of data.test", reach=PASSES)
     )
     task: str | None = setting(
         Choice(optional=True, options=tuple(known_kinds()), doc="kind of targets. Default: inferred from labels")
@@ -90,10 +94,12 @@ class Own(CheckedSource, LabeledSource):
 
         They are checked earlier if bad images are skipped, or if copies must stay in one split.
         """
-        early = self.skip_bad or self.cuts_val
+        early = self.skip_bad or self.cuts_val or self.test_fraction is not None
         first = {"train": dataset.train.files[:1], "val": dataset.val.files[:1]}
         images = [(name, image) for name, files in first.items() for image in files]
         return [name for name, i in images if early or isinstance(i, Path) or getattr(i, "is_listed", False)]
+
+    of_folder = Source.of_folder
 
     # Compare by repr, because 1 and True are equal but different arguments, and objects may share a name.
     def __eq__(self, other: object) -> bool:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
@@ -14,6 +15,7 @@ from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
+from augment.support.formatting import amount
 from augment.support.user_code import reject_second
 
 
@@ -64,6 +66,14 @@ class Source:
             doc="share of each class's training images that becomes the validation split",
         )
     )
+    test_fraction: float | None = setting(
+        Number(
+            optional=True,
+            within=(0, 0.9),
+            above=0,
+            doc="share of each class's training images that becomes the test split, which only `evaluate` reads",
+        )
+    )
     folds: int | None = setting(
         Count(
             optional=True,
@@ -78,8 +88,8 @@ class Source:
         Text(
             aliases=("groups", "group_by"),
             optional=True,
-            doc="groups, such as patients, that val_fraction and folds never split: a column of filelist's CSV, or a "
-            "regular expression whose ( ) matches the group in folder/file",
+            doc="groups, such as patients, that val_fraction, test_fraction and folds never split: a column of "
+            "filelist's CSV, or a regular expression whose ( ) matches the group in folder/file",
             reach=MATCHES,
         )
     )
@@ -87,7 +97,7 @@ class Source:
         Count(
             default=0,
             within=(0, 2**31 - 1),
-            doc="seed of val_fraction, folds, fraction and balance, independent of seed",
+            doc="seed of val_fraction, test_fraction, folds, fraction and balance, independent of seed",
         )
     )
     balance: str = setting(
@@ -97,6 +107,7 @@ class Source:
             doc="imbalanced classes: repeat images of small classes in each epoch, or weight classes in the loss",
         )
     )
+    split_names: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold
 
     def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
         """Return the group, by the setting `group`, of each of some training images.
@@ -164,20 +175,57 @@ class Source:
     @property
     def val_missing(self) -> str:
         """The error about missing validation data."""
+        if self.split_names[1] == "test":
+            return (
+                "data: the test split is missing. Set data.test or data.test_dir, or hold out images of a new run with "
+                "data.test_fraction=0.1."
+            )
         if hasattr(self, "val"):
             return f"data.val: missing. Name the validation data, or set {CUT}."
         return f"data: the validation split is missing. Add it, or set {CUT}."
 
     @property
     def cuts_val(self) -> bool:
-        """Whether the validation split is cut from the training images."""
-        return self.folds is not None or self.val_fraction is not None
+        """Whether the scored split is cut from the training images."""
+        cuts_test = self.split_names[1] == "test" and self.test_fraction is not None
+        return self.folds is not None or self.val_fraction is not None or cuts_test
+
+    @property
+    def gives_test(self) -> bool:
+        """Whether a setting names the test data."""
+        return any(getattr(self, name) is not None for name in _test_settings(self).values())
+
+    def with_test(self) -> Self:
+        """Return the source whose validation split is the test split.
+
+        Raises:
+            UserError: the source has no test split.
+        """
+        given: dict[str, Any] = {
+            name: getattr(self, test) or {"val_dir": "test"}.get(name) for name, test in _test_settings(self).items()
+        }
+        made = replace(self, split_names=("train", "test"), val_fraction=None, folds=None, fold=None, **given)
+        if not given and self.test_fraction is None:
+            raise UserError(made.val_missing)
+        return made
+
+    def of_folder(self, folder: Path) -> "Source":
+        """Return the source that reads a folder with one split, or a file with its targets, as training images.
+
+        Raises:
+            UserError: the source cannot read a single split.
+        """
+        raise UserError(
+            f"{folder}: the source of this run cannot read it. Add the format of the data, such as data=masks "
+            f"data.root={folder} or data=coco data.train={folder}."
+        )
 
     @property
     def part(self) -> str:
         """The selected part of the images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         parts += [f"val_fraction {self.val_fraction:g}"] if self.val_fraction else []
+        parts += [f"test_fraction {self.test_fraction:g}"] if self.test_fraction else []
         return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
 
 
@@ -225,6 +273,7 @@ class ListedSource(Source):
     val: str | None = setting(
         Text(optional=True, doc="validation data. Not needed with val_fraction or folds", reach=MATCHES)
     )
+    test: str | None = setting(Text(optional=True, doc="test data, which only `evaluate` reads", reach=MATCHES))
 
     @property
     def given_val(self) -> str:
@@ -232,10 +281,26 @@ class ListedSource(Source):
         return "" if self.val is None else f"data.val={self.val}"
 
     def given(self) -> dict[str, str]:
-        """Return data.train and, unless the validation split is cut from it, data.val, by their keys."""
+        """Return data.train and, unless the scored split is cut from it, data.val or data.test, by their keys."""
         if self.cuts_val or self.val is None:
             return {"data.train": self.train}
-        return {"data.train": self.train, "data.val": self.val}
+        return {"data.train": self.train, f"data.{self.split_names[1]}": self.val}
+
+    def of_folder(self, folder: Path) -> Source:
+        """Return the source of a file with targets, or of the only file of its format in a folder."""
+        ending = Path(self.train).suffix
+        is_folder = folder.is_dir() and folder.suffix != ending  # an LMDB is a folder
+        files = sorted(folder.glob(f"*{ending}")) if is_folder else [folder]
+        if len(files) != 1:
+            raise UserError(
+                f"{folder}: it holds {amount(len(files), f'{ending} file')}. Name the file with the targets, or a "
+                "pattern in quotes."
+            )
+        # Images are then next to the file, and not in folders that the run's settings name.
+        folders: dict[str, Any] = {
+            name: None for name in ("root", "images", "train_images") if is_folder and hasattr(self, name)
+        }
+        return replace(alone(self, folder), train=str(files[0]), val=None, test=None, **folders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +366,7 @@ def _labeled(key: str, found: Mapping[ImageRef, Label | list[Label]]) -> Labeled
 
 
 S = TypeVar("S", bound=type[Source])
+Src = TypeVar("Src", bound=Source)
 
 
 def source(name: str) -> Callable[[S], S]:
@@ -334,11 +400,41 @@ def parse_data(given: object) -> Source:
             f"data.val_fraction={source.val_fraction:g} would ignore the images of {source.given_val}. Remove "
             f"data.val_fraction to validate on them, or set {source.without_val}."
         )
+    if source.test_fraction is not None and source.gives_test:
+        raise UserError(
+            f"data.test_fraction={source.test_fraction:g} contradicts data.test or data.test_dir. Set only one of them."
+        )
+    if (source.test_fraction or 0) + (source.val_fraction or 0) >= 1:
+        raise UserError(
+            f"data.test_fraction={source.test_fraction:g} and data.val_fraction={source.val_fraction:g} leave no "
+            "training images. Use fractions with a sum below 1."
+        )
     return source
 
 
-def whole(source: Source) -> Source:
+def whole(source: Src) -> Src:
     """Return the source of all images, so that a sweep over folds lists and checks them once."""
     every: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
-    # The listed images depend on whether the validation split is cut, not on its share.
-    return replace(source, **every | {"val_fraction": 0.5 if source.cuts_val else None})
+    # The listed images depend on whether splits are cut, not on their shares.
+    cut = {"val_fraction": source.cuts_val, "test_fraction": source.test_fraction is not None}
+    return replace(source, **every | {name: 0.5 if is_cut else None for name, is_cut in cut.items()})
+
+
+def alone(source: Src, folder: Path) -> Src:
+    """Return the source of the only split in a folder, without any selection, and without settings with a `reach`."""
+    safe: dict[str, Any] = {name: param.default for name, param in settings(type(source)).items() if param.reach}
+    return replace(
+        whole(source),
+        split_names=(folder.resolve().name, "val"),
+        **safe | {"val_fraction": None, "test_fraction": None},
+    )
+
+
+def _test_settings(source: Source) -> dict[str, str]:
+    """Return the settings that name validation data, with those that name test data, such as val_dir: test_dir."""
+    known = settings(type(source))
+    return {
+        name: f"test{name[3:]}"
+        for name in known
+        if name.startswith("val") and name != "val_fraction" and f"test{name[3:]}" in known
+    }

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.support.console import text_console
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         from augment.data.sources.loading import log_notices
         from augment.drawing.figure_style import DPI, save_figure
         from augment.tools.info.figure import draw
-        from augment.tools.info.scan import as_trained, find_copies, scan_images
+        from augment.tools.info.scan import as_trained, find_copies, scan_images, test_of
         from augment.tools.info.summary import Info
         from augment.tools.info.text import find_problems, report
 
@@ -43,11 +45,20 @@ def main(arguments: Sequence[str]) -> int:
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train contains no images.")
         facts = scan_images(data.train.files + data.val.files, data.faults)
+        test, test_facts = test_of(source, data, facts)
         data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(source.val_missing,))
-        copies = find_copies(data.train.files + data.val.files, facts)
-        info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies)
+        copies = find_copies(images := data.train.files + data.val.files, facts)
+        info = Info(
+            str(recipe.plain["data"]["source"]),
+            recipe.aug.size,
+            data,
+            facts,
+            copies,
+            test,
+            find_copies(images + test.files, np.append(facts, test_facts)) if len(test) else None,
+        )
         console = text_console()
         console.print(report(info, find_problems(info, skip_bad=getattr(source, "skip_bad", None))))
         with writing(f"--out {options.out}"):

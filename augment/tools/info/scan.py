@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.check import Decoder, group_copies
-from augment.data.dataset import Dataset
+from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.image_faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, is_rare, strict_pillow
 from augment.data.image_refs import ImageRef, keys_of, known_of
 from augment.data.images import is_decoded, orientation_of, read_encoded, to_rgb, upright_size
@@ -140,7 +140,7 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
 
     Copies of an image stay in one split. If there are too few images, the returned dataset lists this as a problem.
     """
-    if not source.cuts_val:
+    if not source.cuts_val and source.test_fraction is None:
         return data, facts
     images = data.train.files + data.val.files
     digests = [f"{fact['digest']:x}" if not fact["fault"] else "" for fact in facts]
@@ -150,6 +150,21 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
         return replace(data, problems=(*data.problems, str(error))), facts
     indices = {key: index for index, key in enumerate(keys_of(images))}
     return cut, facts[[indices[key] for key in keys_of(cut.train.files + cut.val.files)]]
+
+
+def test_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:
+    """Return the test split, which may be empty, and the facts about its images. `data` has not been cut."""
+    try:
+        tested = source.with_test()
+        if source.test_fraction is not None:
+            cut, facts = as_trained(tested, data, facts)
+            return cut.val, facts[len(cut.train) :]
+        split = tested.load().val
+        return split, scan_images(split.files)
+    except UserError:
+        if source.gives_test:
+            raise
+        return NO_VAL, facts[:0]
 
 
 # (P, 2) indices, the smaller one first. The indices of train come before the indices of val.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import Dataset, ImageRef, Split, Target
+from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split, Target
 from augment.data.images import name_of
 from augment.data.targets.boxes import BOXES
 from augment.data.targets.masks import MASKS, NO_MASK
@@ -127,6 +127,8 @@ class Info:
     data: Dataset  # images and targets, including those that cannot be used
     facts: Facts  # (N,) the `FACTS` of each image
     copies: Copies
+    test: Split = NO_VAL  # its images are in no other attribute but `leaks`
+    leaks: Copies | None = None  # duplicates of all images, those of the test split last
 
     @cached_property
     def images(self) -> tuple[ImageRef, ...]:
@@ -140,6 +142,7 @@ class Info:
     def headline(self) -> str:
         train, val = len(self.data.train), len(self.data.val)
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
+        parts += f", {len(self.test):,} more in test" if len(self.test) else ""
         return f"{self.source}: {amount(train + val, 'image')}, {parts}; {amount(len(self.names), self.data.kind.noun)}"
 
     # --- targets ---

@@ -9,6 +9,7 @@ from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
 from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
+from augment.tools.info.scan import tally
 from augment.tools.info.summary import LISTED, Info, Inside
 
 _FILES = 10  # maximum number of files per list
@@ -136,6 +137,9 @@ def _leaks(info: Info) -> Iterator[str]:
     for counts, how in ((info.same, f"byte for byte. {why}"), (info.alike, looks)):
         if leaked := counts["val_in_train"]:
             yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
+    for kind, how in (("same", "byte for byte"), ("alike", "judging by their looks")):
+        if leaked := tally(getattr(info.leaks, kind), len(info.images))["val_in_train"] if info.leaks else 0:
+            yield f"{_part(leaked, len(info.test), *_ARE, noun='test image')} also in train or val, {how}. Remove them."
     if odd := info.contradicting:
         times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
         yield f"{times}, copies of a file have different targets, so one target must be wrong: {example}. Correct it."

@@ -67,6 +67,7 @@ def test_every_key_group_op_and_file_is_completed(cache: Path) -> None:
     for group in group_names():
         assert f"{group}=" in complete(f"{TRAIN} ")
         assert {f"{group}={name}" for name in config_files(group)} <= set(complete(f"{TRAIN} {group}="))
+    assert complete(f"{TRAIN} fit.resume=") == ["fit.resume=auto", "fit.resume=last"]
     assert complete(f"{TRAIN} aug.train.") == [f"aug.train.{name}." for name in OPS]
 
 

@@ -176,8 +176,18 @@ def test_the_evaluation_and_the_report(
         assert {key: written[key] for key in alone} == pytest.approx(alone, rel=1e-4)
     assert np.mean([values[each] for values in written["per_class"].values()]) == pytest.approx(row[key], rel=1e-4)
     assert (run / "evaluation.png").is_file()
-    with pytest.raises(UserError, match=r"Set other data .* data\.val=FILE"):
-        evaluate.evaluate(run, lists)
+    listed = lists / {"labels": "labels.txt", "numbers": "numbers.csv"}[name]
+    again = evaluate.evaluate(run, listed).values
+    assert {key: again[key] for key in scores} == pytest.approx(scores, rel=1e-4)
+    part = lists / f"part-{name}" / listed.name
+    part.parent.mkdir()
+    for image in lists.glob("*.png"):
+        (part.parent / image.name).symlink_to(image)
+    part.write_text("\n".join(line for line in listed.read_text().splitlines() if "green" not in line or "," in line))
+    assert evaluate.evaluate(run, part.parent).images == {"labels": 6, "numbers": 12}[name]
+    (part.parent / f"more{part.suffix}").touch()
+    with pytest.raises(UserError, match="Name the file"):
+        evaluate.evaluate(run, part.parent)
     monkeypatch.setattr("trainer.report.run_content.load", None)  # a finished run has written what its page shows
     record = read_record(run)
     assert not record.run.notes

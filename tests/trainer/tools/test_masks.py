@@ -67,14 +67,19 @@ def test_a_run_of_masks_is_scored_and_reported(run: Path) -> None:
     assert page.count("data:image/jpeg") >= 5
 
 
-def test_the_remedy_for_a_folder_works(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_scored(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     for split in ("train", "val"):
         shutil.copytree(run.parent / split, other / split)
-    with pytest.raises(SystemExit, match="2"):
-        evaluate.main([str(run), str(other)])
-    assert " data.root=DIR" in capsys.readouterr().err
     assert evaluate.main([str(run), f"data.root={other}"]) == 0
+    by_root = capsys.readouterr().out.splitlines()[:-1]
+    for folder in (other, other / "val"):  # the validation split of a folder, if it has splits
+        shutil.rmtree(other / "train", ignore_errors=True)
+        assert evaluate.main([str(run), str(folder)]) == 0
+        assert capsys.readouterr().out.splitlines()[:-1] == by_root
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(run), str(tmp_path)])
+    assert "images" in capsys.readouterr().err
 
 
 def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Checks of a configuration that need the data and the model. All run before anything is written."""
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,11 @@ import torch
 from torch import nn
 
 from augment.data.formats.folder import describe_nested
-from augment.data.sources import Source
+from augment.data.sources import Source, load_dataset
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
-from augment.support.secrets import as_written
 from augment.support.untrusted_files import contents
 from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.progress import FitProgress
@@ -22,7 +20,7 @@ from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.build import make_train_loader
-from trainer.run.config.schema import Config, load_config
+from trainer.run.config.schema import Config, check_same, load_config
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED
 from trainer.run.initial_weights import check_weights, require_start
@@ -63,6 +61,8 @@ def check_config(config: Config) -> None:
 
 def _check_data(config: Config, ranks: int) -> None:
     dataset = config.dataset
+    if config.data.gives_test and config.fit.resume is None:
+        load_dataset(config.data.with_test())  # before training, because only `evaluate` reads it
     for split, images in (("train", len(dataset.train)), ("val", len(dataset.val))):
         if ranks > max(images, 1):
             raise UserError(
@@ -139,11 +139,11 @@ def check_resume(config: Config) -> None:
                 f"fit.gpus={ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the resumed "
                 f"run. Finish the epoch with fit.gpus={state.ranks}. After it, any number works."
             )
-        _check_same(fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
+        check_same(fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
     task = task_named(dataset.task)
-    _check_same(config.data, saved, "data", settings(Source))
+    check_same(config.data, saved, "data", settings(Source))
     if task.monitor == "val_loss":  # otherwise losses of old and new epochs cannot be compared
-        _check_same(config.fit, saved, "fit", task.loss_settings)
+        check_same(config.fit, saved, "fit", task.loss_settings)
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages: missing, but the resumed run had stages. Repeat its stages.")
     with contents(run / LAST):
@@ -158,15 +158,4 @@ def check_resume(config: Config) -> None:
     # The optimizer's state holds its settings, and only schedules replace them.
     kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]
     kept += ["momentum_low"] if config.fit.momentum_low is None else []
-    _check_same(config.fit, saved, "fit", kept)
-
-
-def _check_same(section: object, saved: Mapping[str, Any], key: str, names: Iterable[str]) -> None:
-    """Check that the named settings of the section `key` equal the saved ones."""
-    for name in names:
-        param, now = settings(type(section))[name], getattr(section, name)
-        was = section_of(saved, key).get(name, param.default)
-        if was not in (now, as_written(now)):
-            raise UserError(
-                f"{key}.{name}: {param.show(now)}, but the resumed run had {param.show(was)}. Use the same value."
-            )
+    check_same(config.fit, saved, "fit", kept)

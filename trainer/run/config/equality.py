@@ -24,6 +24,9 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+# Settings that name test data. Training does not use it.
+TEST_DATA = ("test", "test_dir", "test_images", "test_options", "test_targets")
+
 # Removed settings with their defaults, which are part of the ids of jobs.
 REMOVED = {"auto_batch_size": False, "skip_nonfinite": 0, "regression_loss": "huber"}
 
@@ -31,9 +34,10 @@ REMOVED = {"auto_batch_size": False, "skip_nonfinite": 0, "regression_loss": "hu
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved configuration without settings that do not change results.
 
-    It leaves out `fit.resume`, `fit.gpus`, `fit.metrics`, `run` and trackers. Two configurations are equal if their
-    identities have the same `identity_text`. Mappings whose order counts become lists of pairs: steps, views, stages,
-    and nested arguments of plugins. The order of built-in callbacks does not count, because they sort themselves.
+    It leaves out `fit.resume`, `fit.gpus`, `fit.metrics`, `run`, trackers and the test data. Two configurations are
+    equal if their identities have the same `identity_text`. Mappings whose order counts become lists of pairs: steps,
+    views, stages, and nested arguments of plugins. The order of built-in callbacks does not count, because they sort
+    themselves.
     """
     plain = as_written(config)
     known = known_callbacks()
@@ -53,7 +57,9 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return (
         {name: value for name, value in plain.items() if name != "run"}
         | {
-            "data": _with_arguments(section_of(plain, "data")),
+            "data": _with_arguments(
+                {name: value for name, value in section_of(plain, "data").items() if name not in TEST_DATA}
+            ),
             "aug": {name: _pairs(value) if _is_ordered(name, value) else value for name, value in aug.items()},
             "fit": _with_arguments(fit) | {"stages": _pairs(fit.get("stages"))},
             "callbacks": callbacks,

@@ -37,7 +37,7 @@ from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
 from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
-from trainer.run.config.equality import REMOVED
+from trainer.run.config.equality import REMOVED, TEST_DATA
 from trainer.run.config.fit import Fit, check_ranks, parse_fit
 from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
@@ -134,7 +134,13 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            "data": {"source": _name_of(data, SOURCES), **_plain(data)},
+            # The files of runs without a test split stay as earlier versions wrote them.
+            "data": {"source": _name_of(data, SOURCES)}
+            | {
+                name: value
+                for name, value in _plain(data).items()
+                if value is not None or name not in ("test_fraction", *TEST_DATA)
+            },
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
             | {"views": plain_views(aug)}
@@ -238,6 +244,17 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
             "Use the version that wrote this run, or train it again."
         )
     return config
+
+
+def check_same(
+    section: object, saved: Mapping[str, Any], key: str, names: Iterable[str], run: str = "the resumed run"
+) -> None:
+    """Check that the named settings of the section `key` equal the saved ones of a run."""
+    for name in names:
+        param, now = settings(type(section))[name], getattr(section, name)
+        was = section_of(saved, key).get(name, param.default)
+        if was not in (now, as_written(now)):
+            raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {param.show(was)}. Use the same value.")
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:

@@ -36,6 +36,7 @@ from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_s
 T = TypeVar("T")
 JOB_FILE = "job.json"
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
+TEST_NAME = "test_scores"  # of the files that `python -m trainer evaluate RUN --split test` writes
 
 # A folder with any of these files belongs to a run. Other programs also write files called config.yaml.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -132,6 +133,13 @@ class RunFolder:
         # Plugins are not imported here, so the task of a plugin may have none of the known keys.
         keys = (own, self.summary.monitor, "val_loss")
         return next((key for key in keys if any(key in row for row in measured)), own)
+
+    @cached_property
+    def test_scores(self) -> MetricsRow:
+        """The numbers in test_scores.json, or an empty mapping. Scores of an earlier best epoch do not count."""
+        found = self.attempt(f"{TEST_NAME}.json", partial(read_object, folder=self.folder), dict[str, Any]())
+        numbers = {key: value for key, value in found.items() if isinstance(value, float | int) and abs(value) < 2**53}
+        return numbers if numbers.get("epoch") == self.summary.best.get("epoch") else {}
 
     def scored_by(self, score: str) -> RunFolder:
         """Return a copy of the run with another score."""

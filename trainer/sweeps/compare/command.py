@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from augment.cli.parser import Parser, output, positive_number, readable_errors, table_console, writing
+from augment.cli.parser import one_of, output, positive_number, readable_errors, table_console, writing
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
 from trainer.run.folder.reader import find_runs
+from trainer.run.folder.run_names import RunParser
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.verdict_text import markdown_page, present
 
@@ -25,7 +26,7 @@ several epochs is too optimistic. Runs that failed, were interrupted or pruned, 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Return the exit code."""
-    parser = Parser(
+    parser = RunParser(
         "trainer compare",
         "Compare settings across runs and sweeps, over seeds and folds.",
         _EXAMPLES + _EPILOG,
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="file to write, .md or .json. Can be given twice",
     )
+    parser.add_argument(
+        "--split", type=one_of("test"), metavar="test", help="also show test scores, which do not change the order"
+    )
     with readable_errors():
         options, paths, others = parser.split_paths(arguments)
         paths += map(Path, others)
@@ -68,6 +72,11 @@ def main(arguments: Sequence[str]) -> int:
                 "them."
             )
         known = {name for run in runs for name in run.last}
+        if (options.metric or "").startswith("test_"):
+            raise UserError(
+                f"--metric {options.metric}: a choice by test scores makes them too optimistic. Use a val_ score. "
+                "To also show test scores, add --split test."
+            )
         if options.metric is not None and options.metric not in known:
             raise UserError(f"--metric {options.metric}: no run has it.{suggest(options.metric, known)}")
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
@@ -75,6 +84,8 @@ def main(arguments: Sequence[str]) -> int:
         if compared is None:
             present(console, [f"Nothing to compare in {amount(len(runs), 'run')}.", left])
             return 1
+        if options.split:
+            compared = compared.with_test()
         parts = compared.table(), compared.lines()
         present(console, *parts)
         for file in options.out:

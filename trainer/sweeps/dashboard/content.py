@@ -25,8 +25,9 @@ from augment.support.untrusted_files import contents, read_object
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.run_names import rank
 from trainer.run.folder.summary import FINISHED
-from trainer.sweeps.comparison import compare_runs, rank
+from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
 from trainer.sweeps.run_groups import comparable
 from trainer.tasks.metric import SHARE, MetricsRow

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from augment.cli.parser import Parser, one_of, output, readable_errors
+from augment.cli.parser import one_of, output, readable_errors
 from augment.support.errors import UserError
+from trainer.run.folder.run_names import RunParser
 from trainer.tools.evaluate import run_and_images
 
 PLACES = ("inside", "beside")
@@ -12,16 +13,17 @@ _EXAMPLES = """\
   RUN --preprocessing beside     writes model.onnx, which takes preprocessed images, and transform.py
   RUN DIR                        compares on the images of DIR/<class>/* or DIR/val/<class>/*
 
-RUN is the folder of a run. Files are written to RUN/export-onnx or to --out: the model, predict.py, which runs it
-without this project, and export.json with the comparison. With --preprocessing inside, the model takes upright RGB
-images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width) float32 from transform.py. For the
-comparison, every validation image goes through the export with its own preprocessing, and through PyTorch in fp32."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Files are written to RUN/export-onnx or to --out:
+the model, predict.py, which runs it without this project, and export.json with the comparison. With --preprocessing
+inside, the model takes upright RGB images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width)
+float32 from transform.py. For the comparison, every validation image goes through the export with its own
+preprocessing, and through PyTorch in fp32."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Export the best model of a run as ONNX, and compare it with PyTorch on its validation data."
-    parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    parser = RunParser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
