@@ -11,7 +11,7 @@ from matplotlib.font_manager import findfont, get_font
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from augment.drawing.figure_style import DPI, drawable, families, shorten
+from augment.drawing.figure_style import drawable, families
 
 Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 Color = tuple[int, int, int]
@@ -26,6 +26,7 @@ _BLACK, _WHITE, _INK = (0, 0, 0), (255, 255, 255), (38, 38, 38)
 _TINT = 0.45  # opacity of a mask
 _TEXT = 11  # text height in pixels
 _NARROWEST = 320  # pixels across a legend
+_SMALLEST, _LARGEST = 320, 2**14  # longer side of a readable drawing in pixels
 
 
 def color_of(label: int) -> Color:
@@ -51,12 +52,19 @@ class Drawing:
     """
 
     def __init__(self, image: Pixels, scale: float = 1.0, weight: int = 1) -> None:
-        self._weight = weight
+        self.weight = weight
         self._sides = [max(1, round(side * scale)) for side in image.shape[:2]]
         self._scale = [new / old for new, old in zip(self._sides, image.shape[:2], strict=True)]
         resample = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
         self._image = Image.fromarray(np.ascontiguousarray(image)).resize((self._sides[1], self._sides[0]), resample)
         self._taken = np.zeros(self._sides, np.bool_)  # pixels of the drawing that have text
+
+    @classmethod
+    def readable(cls, image: Pixels) -> Drawing:
+        """Return a drawing of any image. A tiny image is enlarged, and a large one has thick lines and large text."""
+        longer = max(image.shape[:2])
+        scale = min(max(1, -(-_SMALLEST // longer)), _LARGEST / longer)
+        return cls(image, scale, max(1, round(longer * scale / 1000)))
 
     @property
     def pixels(self) -> Pixels:
@@ -84,7 +92,7 @@ class Drawing:
 
     def boxes(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str] = ()) -> Drawing:
         """Draw boxes, (K, 4), in the colors of their classes, (K,), each with a text."""
-        canvas, weight = ImageDraw.Draw(self._image), self._weight
+        canvas, weight = ImageDraw.Draw(self._image), self.weight
         for number, (box, label) in enumerate(zip(np.asarray(boxes, np.float64), labels, strict=True)):
             left, top, end, bottom = self._edges(box)
             color = color_of(int(label))
@@ -125,10 +133,10 @@ class Drawing:
             x, y = (x + 0.5) * right - 0.5, (y + 0.5) * down - 0.5
             color = colors.get(number, MIDDLE)
             for size, fill in ((5, _BLACK), (4, color), (2, color if visibility > 1 else _BLACK)):
-                radius = size * self._weight
+                radius = size * self.weight
                 canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
             if number < len(names):
-                gap = 6 * self._weight
+                gap = 6 * self.weight
                 self._write(canvas, names[number], color, (round(x + gap), round(y), round(x + gap), round(y + gap)))
         return self
 
@@ -152,14 +160,14 @@ class Drawing:
         area = area[top : int(down[-1]) + 3, left : int(across[-1]) + 3]
         pixels = np.array(self._image.crop((left, top, left + area.shape[1], top + area.shape[0])))
         pixels[area] = np.rint(pixels[area] * (1 - _TINT) + np.array(color) * _TINT)
-        inner, core = (binary_erosion(area, iterations=times * self._weight, border_value=1) for times in (1, 2))
+        inner, core = (binary_erosion(area, iterations=times * self.weight, border_value=1) for times in (1, 2))
         pixels[area & ~inner] //= 3  # a dark and a bright line, so that one is visible on any photo
         pixels[inner & ~core] = color
         self._image.paste(Image.fromarray(pixels), (left, top))
         if text:
             depth = distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]  # distance to the outline
             y, x = np.unravel_index(int(np.argmax(depth)), area.shape)
-            width, height = _extent(text, self._weight)
+            width, height = _extent(text, self.weight)
             at = round(left + x - width / 2), round(top + y + height / 2)
             self._write(ImageDraw.Draw(self._image), text, color, at * 2)
 
@@ -173,7 +181,7 @@ class Drawing:
         always: bool = True,
     ) -> None:
         """Write on a colored background, above the box or at another free place next to it."""
-        width, height = _extent(text, self._weight)
+        width, height = _extent(text, self.weight)
         left, top, right, bottom = box
         places = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]
         most_y, most_x = self._sides[0] - height, self._sides[1] - width
@@ -188,40 +196,40 @@ class Drawing:
         x, y = inside[number]
         canvas.rectangle((x, y, x + width - 1, y + height - 1), fill=color)
         light = np.dot(color, (0.299, 0.587, 0.114)) > 110
-        shown, weight = drawable(text), self._weight
+        shown, weight = drawable(text), self.weight
         at = x + 2 * weight, y + height - 3 * weight
         canvas.text(at, shown, _BLACK if light else _WHITE, _face(shown, weight), "ls")
 
 
-def with_legend(image: Pixels, entries: Sequence[tuple[Color | None, str]], weight: int = 1) -> Pixels:
-    """Return an image with a white strip below it that explains colors.
+def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight: int = 1) -> Pixels:
+    """Return an image with a white strip below it that explains colors. Without entries, there is no strip.
 
     Args:
         image: (height, width, 3) RGB.
-        entries: colors and their texts. A text without a color has no square.
+        entries: classes and their texts. A text without a class has no colored square.
         weight: see `Drawing`.
     """
+    if not entries:
+        return image
     height, width, _ = image.shape
     wide, square, gap = max(width, _NARROWEST * weight), _TEXT * weight, 4 * weight
-    placed, left, line = [], gap, 0
-    for color, text in entries:
-        shown = shorten(drawable(text), (wide - square - 3 * gap) / weight, _TEXT * 72 / DPI)
-        start = left + (0 if color is None else square + gap)
-        end = start + _extent(shown, weight)[0]
-        if end > wide and left > gap:
-            start, end, left, line = start - left + gap, end - left + gap, gap, line + 1
-        placed.append((color, shown, left, start, line))
-        left = end + 2 * gap
-    step = square + 2 * gap
-    sheet = Image.new("RGB", (wide, height + (line + 1) * step), _WHITE)
+    step, left, top = square + 2 * gap, gap, height + gap
+    sheet = Image.new("RGB", (wide, height + len(entries) * step), _WHITE)
     sheet.paste(Image.fromarray(image), (0, 0))
     canvas = ImageDraw.Draw(sheet)
-    for color, shown, left, start, line in placed:
-        top = height + line * step + gap
-        if color is not None:
-            canvas.rectangle((left, top, left + square - 1, top + square - 1), fill=color)
-        canvas.text((start, top + square - weight), shown, _INK, _face(shown, weight), "ls")
-    return np.asarray(sheet)
+    for label, text in entries:
+        shown = drawable(text)
+        while len(shown) > 2 and _extent(shown, weight)[0] > wide - square - 4 * gap:
+            shown = f"{shown[:-2]}…"
+        indent = 0 if label is None else square + gap
+        needed = indent + _extent(shown, weight)[0]
+        if left + needed > wide and left > gap:
+            left, top = gap, top + step
+        if label is not None:
+            canvas.rectangle((left, top, left + square - 1, top + square - 1), fill=color_of(label))
+        canvas.text((left + indent, top + square - weight), shown, _INK, _face(shown, weight), "ls")
+        left += needed + 2 * gap
+    return np.asarray(sheet.crop((0, 0, wide, top + step - gap)))
 
 
 @cache
