@@ -26,7 +26,7 @@ _BLACK, _WHITE, _INK = (0, 0, 0), (255, 255, 255), (38, 38, 38)
 _TINT = 0.45  # opacity of a mask
 _TEXT = 11  # text height in pixels
 _NARROWEST = 320  # pixels across a legend
-_SMALLEST, _LARGEST = 320, 2**14  # longer side of a readable drawing in pixels
+_SMALLEST, _LARGEST = 320, 4096  # longer side of a readable drawing in pixels
 
 
 def color_of(label: int) -> Color:

@@ -185,7 +185,7 @@ def draw_prediction(
             if one.mask is not None:
                 drawing.masks([one.mask], [one.label])
         drawing.boxes(boxes[::-1], labels[::-1])
-        drawing.texts(boxes, labels, [f"{one.name} {percent(one.score)}" for one in found])
+        drawing.texts(boxes, labels, [f"{one.name} {one.score:.0%}" for one in found])
         legend = [(label, f"{names[label]} ({count})") for label, count in Counter(labels).most_common()]
     elif prediction.mask is not None:
         with Image.open(prediction.mask) as mask:

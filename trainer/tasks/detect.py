@@ -221,7 +221,7 @@ class Detect(PlacedTask):
             boxes, labels = boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist()
             side.boxes(boxes, labels)
             if rows is found:
-                side.texts(boxes, labels, [percent(score) for score in rows[:, 5].tolist()])
+                side.texts(boxes, labels, [f"{score:.0%}" for score in rows[:, 5].tolist()])
         return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:

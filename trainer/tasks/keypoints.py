@@ -102,12 +102,15 @@ class PlacedTask(Task[PlacedSamples]):
 
         from augment.drawing.target_overlays import Drawing, with_legend
 
-        scale = max(1, self.thumbnail // 2 // max(image.size)) if self.panels > 1 else 1
-        sides = Drawing(np.asarray(image), scale), Drawing(np.asarray(image), scale)
+        # A wide result gets a gap in the middle, and text that is readable if the page shows it at half its size.
+        scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
+        sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
         labels = self.draw_places(sides, samples.target[position], samples.output[position], matrix)
-        drawn = np.concatenate([side.pixels for side in sides], axis=1)
-        return Image.fromarray(with_legend(drawn, [(label, names[label]) for label in labels]))
+        halves = np.pad(sides[0].pixels, ((0, 0), (0, gap), (0, 0)), constant_values=255), sides[1].pixels
+        return Image.fromarray(
+            with_legend(np.concatenate(halves, axis=1), [(label, names[label]) for label in labels], weight)
+        )
 
 
 def placed(points: Tensor, matrices: Tensor) -> Tensor:
