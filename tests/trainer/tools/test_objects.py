@@ -69,7 +69,9 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
     assert scores.values == pytest.approx({key: value for key, value in best.items() if key.startswith("val_")})
     assert list(scores.per_class) == ["cat", "dog"]
     assert scores.per_class["dog"]["objects"] == 1  # the crowd does not count
-    assert "Average precision of each class in the best epoch" in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert "Average precision of each class in the best epoch" in page
+    assert '<label class="zoom"><input type="checkbox"' in page, "a click enlarges the worst images"
     assert (run / "classes.png").is_file()
 
 
