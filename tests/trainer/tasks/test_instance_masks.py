@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fakes import CPU
+from fakes import CPU, needs_gpu, refuse_waiting
 from torch import Tensor
 
 from augment.support.errors import UserError
@@ -160,3 +160,15 @@ def test_only_detectors_with_masks_measure_them() -> None:
     check_metrics(TASK, NAMES, ["mask_map"], masks)
     with pytest.raises(UserError, match=r"^fit\.metrics: .*'mask_map'"):
         check_metrics(TASK, NAMES, ["mask_map"], boxes)
+
+
+@needs_gpu
+def test_overlaps_do_not_wait_for_the_gpu(batches: list[Batch]) -> None:
+    for outputs, targets in batches:
+        given = outputs.cuda(), [{name: value.cuda() for name, value in target.items()} for target in targets]
+        TASK.keep_matches(*given)  # the first call may load kernels
+        with refuse_waiting():
+            found = TASK.keep_matches(*given)["target"]
+        # A few pixels at the edges of masks may differ.
+        expected = TASK.keep_matches(outputs, targets)["target"]
+        torch.testing.assert_close(found.cpu(), expected, atol=0.03, rtol=0, equal_nan=True)
