@@ -1,4 +1,4 @@
-"""Draw the figures of docs/ that show photographs into .assets: run this program after a change.
+"""Draw the figures of docs/ that show images into .assets: run this program after a change.
 
 The photographs in docs/photos come from scikit-image: a cat (Stefan van der Walt, CC0), a cup of coffee (Rachel
 Michetti, CC0) and an astronaut (NASA, public domain). Their masks, boxes and keypoints were drawn by hand.
@@ -18,6 +18,7 @@ from augment.drawing.contact_sheet import SheetBlock, SheetRow, Tile, draw, lay_
 from augment.drawing.figure_style import DPI, save_figure
 from augment.recipe.plan import build_plan
 from augment.tools.preview.gallery import Photos, shoot
+from trainer import train
 
 HERE = Path(__file__).parent
 ASSETS, PHOTOS = HERE.parent / ".assets", HERE / "photos"
@@ -117,6 +118,23 @@ def draw_targets():
     (ASSETS / "targets.png").unlink()
 
 
+def draw_objects():
+    """Train a detector on generated images for a minute, and join three of its overlays."""
+    with TemporaryDirectory() as folder:
+        given = ["aug=detect", "data=sample_boxes", "aug.size=96", "fit.epochs=6", f"data.dir={folder}/data"]
+        run = train(*given, "fit.device=cpu", folder=f"{folder}/run").folder
+        images = sorted(Path(folder, "data").glob("*/val/images/*.jpg"))[:3]
+        out = Path(folder, "overlays")
+        if code := find_tools("trainer")["predict"].run([str(run), *map(str, images), "--overlay", "--out", str(out)]):
+            sys.exit(code)
+        drawn = [Image.open(file) for file in sorted(out.iterdir())]
+        widths, heights = zip(*(image.size for image in drawn), strict=True)
+        sheet = Image.new("RGB", (sum(widths) + 12 * (len(drawn) - 1), max(heights)), "white")
+        for number, image in enumerate(drawn):
+            sheet.paste(image, (sum(widths[:number]) + 12 * number, 0))
+        sheet.save(ASSETS / "objects.jpg", quality=85)
+
+
 def draw_cat(tool, *arguments):
     """Run a tool on the cat's face."""
     with TemporaryDirectory() as folder:
@@ -128,5 +146,6 @@ def draw_cat(tool, *arguments):
 
 if __name__ == "__main__":
     draw_targets()
+    draw_objects()
     draw_cat("fusion", "--out", str(ASSETS / "fusion.png"))
     draw_cat("preview", *(f"--op={op}" for op in OPS), "--out", str(ASSETS / "ops.png"), "aug.size=96")

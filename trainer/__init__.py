@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from trainer.loop.settings import LoopSettings
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
-    from trainer.predictions.predict import Prediction
     from trainer.predictions.trained_model import TrainedModel, load_model
     from trainer.run.folder.summary import Summary
+    from trainer.tasks.display import Prediction
     from trainer.tasks.loss import loss
     from trainer.tasks.metric import metric
 
@@ -78,9 +78,9 @@ _MODULES = {
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
-    "trainer.predictions.predict": "Prediction",
     "trainer.predictions.trained_model": "TrainedModel load_model",
     "trainer.run.folder.summary": "Summary",
+    "trainer.tasks.display": "Prediction",
     "trainer.tasks.loss": "loss",
     "trainer.tasks.metric": "metric",
 }

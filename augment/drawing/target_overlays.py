@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from matplotlib.font_manager import findfont, get_font
@@ -20,10 +21,12 @@ _COLORS: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
 LEFT, RIGHT, MIDDLE = _COLORS[1], _COLORS[5], _COLORS[3]
-_BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
+_BLACK, _WHITE, _INK = (0, 0, 0), (255, 255, 255), (38, 38, 38)
 
 _TINT = 0.45  # opacity of a mask
 _TEXT = 11  # text height in pixels
+_NARROWEST = 320  # pixels across a legend
+_SMALLEST, _LARGEST = 320, 4096  # longer side of a readable drawing in pixels
 
 
 def color_of(label: int) -> Color:
@@ -40,16 +43,28 @@ class Drawing:
     """An image on which targets are drawn, one after another.
 
     All coordinates are in pixels of the image, (height, width, 3) RGB. Boxes are given by their edges, so the whole
-    image is [0, 0, width, height]. The coordinates of keypoints are integers at pixel centers. The scale enlarges the
-    image, but not lines and text.
+    image is [0, 0, width, height]. The coordinates of keypoints are integers at pixel centers.
+
+    Args:
+        image: the image.
+        scale: enlarges the image, but not lines and text.
+        weight: enlarges lines and text, for large images.
     """
 
-    def __init__(self, image: Pixels, scale: float = 1.0) -> None:
+    def __init__(self, image: Pixels, scale: float = 1.0, weight: int = 1) -> None:
+        self.weight = weight
         self._sides = [max(1, round(side * scale)) for side in image.shape[:2]]
         self._scale = [new / old for new, old in zip(self._sides, image.shape[:2], strict=True)]
         resample = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
         self._image = Image.fromarray(np.ascontiguousarray(image)).resize((self._sides[1], self._sides[0]), resample)
-        self._taken: list[tuple[float, float, float, float]] = []
+        self._taken = np.zeros(self._sides, np.bool_)  # pixels of the drawing that have text
+
+    @classmethod
+    def readable(cls, image: Pixels) -> Drawing:
+        """Return a drawing of any image. A tiny image is enlarged, and a large one has thick lines and large text."""
+        longer = max(image.shape[:2])
+        scale = min(max(1, -(-_SMALLEST // longer)), _LARGEST / longer)
+        return cls(image, scale, max(1, round(longer * scale / 1000)))
 
     @property
     def pixels(self) -> Pixels:
@@ -69,26 +84,37 @@ class Drawing:
                 self._area(large == label, color_of(label), names[label] if label < len(names) else "")
         return self
 
-    def masks(self, masks: NDArray[np.integer], labels: Sequence[int]) -> Drawing:
-        """Draw the masks of objects, (K, height, width), in the colors of their classes, (K,)."""
+    def masks(self, masks: Iterable[NDArray[Any]], labels: Sequence[int]) -> Drawing:
+        """Draw the masks of objects, K times (height, width), in the colors of their classes, (K,)."""
         for mask, label in zip(masks, labels, strict=True):
             self._area(self._enlarged(mask) > 0, color_of(int(label)), "")
         return self
 
     def boxes(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str] = ()) -> Drawing:
         """Draw boxes, (K, 4), in the colors of their classes, (K,), each with a text."""
-        canvas = ImageDraw.Draw(self._image)
-        down, right = self._scale
+        canvas, weight = ImageDraw.Draw(self._image), self.weight
         for number, (box, label) in enumerate(zip(np.asarray(boxes, np.float64), labels, strict=True)):
-            left, top = round(box[0] * right), round(box[1] * down)
-            # A box includes at least one pixel.
-            end, bottom = max(round(box[2] * right) - 1, left), max(round(box[3] * down) - 1, top)
+            left, top, end, bottom = self._edges(box)
             color = color_of(int(label))
-            canvas.rectangle((left - 1, top - 1, end + 1, bottom + 1), outline=_BLACK, width=4)
-            canvas.rectangle((left, top, end, bottom), outline=color, width=2)
+            dark = left - weight, top - weight, end + weight, bottom + weight
+            canvas.rectangle(dark, outline=_BLACK, width=4 * weight)
+            canvas.rectangle((left, top, end, bottom), outline=color, width=2 * weight)
             if number < len(texts) and texts[number]:
                 self._write(canvas, texts[number], color, (left, top, end, bottom))
         return self
+
+    def texts(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str]) -> Drawing:
+        """Write the texts of boxes that are already drawn, see `boxes`. A text without a free place is left out."""
+        canvas = ImageDraw.Draw(self._image)
+        for box, label, text in zip(np.asarray(boxes, np.float64), labels, texts, strict=True):
+            self._write(canvas, text, color_of(int(label)), self._edges(box), always=False)
+        return self
+
+    def _edges(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
+        """Return the first and last pixels of a box in the drawing. A box includes at least one pixel."""
+        down, right = self._scale
+        left, top = round(box[0] * right), round(box[1] * down)
+        return left, top, max(round(box[2] * right) - 1, left), max(round(box[3] * down) - 1, top)
 
     def points(
         self, points: NDArray[np.floating], flip_pairs: Sequence[tuple[int, int]] = (), names: Sequence[str] = ()
@@ -106,13 +132,17 @@ class Drawing:
                 continue
             x, y = (x + 0.5) * right - 0.5, (y + 0.5) * down - 0.5
             color = colors.get(number, MIDDLE)
-            for radius, fill in ((5, _BLACK), (4, color), (2, color if visibility > 1 else _BLACK)):
+            for size, fill in ((5, _BLACK), (4, color), (2, color if visibility > 1 else _BLACK)):
+                radius = size * self.weight
                 canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
             if number < len(names):
-                self._write(canvas, names[number], color, (round(x + 6), round(y), round(x + 6), round(y + 6)))
+                gap = 6 * self.weight
+                self._write(canvas, names[number], color, (round(x + gap), round(y), round(x + gap), round(y + gap)))
         return self
 
-    def _enlarged(self, labels: NDArray[np.integer]) -> NDArray[np.integer]:
+    def _enlarged(self, labels: NDArray[Any]) -> NDArray[Any]:
+        if [*labels.shape] == self._sides:
+            return labels
         row, column = (
             ((np.arange(new) + 0.5) * old // new).astype(np.int64)
             for new, old in zip(self._sides, labels.shape, strict=True)
@@ -124,50 +154,100 @@ class Drawing:
 
         if not area.any():
             return
-        pixels = np.array(self._image)
+        # Work on the part of the image with the mask, and a margin of two pixels for its outline.
+        down, across = np.flatnonzero(area.any(axis=1)), np.flatnonzero(area.any(axis=0))
+        left, top = max(int(across[0]) - 2, 0), max(int(down[0]) - 2, 0)
+        area = area[top : int(down[-1]) + 3, left : int(across[-1]) + 3]
+        pixels = np.array(self._image.crop((left, top, left + area.shape[1], top + area.shape[0])))
         pixels[area] = np.rint(pixels[area] * (1 - _TINT) + np.array(color) * _TINT)
-        inner, core = (binary_erosion(area, iterations=times, border_value=1) for times in (1, 2))
+        inner, core = (binary_erosion(area, iterations=times * self.weight, border_value=1) for times in (1, 2))
         pixels[area & ~inner] //= 3  # a dark and a bright line, so that one is visible on any photo
         pixels[inner & ~core] = color
-        self._image = Image.fromarray(pixels)
+        self._image.paste(Image.fromarray(pixels), (left, top))
         if text:
             depth = distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]  # distance to the outline
             y, x = np.unravel_index(int(np.argmax(depth)), area.shape)
-            width, height = _extent(text)
-            at = round(x - width / 2), round(y + height / 2)
+            width, height = _extent(text, self.weight)
+            at = round(left + x - width / 2), round(top + y + height / 2)
             self._write(ImageDraw.Draw(self._image), text, color, at * 2)
 
-    def _write(self, canvas: ImageDraw.ImageDraw, text: str, color: Color, box: tuple[int, int, int, int]) -> None:
+    def _write(
+        self,
+        canvas: ImageDraw.ImageDraw,
+        text: str,
+        color: Color,
+        box: tuple[int, int, int, int],
+        *,
+        always: bool = True,
+    ) -> None:
         """Write on a colored background, above the box or at another free place next to it."""
-        width, height = _extent(text)
+        width, height = _extent(text, self.weight)
         left, top, right, bottom = box
         places = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]
         most_y, most_x = self._sides[0] - height, self._sides[1] - width
-        free = [(x, y) for x, y in places if 0 <= x <= most_x and 0 <= y <= most_y]
-        free += [(min(max(x, 0), most_x), min(max(y, 0), most_y)) for x, y in places]
-        areas = [(x, y, x + width, y + height) for x, y in free]
-
-        def is_free(a: tuple[float, float, float, float]) -> bool:
-            return not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in self._taken)
-
-        area = next(filter(is_free, areas), areas[0])
-        self._taken.append(area)
-        canvas.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
+        inside = [(x, y) for x, y in places if 0 <= x <= most_x and 0 <= y <= most_y]
+        inside += [(min(max(x, 0), most_x), min(max(y, 0), most_y)) for x, y in places]
+        areas = [np.s_[max(y, 0) : y + height, max(x, 0) : x + width] for x, y in inside]
+        free = [number for number, area in enumerate(areas) if not self._taken[area].any()]
+        if not free and not always:
+            return
+        number = free[0] if free else 0
+        self._taken[areas[number]] = True
+        x, y = inside[number]
+        canvas.rectangle((x, y, x + width - 1, y + height - 1), fill=color)
         light = np.dot(color, (0.299, 0.587, 0.114)) > 110
+        shown, weight = drawable(text), self.weight
+        at = x + 2 * weight, y + height - 3 * weight
+        canvas.text(at, shown, _BLACK if light else _WHITE, _face(shown, weight), "ls")
+
+
+def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight: int = 1) -> Pixels:
+    """Return an image with a white strip below it that explains colors. Without entries, there is no strip.
+
+    Args:
+        image: (height, width, 3) RGB.
+        entries: classes and their texts. A text without a class has no colored square.
+        weight: see `Drawing`.
+    """
+    if not entries:
+        return image
+    height, width, _ = image.shape
+    wide, square, gap = max(width, _NARROWEST * weight), _TEXT * weight, 4 * weight
+    step, left, top = square + 2 * gap, gap, height + gap
+    sheet = Image.new("RGB", (wide, height + len(entries) * step), _WHITE)
+    sheet.paste(Image.fromarray(image), (0, 0))
+    canvas = ImageDraw.Draw(sheet)
+    for label, text in entries:
         shown = drawable(text)
-        canvas.text((area[0] + 2, area[1] + height - 3), shown, _BLACK if light else _WHITE, _face(shown), "ls")
+        while len(shown) > 2 and _extent(shown, weight)[0] > wide - square - 4 * gap:
+            shown = f"{shown[:-2]}…"
+        indent = 0 if label is None else square + gap
+        needed = indent + _extent(shown, weight)[0]
+        if left + needed > wide and left > gap:
+            left, top = gap, top + step
+        if label is not None:
+            canvas.rectangle((left, top, left + square - 1, top + square - 1), fill=color_of(label))
+        canvas.text((left + indent, top + square - weight), shown, _INK, _face(shown, weight), "ls")
+        left += needed + 2 * gap
+    return np.asarray(sheet.crop((0, 0, wide, top + step - gap)))
 
 
 @cache
-def _face(text: str) -> ImageFont.FreeTypeFont:
+def _face(text: str, weight: int) -> ImageFont.FreeTypeFont:
     """Return a font with all characters of a text, or the default font."""
     files = [findfont(family) for family in families()]
     codes = set(map(ord, text))
-    return ImageFont.truetype(next((f for f in files if codes <= get_font(f).get_charmap().keys()), files[0]), _TEXT)
+    file = next((f for f in files if codes <= get_font(f).get_charmap().keys()), files[0])
+    return _font(file, _TEXT * weight)
+
+
+@cache  # all texts of a size share an open file
+def _font(file: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(file, size)
 
 
 @cache
-def _extent(text: str) -> tuple[int, int]:
+def _extent(text: str, weight: int) -> tuple[int, int]:
     """Return the width and height of a text with its background."""
     shown = drawable(text)
-    return round(_face(shown).getlength(shown)) + 4, _TEXT + 3
+    return round(_face(shown, weight).getlength(shown)) + 4 * weight, (_TEXT + 3) * weight

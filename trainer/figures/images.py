@@ -19,7 +19,7 @@ from trainer.tasks.display import WrongSample
 from trainer.tasks.metric import Samples
 from trainer.tasks.task import Task
 
-SIDE = 160  # of a thumbnail, in pixels
+SIDE = 160  # of a usual thumbnail, in pixels
 _THREADS = 4
 
 
@@ -52,11 +52,11 @@ def worst_images(
         try:
             with open_image(file) as image:
                 upright, orientation = np.array(upright_size(image)), orientation_of(image)
-                image.draft("RGB", (2 * SIDE, 2 * SIDE))
+                image.draft("RGB", (2 * task.thumbnail, 2 * task.thumbnail))
                 small = to_rgb(image)
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
             return sample, file, None
-        small.thumbnail((SIDE, SIDE))
+        small.thumbnail((task.thumbnail, task.thumbnail))
         scale = small.size / upright
         place = np.diag([*scale, 1.0])
         place[:2, 2] = (scale - 1) / 2  # pixel centers are at integers

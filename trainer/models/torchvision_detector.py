@@ -21,6 +21,8 @@ class DetectorNetwork(nn.Module):
 
     In training, it also takes targets, and returns its losses, (L,). Otherwise it returns the found objects, (N, 100,
     6): left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
+
+    With `masks`, each row continues with the object's mask: probabilities on a grid that covers the box, 28 x 28.
     """
 
     def __init__(self, detector: nn.Module, *, freeze_norms: bool = False) -> None:
@@ -28,6 +30,7 @@ class DetectorNetwork(nn.Module):
         self.detector: Any = detector
         self.detector.transform = _AsGiven(detector.transform)
         getattr(self.detector, "roi_heads", self.detector).detections_per_img = DETECTIONS
+        self.masks = bool(getattr(getattr(detector, "roi_heads", None), "mask_predictor", None))
         _thaw(detector)
         backbone: Any = detector.backbone
         self._norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)] if freeze_norms else []
@@ -42,12 +45,18 @@ class DetectorNetwork(nn.Module):
         return self
 
     def forward(self, images: Tensor, targets: Sequence[Mapping[str, Tensor]] = ()) -> Tensor:
-        """Return losses, (L,), in training, or else objects, (N, 100, 6)."""
+        """Return losses, (L,), in training, or else objects, (N, 100, 6) or wider."""
         pixels = images.float()
         if not self.training:
-            found = self.detector(list(pixels))
-            rows = [torch.cat([one["boxes"], one["labels"][:, None], one["scores"][:, None]], dim=1) for one in found]
+            rows = []
+            for found in self.detector(list(pixels)):
+                parts = [found["boxes"], found["labels"][:, None], found["scores"][:, None]]
+                parts += [found["masks"].flatten(1)] if self.masks else []
+                rows.append(torch.cat(parts, dim=1))
             return torch.stack([pad(row, (0, 0, 0, DETECTIONS - len(row))) for row in rows])
+        if self.masks:  # a batch without objects has no masks
+            none = pixels.new_zeros(0, *pixels.shape[2:], dtype=torch.uint8)
+            targets = [{"masks": none, **target} for target in targets]
         losses = self.detector(list(pixels), list(targets))
         return torch.stack([cast(Tensor, loss) for loss in losses.values()])
 
@@ -85,7 +94,10 @@ class _SmallBackbone(nn.Module):
 
 
 class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
-    """Pads images to a multiple of the detector's stride, but does not resize or normalize them."""
+    """Pads images to a multiple of the detector's stride, but does not resize or normalize them.
+
+    Masks stay small grids, because masks of the image's size would fill the memory.
+    """
 
     def __init__(self, replaced: Any) -> None:
         super().__init__(replaced.min_size, replaced.max_size, [], [], size_divisible=replaced.size_divisible)
@@ -95,6 +107,9 @@ class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
 
     def resize(self, image: Tensor, target: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor] | None]:
         return image, target
+
+    def postprocess(self, result: Any, image_shapes: Any, original_image_sizes: Any) -> Any:
+        return result
 
 
 def _thaw(module: nn.Module) -> None:

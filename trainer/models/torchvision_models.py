@@ -60,7 +60,7 @@ class Detector(Backbone):
             default=_SMALL,
             options=(_SMALL, *_NAMES),
             doc="detector of torchvision.models.detection. fcos_cnn is torchvision's FCOS on seven "
-            "convolutions, for quick starts. maskrcnn also learns masks, which are not scored",
+            "convolutions, for quick starts. maskrcnn also predicts masks, and needs data.instances=true",
         )
     )
     pretrained: bool = setting(
@@ -73,6 +73,11 @@ class Detector(Backbone):
     freeze_norms: bool = setting(
         Flag(default=False, doc="keep the backbone's batch norms unchanged, for pretrained weights and small batches")
     )
+
+    @property
+    def masks(self) -> bool:
+        """Whether it predicts a mask for each object."""
+        return self.name.startswith("maskrcnn")
 
     def build(self, classes: int, size: Size) -> "nn.Module":
         """Build the detector. The classes include the background."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.support.formatting import table_cell
-from trainer.predictions.predict import Prediction
 from trainer.run.folder.coco_ids import Ids
+from trainer.tasks.display import Prediction
 
 
 def as_json(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
@@ -39,8 +39,8 @@ def _json_row(prediction: Prediction) -> dict[str, Any]:
 def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
     """Write objects as a COCO dataset whose annotations also have a score, like COCO's results.
 
-    Boxes are left, top, width and height, in pixels of the upright images. Without ids, images and categories are
-    numbered from 1.
+    Boxes are left, top, width and height, in pixels of the upright images. Masks are run-length codes. Without ids,
+    images and categories are numbered from 1.
     """
     found = [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]
     known, names = ids or {}, found[0][1].names
@@ -63,6 +63,8 @@ def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
                     "iscrowd": 0,
                     "score": one.score,
                 }
+                if (mask := one.mask) is not None:
+                    annotation |= {"segmentation": one.runs, "area": int(mask.sum())}
                 content["annotations"].append(annotation)
     return json.dumps(content, indent=1) + "\n"
 

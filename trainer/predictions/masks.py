@@ -1,11 +1,12 @@
-"""Write predicted masks at the size of their images."""
+"""Write predicted masks at the size of their images, and draw predictions on images."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,17 @@ from PIL import Image
 
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, orientation_of, to_rgb, upright_size
+from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.spatial import IGNORE
+from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
+from augment.support.formatting import percent
 from augment.support.lazy_torch import F, Tensor, torch
 from trainer.loop.callback import Callback
+from trainer.tasks.display import Prediction
+from trainer.tasks.keypoints import KeypointTask
+from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -41,19 +48,12 @@ class MaskWriter(Callback):
         masks: the file of each mask. A mask without a file stays in memory.
         names: names of the classes.
         folder: the folder that contains all files of masks, if there are any.
-        overlay: whether to also write the images with their masks drawn on them.
     """
 
     def __init__(
-        self,
-        files: Sequence[ImageRef],
-        masks: Sequence[Path | None],
-        names: Sequence[str],
-        folder: Path | None,
-        *,
-        overlay: bool,
+        self, files: Sequence[ImageRef], masks: Sequence[Path | None], names: Sequence[str], folder: Path | None
     ) -> None:
-        self._files, self._masks, self._names, self._folder, self._overlay = files, masks, names, folder, overlay
+        self._files, self._masks, self._names, self._folder = files, masks, names, folder
         self.shares: dict[int, NDArray[np.float64]] = {}
         self.unseen: dict[int, float] = {}
         self.labels: dict[int, NDArray[np.uint8]] = {}
@@ -64,29 +64,21 @@ class MaskWriter(Callback):
         for number, output, frame in zip(learner.batch.indices.tolist(), learner.output, frames, strict=True):
             with open_image(self._files[number]) as image:
                 turn, size = upright(image)
-                labels = whole_mask(output, frame @ turn.to(frame.device), size[::-1])
-                counts = np.bincount(labels.ravel(), minlength=IGNORE + 1)
-                self.unseen[number] = counts[IGNORE] / labels.size
-                counts = counts[: len(self._names)]
-                self.shares[number] = counts / max(counts.sum(), 1)
-                if (file := self._masks[number]) is None:
-                    self.labels[number] = labels
-                else:
-                    self._write(file, image, labels)
+            labels = whole_mask(output, frame @ turn.to(frame.device), size[::-1])
+            counts = np.bincount(labels.ravel(), minlength=IGNORE + 1)
+            self.unseen[number] = counts[IGNORE] / labels.size
+            counts = counts[: len(self._names)]
+            self.shares[number] = counts / max(counts.sum(), 1)
+            if (file := self._masks[number]) is None:
+                self.labels[number] = labels
+            else:
+                self._write(file, labels)
 
-    def _write(self, file: Path, image: Image.Image, labels: NDArray[np.uint8]) -> None:
+    def _write(self, file: Path, labels: NDArray[np.uint8]) -> None:
         mask, content = Image.fromarray(labels), BytesIO()
         mask.putpalette(palette(self._names))
         mask.save(content, "PNG", optimize=True)
         write_atomically(file, content.getvalue(), folder=self._folder)
-        if self._overlay:
-            from augment.drawing.target_overlays import Drawing  # with Matplotlib
-
-            content = BytesIO()
-            drawn = Drawing(np.asarray(to_rgb(image))).mask(labels, self._names, ignore=IGNORE).pixels
-            Image.fromarray(drawn).save(content, "JPEG", quality=90)
-            overlay = file.with_name(f"{file.stem}_overlay.jpg")
-            write_atomically(overlay, content.getvalue(), folder=self._folder)
 
 
 def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
@@ -135,13 +127,75 @@ def palette(names: Sequence[str]) -> list[int]:
 
 
 def mask_files(
-    images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out"
+    images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out", ending: str = ".png"
 ) -> Mapping[Path, Path]:
-    """Return the file of each image's mask in `folder`, at the path that the image has in one of `folders`."""
+    """Return the file of each image's mask in `folder`, at the path that the image has in one of `folders`.
+
+    Raises:
+        UserError: two images would have the same file, or a file would replace an image.
+    """
     taken: dict[Path, Path] = {}
+    read = {image.resolve() for image in images}
     for image in dict.fromkeys(images):
         above = next((path for path in folders if image.is_relative_to(path)), image.parent)
-        file = (folder / image.relative_to(above)).with_suffix(".png")
+        file = folder / image.relative_to(above).with_name(f"{image.stem}{ending}")
+        if file.resolve() in read:
+            raise UserError(f"{flag} {folder}: would replace the image {file}. Use another folder.")
         if (other := taken.setdefault(file, image)) != image:
             raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Predict one at a time.")
     return {image: file for file, image in taken.items()}
+
+
+def write_overlays(
+    predictions: Sequence[Prediction], files: Mapping[Path, Path], folder: Path, task: Task[Any], names: Sequence[str]
+) -> None:
+    """Draw each prediction on its image, with a legend below it.
+
+    Args:
+        predictions: predictions of image files.
+        files: the file of each drawing by image.
+        folder: the folder that contains all these files.
+        task: the task of the model.
+        names: the names of the model's outputs.
+    """
+    with progress_bar() as bar:
+        row = bar.add_task("drawing", total=len(predictions))
+        for prediction in predictions:
+            if not prediction.error:
+                with open_image(prediction.file) as image:
+                    pixels = np.asarray(to_rgb(image))
+                drawn, content = draw_prediction(pixels, prediction, task, names), BytesIO()
+                Image.fromarray(drawn).save(content, "JPEG", quality=90)
+                write_atomically(files[prediction.file], content.getvalue(), folder=folder)
+            bar.advance(row)
+
+
+def draw_prediction(
+    pixels: NDArray[np.uint8], prediction: Prediction, task: Task[Any], names: Sequence[str]
+) -> NDArray[np.uint8]:
+    """Draw a prediction on an image, (height, width, 3), with a legend below it. See `write_overlays`."""
+    from augment.drawing.target_overlays import Drawing, with_legend  # with Matplotlib
+
+    drawing = Drawing.readable(pixels)
+    legend: list[tuple[int | None, str]] = [(None, f"{name} {percent(share, 1)}") for name, share in prediction.classes]
+    if prediction.objects is not None:
+        found = prediction.objects.found
+        labels, boxes = [one.label for one in found], np.array([one.box for one in found]).reshape(-1, 4)
+        for one in found[::-1]:  # the highest score on top
+            if one.mask is not None:
+                drawing.masks([one.mask], [one.label])
+        drawing.boxes(boxes[::-1], labels[::-1])
+        drawing.texts(boxes, labels, [f"{one.name} {one.score:.0%}" for one in found])
+        legend = [(label, f"{names[label]} ({count})") for label, count in Counter(labels).most_common()]
+    elif prediction.mask is not None:
+        with Image.open(prediction.mask) as mask:
+            shown = np.asarray(mask)
+        drawing.mask(shown, names, ignore=IGNORE)
+        legend = [(i, name) for i, name in enumerate(names) if name != BACKGROUND and (shown == i).any()]
+    elif isinstance(task, KeypointTask):
+        places = np.array([value for _, value in prediction.numbers]).reshape(-1, 2)
+        drawing.points(np.pad(places, ((0, 0), (0, 1)), constant_values=2), names=names)  # 2: all are visible
+        legend = [(None, f"{len(names)} keypoints")]
+    elif prediction.numbers:
+        legend = [(None, f"{name} {value:.4g}") for name, value in prediction.numbers]
+    return with_legend(drawing.pixels, legend or [(None, "nothing found")], drawing.weight)

@@ -1,13 +1,12 @@
 """Predict with a trained model, which returns a prediction for each image."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from augment.cli.parser import writing
 from augment.data.check import check_files
@@ -16,39 +15,16 @@ from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file
-from augment.support.lazy_torch import Tensor
 from trainer.loop.callback import Callback
-from trainer.predictions.masks import MaskWriter, mask_files, upright
+from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
 from trainer.run.best_model import KeptOutputs, Trained
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
-from trainer.tasks.display import FoundObject
+from trainer.tasks.display import FoundObjects, Prediction
 from trainer.tasks.segment import Segment
 
-
-@dataclass(frozen=True)
-class FoundObjects:
-    """The objects that were found in an image."""
-
-    found: tuple[FoundObject, ...]  # in pixels of the upright image, the highest score first
-    size: tuple[int, int]  # width and height of the upright image
-    names: tuple[str, ...]  # names of all classes by label
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A model's prediction for an image."""
-
-    file: Path  # or the name of an image in memory
-    # The most probable classes or labels with their probabilities in [0, 1], the highest first. In segmentation, the
-    # classes with their shares of the pixels. In detection, the classes of the objects with their scores.
-    classes: tuple[tuple[str, float], ...] = ()
-    error: str = ""  # why the image cannot be used; then there is no prediction
-    numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
-    unit: str = "class"  # what `classes` contains, "class" or "label"
-    objects: FoundObjects | None = None
-    mask: Path | None = None  # the file of the mask, whose pixels are labels
-    labels: NDArray[np.uint8] | None = None  # the mask, (height, width), if it has no file
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
 
 
 def predict(
@@ -68,8 +44,8 @@ def predict(
         given: images, and folders to search for images at any depth.
         top: number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
         threshold: lowest probability of a label or object. Default: 0.5.
-        out: folder for masks, see `trainer.predictions.masks`. Default: masks stay in memory.
-        overlay: whether to also write the images with their masks drawn on them.
+        out: folder for masks and overlays, see `trainer.predictions.masks`. Default: masks stay in memory.
+        overlay: whether to also write the images with their predictions drawn on them.
         explain: folder for images with a map of what the model looks at. Default: no maps.
 
     Returns:
@@ -79,23 +55,25 @@ def predict(
         UserError: a missing file, a folder without images, no usable image, or an option that the task does not have.
     """
     task, images = trained.task, list_images(given)
-    for option, used, fits, allowed in (
-        ("--threshold", threshold is not None, task.threshold is not None, "labels or boxes"),
-        ("--top", top is not None, task.ranked, "classes, labels, masks or boxes"),
-        ("--out, --overlay", out is not None or overlay, isinstance(task, Segment), "masks"),
-        ("--explain", explain is not None, isinstance(task, Classify), "classes"),
+    has_masks = isinstance(task, Segment)
+    for option, used, fits, allowed, remedy in (
+        ("--threshold", threshold is not None, task.threshold is not None, "labels or boxes", ""),
+        ("--top", top is not None, task.ranked, "classes, labels, masks or boxes", ""),
+        ("--out", out is not None and not overlay, has_masks, "masks", ", or add --overlay"),
+        ("--explain", explain is not None, isinstance(task, Classify), "classes", ", or use --overlay instead"),
     ):
         if used and not fits:
             raise UserError(
                 f"{option}: works only with models that predict {allowed}, but this model predicts {task.kind.units}. "
-                f"Remove {option}."
+                f"Remove {option}{remedy}."
             )
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
     # Images in memory have no files for masks and maps.
     paths = [image for image in images if isinstance(image, Path)]
     folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
-    masks = {} if out is None else mask_files(paths, folders, out)
+    masks = {} if out is None or not has_masks else mask_files(paths, folders, out)
+    overlays = {} if out is None or not overlay else mask_files(paths, folders, out, ending="_overlay.jpg")
     maps = {} if explain is None else mask_files(paths, folders, explain, "--explain")
     problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
@@ -105,16 +83,22 @@ def predict(
         if len(images) > 1:
             text = f"none of {len(images)} images can be used. The first problem"
         raise UserError(f"{text}: {name_of(file)} {reason}")
+    if overlays and out is not None:
+        with writing("--out"):  # before the work, not after it
+            out.mkdir(parents=True, exist_ok=True)
     # The loader needs targets, but nothing reads them.
     split = Split(good, (task.kind.blank(len(trained.classes)),) * len(good), task.kind)
-    if isinstance(task, Segment):
-        predicted = _predict_masks(trained, split, masks, out, top, overlay=overlay)
+    if has_masks:
+        predicted = _predict_masks(trained, split, masks, out, top)
     else:
         predicted = _predict(trained, split, top, threshold, maps)
     predictions = []
     for image in images:
         failed = Prediction(_path_of(image), error=problems[image]) if image in problems else None
         predictions.append(failed or next(predicted))
+    if overlays and out is not None:
+        with writing("--out"):
+            write_overlays(predictions, overlays, out, task, trained.classes)
     return predictions
 
 
@@ -149,6 +133,16 @@ def _predict(
     trained: Trained, split: Split, top: int | None, threshold: float | None, maps: Mapping[Path, Path]
 ) -> Iterator[Prediction]:
     """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
+    names, task = trained.classes, trained.task
+    default = task.threshold if top is None else None
+    lowest = (default or 0.0) if threshold is None else threshold
+    if isinstance(task, Detect):
+        finder = _ObjectFinder(task, split.files, names, lowest, top)
+        trained.run_over(split, finder, description="predicting")
+        for number, file in enumerate(split.files):
+            objects = finder.found[number]
+            yield Prediction(_path_of(file), tuple((of.name, of.score) for of in objects.found), objects=objects)
+        return
     kept = KeptOutputs()
     writers: list[Callback] = [kept]
     if maps:
@@ -157,18 +151,13 @@ def _predict(
         writers.append(MapWriter([maps[_path_of(file)] for file in split.files]))
     with writing("--explain"):
         trained.run_over(split, *writers, description="predicting")
-    names, task = trained.classes, trained.task
     outputs, *frames = kept.in_order()
     outputs = outputs.float()
-    sizes = _make_upright(split.files, frames[0]) if frames else []
-    default = task.threshold if top is None else None
-    lowest = (default or 0.0) if threshold is None else threshold
-    if isinstance(task, Detect):
-        for file, output, frame, size in zip(split.files, outputs, *frames, sizes, strict=True):
-            objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= lowest)[:top]
-            classes = tuple((of.name, of.score) for of in objects)
-            yield Prediction(_path_of(file), classes, objects=FoundObjects(objects, size, names))
-    elif task.ranked:
+    if frames:
+        for file, frame in zip(split.files, frames[0], strict=True):
+            with open_image(file) as image:
+                frame.copy_(frame @ upright(image)[0])
+    if task.ranked:
         values, units = task.activate(outputs).topk(min(top or task.top or len(names), len(names)), dim=1)
         for file, *ranks in zip(split.files, units.tolist(), values.tolist(), strict=True):
             classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= lowest)
@@ -179,15 +168,33 @@ def _predict(
             yield Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))
 
 
-def _make_upright(files: Sequence[ImageRef], frames: Tensor) -> list[tuple[int, int]]:
-    """Change frames, in place, to convert from pixels of the upright images. Return the sizes of these images."""
-    sizes = []
-    for number, file in enumerate(files):
-        with open_image(file) as image:
-            turn, size = upright(image)
-        frames[number] @= turn
-        sizes.append(size)
-    return sizes
+class _ObjectFinder(Callback):
+    """Collects the objects of each image of a pass, by its number.
+
+    Args:
+        task: the task of the model.
+        files: the images.
+        names: names of the classes.
+        lowest: lowest score.
+        top: largest number of objects in an image. Default: no limit.
+    """
+
+    def __init__(
+        self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: float, top: int | None
+    ) -> None:
+        self._task, self._files, self._names, self._lowest, self._top = task, files, names, lowest, top
+        self.found: dict[int, FoundObjects] = {}
+
+    def after_batch(self, learner: Learner) -> None:
+        frames = learner.batch.frames
+        assert frames is not None
+        batch = zip(learner.batch.indices.tolist(), learner.output.float().cpu(), frames.cpu(), strict=True)
+        for number, output, frame in batch:
+            with open_image(self._files[number]) as image:
+                turn, size = upright(image)
+            certain = output[output[:, 5].double() >= self._lowest]
+            objects = self._task.objects(certain, frame @ turn, size, self._names)
+            self.found[number] = FoundObjects(tuple(objects[: self._top]), size, self._names)
 
 
 def _predict_masks(
@@ -196,12 +203,10 @@ def _predict_masks(
     masks: Mapping[Path, Path],
     folder: Path | None,
     top: int | None,
-    *,
-    overlay: bool,
 ) -> Iterator[Prediction]:
     names, task = trained.classes, trained.task
     files = [masks.get(image) if isinstance(image, Path) else None for image in split.files]
-    writer = MaskWriter(split.files, files, names, folder, overlay=overlay)
+    writer = MaskWriter(split.files, files, names, folder)
     with writing("--out"):
         trained.run_over(split, writer, description="predicting")
     if most := max(writer.unseen.values()):

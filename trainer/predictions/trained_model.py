@@ -15,9 +15,10 @@ from augment.pipeline.images_in_memory import pixels_of
 from augment.pipeline.transform import Transform
 from augment.support.files import read_file
 from augment.support.user_code import public
-from trainer.predictions.predict import Prediction, predict
+from trainer.predictions.predict import predict
 from trainer.run.best_model import Trained, load_trained
 from trainer.run.folder.run_names import named_run
+from trainer.tasks.display import Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,8 @@ class TrainedModel:
         Returns:
             A prediction for each image, in order. A folder's images are sorted by path. The mask of a segmentation
             model is in `labels`, (height, width) uint8, at the size of the image. 255 marks pixels that validation
-            crops away.
+            crops away. A detector's objects are in
+            `objects.found`, with their boxes, and their masks if it has any: `mask`, (height, width) bool.
 
         Raises:
             UserError: images of an unknown type, or no image that can be decoded.

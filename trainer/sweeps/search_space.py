@@ -291,12 +291,12 @@ def _metric(settings: SearchSettings, base: Config, space: Sequence[Dimension]) 
             f"{_METRICS}: {list(settings.metrics)} is not allowed. Choose one metric. To see others, use compare "
             "--metric."
         )
-    task, classes = task_named(base.dataset.task), base.dataset.classes
+    task, classes, model = task_named(base.dataset.task), base.dataset.classes, base.model
     (metric,) = settings.metrics or (task.monitor,)
     asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
-    measured = {"epoch", *(column.key for column in (*columns_of(task.measured(classes, asked)), *PACE))}
+    measured = {"epoch", *(column.key for column in (*columns_of(task.measured(classes, asked, model)), *PACE))}
     if metric not in measured:
-        requested = [one.name for one in task.measured(classes, None) if metric in one.names]
+        requested = [one.name for one in task.measured(classes, None, model) if metric in one.names]
         hint = f" Add fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
         raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
     losses = of_loss(metric, task)

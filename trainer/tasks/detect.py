@@ -1,16 +1,17 @@
 """Detection: any number of objects in each image, each with a box and a class.
 
-Metrics are COCO's average precision, computed by torchmetrics and faster-coco-eval. Outputs are the objects found in
+Metrics are COCO's average precision, computed by faster-coco-eval. Outputs are the objects found in
 each image, (N, D, 6): left, top, right, bottom, label and score. Targets are the true objects, (N, K, 6): left, top,
 right, bottom, label, and 1 for crowds and difficult objects, which do not count. Rows of NaN, and rows with a score of
-0 or less, are padding.
+0 or less, are padding. Detectors with masks add columns, see `trainer.tasks.instance_masks`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from augment.support.errors import import_extra
 from augment.support.formatting import percent
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import BarChart, Block, Finding, FoundObject, WrongSample
+from trainer.tasks.instance_masks import COLUMNS, mask_overlaps, object_masks
 from trainer.tasks.keypoints import PlacedSamples, PlacedTask, placed
 from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import SHARE, metric
@@ -51,40 +53,59 @@ def map_at_75(outputs: Tensor, targets: Tensor) -> float:
     return float(average_precisions(outputs, targets)[0][5].mean())
 
 
+@metric("detect", name="mask_map", title="mask mAP", within=SHARE, whole=True, needs="masks")
+def mask_mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
+    """Return COCO's mAP with the IoU of instance masks instead of boxes."""
+    if targets[~targets[..., 4].isnan()].isnan().any():  # true objects without masks
+        return math.nan
+    return float(average_precisions(outputs, targets, masks=True)[0].mean())
+
+
 @lru_cache(maxsize=1)  # all three metrics use the values of the same pass
-def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False) -> tuple[Tensor, tuple[int, ...]]:
     """Compute the average precisions of a pass as COCO's own code does, for the classes that have objects.
 
-    Only the 100 objects with the highest scores count in each image. Precision is averaged over 101 recall values.
+    Only the 100 objects with the highest scores count in each image. Precision is averaged over 101 recall values. With
+    `masks`, the overlap of two objects is that of their masks, see `Detect.keep_matches`.
 
     Returns:
         (10, C) average precisions for each IoU threshold and class, and the labels of the C classes.
     """
-    from torchmetrics.detection import MeanAveragePrecision
+    from faster_coco_eval import COCO, COCOeval_faster
+    from torchvision.ops import box_convert
 
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # otherwise it prints a table for each pass
-    metric = MeanAveragePrecision(
-        # COCO's thresholds. torchmetrics rounds its defaults to float32, so a recall or an IoU of exactly 0.6 misses.
-        iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
-        rec_thresholds=np.linspace(0, 1, 101).tolist(),
-        extended_summary=True,
-        backend="faster_coco_eval",
-        sync_on_compute=False,  # the outputs already come from all ranks
-    )
-    metric.warn_on_many_detections = False
-    found = [image[image[:, 5] > 0] for image in outputs]
-    true = [image[~image[:, 4].isnan()] for image in targets]
-    metric.update(
-        [{"boxes": rows[:, :4], "labels": rows[:, 4].long(), "scores": rows[:, 5]} for rows in found],
-        [{"boxes": rows[:, :4], "labels": rows[:, 4].long(), "iscrowd": rows[:, 5].long()} for rows in true],
-    )
-    summary = metric.compute()
-    labels = summary["classes"].reshape(-1)
+    is_true, is_found = ~targets[..., 4].isnan(), outputs[..., 5] > 0
+    labels = sorted({*targets[is_true][:, 4].long().tolist(), *outputs[is_found][:, 4].long().tolist()})
+    truth, results = COCO(), COCO()
+    for coco, rows, known in ((truth, targets, is_true), (results, outputs, is_found)):
+        objects: list[dict[str, Any]] = []
+        table = torch.cat([box_convert(rows[..., :4], "xyxy", "xywh"), rows[..., 4:6]], dim=2)[known].tolist()
+        for (image, _), (*box, label, last) in zip(known.nonzero().tolist(), table, strict=True):
+            one = {"id": len(objects) + 1, "image_id": image, "category_id": int(label), "bbox": box}
+            objects.append(one | {"area": box[2] * box[3], "score": last, "iscrowd": int(rows is targets and last)})
+        coco.dataset = {
+            "images": [{"id": image} for image in range(len(rows))],
+            "categories": [{"id": label, "name": str(label)} for label in labels],
+            "annotations": objects,
+        }
+        coco.createIndex()
+
+    def overlaps_of_masks(image: int, label: int) -> Any:
+        columns = (is_found[image] & (outputs[image, :, 4] == label)).nonzero()[:, 0]
+        columns = columns[outputs[image, columns, 5].argsort(descending=True, stable=True)]
+        return targets[image, targets[image, :, 4] == label][:, COLUMNS + columns].T.tolist()
+
+    judge = COCOeval_faster(truth, results, iouType="bbox")
+    if masks:
+        judge.computeIoU = overlaps_of_masks
+    judge.evaluate()
+    judge.accumulate()
     # The dimensions are (IoUs, recalls, classes, areas, limits). Select all areas, and the limit of 100 objects.
     # Classes without objects have the value -1.
-    values = summary["precision"][:, :, :, 0, -1].mean(dim=1)
-    known = (values >= 0).all(dim=0)
-    return values[:, known], tuple(labels[known].tolist())
+    values = torch.tensor(judge.eval["precision"])[:, :, :, 0, -1].mean(dim=1)
+    kept = (values >= 0).all(dim=0)
+    return values[:, kept], tuple(torch.tensor(labels)[kept].tolist())
 
 
 @register
@@ -97,8 +118,9 @@ class Detect(PlacedTask):
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
     threshold = SHOWN
     figure_file = "classes.png"
+    panels, thumbnail = 3, 480
     mistakes_title = "Most mistakes"
-    mistakes_text = "with the most missed or wrong objects in the best epoch"
+    mistakes_text = "with the most missed or wrong objects in the best epoch: true objects left, found objects right"
 
     def count(self, number: int) -> str:
         """Return a text such as "3 classes", without counting the background."""
@@ -121,11 +143,26 @@ class Detect(PlacedTask):
             rows.append(torch.cat([target["boxes"], target["labels"][:, None], ignored[:, None]], dim=1))
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
 
+    def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        return {"output": outputs[..., :COLUMNS]}
+
+    def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
+        """Return the targets with the overlaps of their masks, (N, K, 6 + 100), if the detector has masks."""
+        if outputs.shape[2] == COLUMNS:
+            return {}
+        size = next((target["masks"].shape[1:] for target in targets if "masks" in target), (0, 0))
+        overlaps = [mask_overlaps(*pair, size) for pair in zip(outputs, targets, strict=True)]
+        padded = nn.utils.rnn.pad_sequence(overlaps, batch_first=True, padding_value=math.nan)
+        return {"target": torch.cat([self.unmixed(targets).double(), padded], dim=2)}
+
+    def condensed(self, samples: PlacedSamples) -> PlacedSamples:
+        return replace(samples, target=samples.target[..., :COLUMNS].float())
+
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
-        """Return the objects of an image, with boxes in its pixels, the highest score first.
+        """Return the objects of an image, with boxes and masks in its pixels, the highest score first.
 
         Args:
-            output: (D, 6).
+            output: (D, 6) or wider.
             frame: (3, 3) matrix from pixels of the image to output coordinates.
             size: width and height of the image, to which boxes are clipped.
             names: names of the classes.
@@ -134,9 +171,13 @@ class Detect(PlacedTask):
         boxes = boxes_at(known[:, :4], frame.inverse())
         limits = boxes.new_tensor([*size, *size])
         boxes = boxes.clamp(min=0).minimum(limits)
-        rows = zip(boxes.tolist(), known[:, 4].long().tolist(), known[:, 5].tolist(), strict=True)
-        found = [FoundObject(names[label], label, score, tuple(box)) for box, label, score in rows]
-        return sorted((of for of in found if of.width > 0 and of.height > 0), key=lambda of: -of.score)
+        found = []
+        for row, box in zip(known, boxes.tolist(), strict=True):
+            label, score = int(row[4]), float(row[5])
+            one = FoundObject(names[label], label, score, tuple(box))
+            if one.width > 0 and one.height > 0:
+                found.append(one._replace(runs=_mask_code(row, frame, one.box, size)))
+        return sorted(found, key=lambda of: -of.score)
 
     def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return COCO's average precision, AP50, and the numbers of objects and images of each class."""
@@ -171,9 +212,17 @@ class Detect(PlacedTask):
         absent = "has no object in validation and does", "have no object in validation and do"
         return self.worst(self.per_class(samples, names), "average precision", "object", absent)
 
-    def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
-        for side, rows in zip(sides, (target[~target[:, 4].isnan()], output[output[:, 5] >= SHOWN]), strict=True):
-            side.boxes(boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist())
+    def draw_places(
+        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
+    ) -> Sequence[int]:
+        """Draw the boxes, and the scores of the found objects. Return the labels for the legend."""
+        true, found = target[~target[:, 4].isnan()], output[output[:, 5] >= SHOWN]
+        for side, rows in zip(sides, (true, found), strict=True):
+            boxes, labels = boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist()
+            side.boxes(boxes, labels)
+            if rows is found:
+                side.texts(boxes, labels, [f"{score:.0%}" for score in rows[:, 5].tolist()])
+        return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images with missed or wrong objects, most first. Objects with a score below 0.5 do not count."""
@@ -187,6 +236,17 @@ class Detect(PlacedTask):
             text = "; ".join(f"{what} {counted(labels, names)}" for what, labels in parts if labels)
             rows = samples.target[i]
             yield WrongSample(i, counted(rows[~rows[:, 4].isnan(), 4].long().tolist(), names), text)
+
+
+def _mask_code(row: Tensor, frame: Tensor, box: tuple[float, ...], size: tuple[int, int]) -> dict[str, Any] | None:
+    """Return COCO's code of an object's mask in an image, or None if the detector has no masks."""
+    if len(row) == COLUMNS:
+        return None
+    left, top, right, bottom = math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])
+    mask = np.zeros(size[::-1], np.uint8, order="F")
+    mask[top:bottom, left:right] = object_masks(row[None], frame, (left, top, right, bottom))[0]
+    code = import_extra("instance masks", "faster-coco-eval", "detect").mask.encode(mask)
+    return {"size": [*mask.shape], "counts": code["counts"].decode()}
 
 
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:

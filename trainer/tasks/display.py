@@ -1,12 +1,14 @@
-"""The tables, findings and figures of a task, as plain data. Other packages draw them."""
+"""The predictions, tables, findings and figures of a task, as plain data. Other packages draw them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.support.errors import import_extra
 from trainer.tasks.metric import Column
 
 
@@ -51,6 +53,7 @@ class FoundObject(NamedTuple):
     label: int  # of its class
     score: float
     box: tuple[float, ...]  # left, top, right and bottom edge in pixels
+    runs: Mapping[str, Any] | None = None  # the mask in COCO's run-length code, {"size": ..., "counts": ...}
 
     @property
     def width(self) -> float:
@@ -59,6 +62,39 @@ class FoundObject(NamedTuple):
     @property
     def height(self) -> float:
         return self.box[3] - self.box[1]
+
+    @property
+    def mask(self) -> NDArray[np.bool_] | None:
+        """The pixels of the object, (height, width) of the image, or None if the model predicts no masks."""
+        if self.runs is None:
+            return None
+        mask: NDArray[np.uint8] = import_extra("instance masks", "faster-coco-eval", "detect").mask.decode(self.runs)
+        return mask > 0
+
+
+@dataclass(frozen=True)
+class FoundObjects:
+    """The objects that were found in an image."""
+
+    found: tuple[FoundObject, ...]  # in pixels of the upright image, the highest score first
+    size: tuple[int, int]  # width and height of the upright image
+    names: tuple[str, ...]  # names of all classes by label
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model's prediction for an image."""
+
+    file: Path  # or the name of an image in memory
+    # The most probable classes or labels with their probabilities in [0, 1], the highest first. In segmentation, the
+    # classes with their shares of the pixels. In detection, the classes of the objects with their scores.
+    classes: tuple[tuple[str, float], ...] = ()
+    error: str = ""  # why the image cannot be used; then there is no prediction
+    numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
+    unit: str = "class"  # what `classes` contains, "class" or "label"
+    objects: FoundObjects | None = None
+    mask: Path | None = None  # the file of the mask, whose pixels are labels
+    labels: NDArray[np.uint8] | None = None  # the mask, (height, width), if it has no file
 
 
 class Bar(NamedTuple):

@@ -84,8 +84,14 @@ class PlacedTask(Task[PlacedSamples]):
 
     samples = PlacedSamples
 
-    def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
-        """Draw a sample's target on the left image and its output on the right. The matrix converts to image pixels."""
+    def draw_places(
+        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
+    ) -> Sequence[int]:
+        """Draw a sample's target on the left image and its output on the right. Return the classes for the legend.
+
+        The matrix converts coordinates to image pixels.
+        """
+        raise NotImplementedError
 
     def draw(
         self, image: Image, place: NDArray[np.float64], samples: PlacedSamples, position: int, names: Sequence[str]
@@ -94,12 +100,17 @@ class PlacedTask(Task[PlacedSamples]):
         import numpy as np
         from PIL import Image
 
-        from augment.drawing.target_overlays import Drawing
+        from augment.drawing.target_overlays import Drawing, with_legend
 
-        sides = Drawing(np.asarray(image)), Drawing(np.asarray(image))
+        # A wide result gets a gap in the middle, and text that is readable if the page shows it at half its size.
+        scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
+        sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
-        self.draw_places(sides, samples.target[position], samples.output[position], matrix)
-        return Image.fromarray(np.concatenate([side.pixels for side in sides], axis=1))
+        labels = self.draw_places(sides, samples.target[position], samples.output[position], matrix)
+        halves = np.pad(sides[0].pixels, ((0, 0), (0, gap), (0, 0)), constant_values=255), sides[1].pixels
+        return Image.fromarray(
+            with_legend(np.concatenate(halves, axis=1), [(label, names[label]) for label in labels], weight)
+        )
 
 
 def placed(points: Tensor, matrices: Tensor) -> Tensor:
@@ -207,10 +218,13 @@ class KeypointTask(PlacedTask):
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         return self.worst(self.per_class(samples, names), "correct in")
 
-    def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
+    def draw_places(
+        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
+    ) -> Sequence[int]:
         for side, points in zip(sides, (target[:, :2], output.reshape(-1, 2)), strict=True):
             at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
             side.points(at.numpy())
+        return ()
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images by the mean error of their visible keypoints, the worst first."""

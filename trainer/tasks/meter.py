@@ -62,7 +62,7 @@ class Meter:
         """
         count = len(targets)
         weight = count if weight is None else weight
-        outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
+        given, outputs, targets = targets, outputs.detach().float(), self._task.unmixed(targets)
         self._counted.add_(count)
         self._loss.add_(loss.detach().double() * weight)
         self._weights.add_(weight)
@@ -75,7 +75,7 @@ class Meter:
                 kept["output"] = outputs
             if frames is not None:
                 kept["frame"] = frames
-            kept |= self._task.keep(outputs, targets)
+            kept |= {**self._task.keep(outputs, targets), **self._task.keep_matches(outputs, given)}
             self._kept.append({name: value.clone() for name, value in kept.items()})
         self.samples += count
 

@@ -59,6 +59,7 @@ class TaskMetric:
     whole: bool
     on_request: bool
     finish: Callable[[float], float]
+    needs: str
 
     @property
     def names(self) -> set[str]:
@@ -126,6 +127,7 @@ def metric(
     on_request: bool = False,
     finish: Callable[[float], float] = float,
     line: str = "{:.4f}",
+    needs: str = "",
 ) -> Callable[[M], M]:
     """Declare a function `(outputs, targets)` as a metric of a task. The metrics rows contain its mean.
 
@@ -145,6 +147,7 @@ def metric(
         on_request: measure it only if `fit.metrics` or a callback's `monitor` names it, and in evaluations.
         finish: converts the mean over the samples into the metric's value.
         line: format in the progress line. Empty: not shown there.
+        needs: measure it only with models for which this attribute is true, such as `masks`. Empty: with all models.
     """
 
     def decorate(function: M) -> M:
@@ -157,7 +160,7 @@ def metric(
         )
         known = METRICS.get((task, called))
         reject_second("metric", called, known and known.function, function)
-        METRICS[task, called] = TaskMetric(called, function, columns, whole, on_request, finish)
+        METRICS[task, called] = TaskMetric(called, function, columns, whole, on_request, finish, needs)
         return function
 
     return decorate

@@ -88,16 +88,16 @@ def monitored(monitor: str, task: Task[Any]) -> str:
     return task.monitor if monitor == AUTO else monitor
 
 
-def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str]) -> None:
+def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str], model: object = None) -> None:
     """Check the names in `fit.metrics`, and the tasks of all declared metrics.
 
     Raises:
-        UserError: an unknown task, or a metric that the task does not measure for these classes.
+        UserError: an unknown task, or a metric that the task does not measure for these classes and this model.
     """
     for other, name in METRICS:
         if other not in known_tasks():
             raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
-    allowed = [metric.name for metric in task.measured(classes, None)]
+    allowed = [metric.name for metric in task.measured(classes, None, model)]
     if unknown := next((name for name in names if name not in allowed), None):
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."

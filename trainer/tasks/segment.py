@@ -195,7 +195,7 @@ class Segment(ClassTask[MaskSamples]):
         """Return three panels: the image, the image with its target, and the image with the prediction."""
         from PIL import Image
 
-        from augment.drawing.target_overlays import Drawing
+        from augment.drawing.target_overlays import Drawing, with_legend
 
         number = _worst(samples).index(position)
         masks = np.asarray(samples.masks[number])
@@ -216,7 +216,8 @@ class Segment(ClassTask[MaskSamples]):
         for mask in masks:
             labels = np.where(inside, mask[row, column], IGNORE)
             panels.append(Drawing(pixels).mask(labels, background, ignore=IGNORE).pixels)
-        return Image.fromarray(np.concatenate(panels, axis=1))
+        legend = [(i, name) for i, name in enumerate(names) if (masks == i).any() and name not in background]
+        return Image.fromarray(with_legend(np.concatenate(panels, axis=1), legend))
 
 
 def _worst(samples: MaskSamples) -> list[int]:

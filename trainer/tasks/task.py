@@ -79,7 +79,8 @@ class Task(Generic[S]):
     threshold: ClassVar[float | None] = None  # lowest probability that a ranked prediction names by default; None: any
 
     figure_file: ClassVar[str] = ""  # name of the best epoch's figure; empty: no figure
-    panels: ClassVar[int] = 1  # images side by side in what `draw` returns
+    panels: ClassVar[int] = 1  # width of what `draw` returns in the report, in usual thumbnails
+    thumbnail: ClassVar[int] = 160  # longer side of the image for `draw`, in pixels
     mistakes_title: ClassVar[str] = "Most confidently wrong"  # heading of the report's worst samples
     mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"  # after "Validation images"
 
@@ -191,6 +192,10 @@ class Task(Generic[S]):
         """
         return {"output": outputs}
 
+    def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
+        """Return further tensors like `keep`, from the targets as `targets_of` returned them."""
+        return {}
+
     def condensed(self, samples: S) -> S:
         """Shrink the samples of a whole pass, for example to thumbnails of the worst ones."""
         return samples
@@ -231,7 +236,7 @@ class Task(Generic[S]):
         """Return the thumbnail of one of the `mistakes` for report and trackers. A task may draw on it.
 
         Args:
-            image: the image, upright, in RGB, scaled to a longer side of at most 160 px.
+            image: the image, upright, in RGB, scaled to a longer side of at most `thumbnail`.
             place: (3, 3) matrix from pixels of the stored image to pixels of `image`.
             samples: the pass.
             position: position of the sample in the pass.
@@ -331,14 +336,18 @@ class Task(Generic[S]):
         metrics = [metric for metric in self.metrics if self.by_unit and not metric.columns[0].above]
         return [metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics]
 
-    def measured(self, names: Sequence[str], asked: Collection[str] | None = ()) -> tuple[TaskMetric, ...]:
+    def measured(
+        self, names: Sequence[str], asked: Collection[str] | None = (), model: object = None
+    ) -> tuple[TaskMetric, ...]:
         """Return the metrics to measure.
 
         Args:
             names: names of the units.
             asked: names or keys of the metrics on request to include. None includes all.
+            model: the network or its settings. Default: a model without special abilities.
         """
-        usual = (metric for metric in self.metrics if max(1, len(names)) > metric.columns[0].above)
+        able = (metric for metric in self.metrics if not metric.needs or getattr(model, metric.needs, False))
+        usual = (metric for metric in able if max(1, len(names)) > metric.columns[0].above)
         known = (*usual, *self.unit_metrics(names))
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 

@@ -10,18 +10,27 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from augment.cli.parser import one_of, positive_number, readable_errors, table_console, whole_number, writing
+from augment.cli.parser import (
+    one_of,
+    output,
+    positive_number,
+    readable_errors,
+    table_console,
+    whole_number,
+    writing,
+)
 from augment.data.formats.coco import read_coco
 from augment.support.files import write_atomically
 from augment.support.formatting import amount, printable
 from augment.support.untrusted_files import own_folder, read_object
 from trainer.loop.settings import TTA
 from trainer.predictions.formats import as_csv, as_json
-from trainer.predictions.predict import Prediction, predict
+from trainer.predictions.predict import predict
 from trainer.run.best_model import Trained, load_trained
 from trainer.run.folder.coco_ids import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import RunParser
+from trainer.tasks.display import Prediction
 from trainer.tasks.segment import Segment
 
 FAILED = 1  # exit code if some images cannot be used
@@ -31,7 +40,8 @@ _EXAMPLES = """\
   RUN cat.jpg photos/              images, and folders of images at any depth
   RUN photos/ --top 5 --csv FILE   a line for each image (- writes to the terminal)
   RUN photos/ --tta flip           averages over each image and its mirror image
-  RUN photos/ --out masks/ --overlay  a mask for each image (segmentation models)
+  RUN photos/ --overlay            also draws each prediction on its image
+  RUN photos/ --out masks/         a mask for each image (segmentation models)
   RUN photos/ --explain maps/      a map of what the model looks at, for each image (needs captum)
   RUN photos/ fit.device=cpu fit.batch_size=256
 
@@ -74,9 +84,12 @@ def main(arguments: Sequence[str]) -> int:
                         help="lowest probability of a label or object (default: 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: the run's)")  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the masks (default: RUN/masks)")
-    parser.add_argument("--overlay", action="store_true", help="also write the images with their masks drawn on them")
-    parser.add_argument("--explain", type=Path, metavar="DIR", help="folder for maps of what the model looks at")
+    parser.add_argument("--overlay", action="store_true",
+                        help="also draw each prediction on its image: classes, masks, boxes or keypoints")  # fmt: skip
+    parser.add_argument("--out", type=output, metavar="DIR",
+                        help="folder for masks and overlays (default: RUN/masks or RUN/overlays)")  # fmt: skip
+    parser.add_argument("--explain", type=Path, metavar="DIR",
+                        help="folder for maps of what the model looks at (classification models)")  # fmt: skip
     parser.add_argument("--csv", metavar="FILE", help="write CSV instead of a table (- writes to the terminal)")
     parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
     parser.add_argument("--annotations", type=Path, metavar="FILE",
@@ -87,9 +100,12 @@ def main(arguments: Sequence[str]) -> int:
         replaced = [token.lstrip("+") for token in overrides]
         trained = load_trained(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
         ids = known_ids(trained, options.annotations)
-        masks = options.out or (own_folder(trained.run / "masks") if isinstance(trained.task, Segment) else None)
+        has_masks = isinstance(trained.task, Segment)
+        folder = options.out
+        if folder is None and (has_masks or options.overlay):
+            folder = own_folder(trained.run / ("masks" if has_masks else "overlays"))
         given = {name: getattr(options, name) for name in ("top", "threshold", "overlay", "explain")}
-        predictions = predict(trained, paths[1:], out=masks, **given)
+        predictions = predict(trained, paths[1:], out=folder, **given)
         for flag, file, text in (
             ("--csv", options.csv, as_csv),
             ("--json", options.json, partial(as_json, ids=ids)),
@@ -108,12 +124,10 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(printable(done))
         # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
         stream = sys.stderr if STDOUT in files else sys.stdout
-        for what, folder in (
-            ("masks and overlays" if options.overlay else "masks", masks),
-            ("explanations", options.explain),
-        ):
-            if folder is not None:
-                stream.write(printable(f"{what}: {folder}\n"))
+        what = " and ".join(["masks"] * has_masks + ["overlays"] * options.overlay)
+        for name, place in ((what, folder), ("explanations", options.explain)):
+            if place is not None:
+                stream.write(printable(f"{name}: {place}\n"))
         for prediction in bad:
             sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
         if bad:

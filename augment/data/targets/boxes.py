@@ -201,6 +201,10 @@ class Boxes(SpatialKind):
     def is_empty(self, target: Objects) -> bool:
         return not len(target)
 
+    def unmasked(self, targets: Sequence[Objects]) -> bool:
+        """Whether an image has objects without masks."""
+        return any(len(target) and target.instances is None for target in targets)
+
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the objects with their counts, see `counted`."""
         labels = target["labels"].tolist() if isinstance(target, dict) else target.labels.tolist()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from augment.drawing.target_overlays import LEFT, MIDDLE, RIGHT, Drawing, color_of
+from augment.drawing.target_overlays import LEFT, MIDDLE, RIGHT, Drawing, color_of, with_legend
 
 GRAY = np.full((40, 60, 3), 128, np.uint8)
 
@@ -48,3 +48,34 @@ def test_left_and_right_points_differ_and_hidden_ones_are_rings():
     assert (drawn[30, 20] == 0).all()
     assert (drawn[30, 23] == MIDDLE).all()
     assert (drawn[25:35, 45:55] == 128).all()
+
+
+def test_a_legend_is_below_the_image_and_has_all_entries():
+    pixels = with_legend(GRAY, [(1, "cat"), (2, "dog"), (None, "none")])
+    assert pixels.shape[1] == 320
+    assert (pixels[:40, :60] == GRAY).all()
+    strip = pixels[40:]
+    for label in (1, 2):
+        assert (strip == color_of(label)).all(axis=2).sum() == 11 * 11
+    assert with_legend(GRAY, []) is GRAY
+    many = with_legend(GRAY, [(label, f"class {label}") for label in range(1, 101)])
+    assert many.shape[0] > 20 * len(strip)
+    squares = [(many[40:] == color_of(label)).all(axis=2).sum() for label in range(1, 22)]
+    assert sum(squares) >= 100 * 11 * 11
+    assert with_legend(GRAY, [(1, "long " * 100)]).shape == pixels.shape
+
+
+def test_a_readable_drawing_enlarges_tiny_images_and_the_lines_of_large_ones():
+    tiny = Drawing.readable(GRAY)
+    assert (tiny.pixels.shape, tiny.weight) == ((240, 360, 3), 1)
+    large = Drawing.readable(np.full((20, 3000, 3), 128, np.uint8))
+    assert (large.pixels.shape, large.weight) == ((20, 3000, 3), 3)
+    assert max(Drawing.readable(np.zeros((9, 5000, 3), np.uint8)).pixels.shape) == 4096
+    assert Drawing.readable(GRAY[:1, :1]).pixels.shape == (320, 320, 3)
+
+
+def test_texts_without_a_free_place_are_left_out():
+    box = np.array([[10, 15, 20, 25]])
+    once = changed(Drawing(GRAY).texts(box, [1], ["cat"]).pixels).sum()
+    many = changed(Drawing(GRAY).texts(np.tile(box, (50, 1)), [1] * 50, ["cat"] * 50).pixels).sum()
+    assert 0 < once < many <= 5 * once

@@ -18,6 +18,7 @@ from augment import Transform, load_recipe
 from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.spatial import Rules
 from augment.data.targets.visible_regions import Parts
+from augment.drawing.target_overlays import color_of
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
 from trainer.run.config.fit import parse_fit
@@ -278,8 +279,11 @@ def test_the_report_draws_objects_beside_those_found() -> None:
     target = torch.tensor([[[10.0, 10, 30, 30, 1, 0]]])
     output = torch.tensor([[[60.0, 10, 80, 30, 1, 0.9], [0, 0, 90, 40, 1, 0.2]]])
     samples = PlacedSamples(torch.zeros(1), target, output, torch.eye(3, dtype=torch.float64)[None])
-    drawn = np.asarray(TASK.draw(Image.new("RGB", (100, 50)), np.eye(3), samples, 0, NAMES)).max(axis=2) > 150
-    assert drawn.shape == (50, 200)
+    whole = np.asarray(TASK.draw(Image.new("RGB", (100, 50)), np.eye(3), samples, 0, NAMES))
+    assert (whole[200:] == color_of(1)).all(axis=2).any(), "the legend"
+    assert not (whole[200:] == color_of(2)).all(axis=2).any(), "classes that are not drawn"
+    drawn = np.delete(whole[:200].max(axis=2) > 150, np.s_[400:408], axis=1)  # without the gap
+    assert drawn.shape == (200, 800)  # enlarged four times
     columns = np.flatnonzero(drawn.any(axis=0)).tolist()
     ends = [columns[0], *(end for pair in pairwise(columns) for end in pair if pair[1] - pair[0] > 50), columns[-1]]
-    assert ends == [10, 29, 160, 179]
+    assert ends == [40, 119, 640, 719]

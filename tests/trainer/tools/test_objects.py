@@ -1,6 +1,7 @@
 """Runs of boxes and of points from the command line: training, resuming, evaluation, predictions."""
 
 import json
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +13,18 @@ from PIL import Image
 from runs import QUIET, rows_of
 
 from augment.cli.compose import compose
+from augment.drawing.target_overlays import color_of
 from augment.support.errors import UserError
 from trainer.predictions.formats import as_csv, as_json
+from trainer.predictions.masks import draw_prediction
 from trainer.predictions.predict import predict as predict_images
+from trainer.predictions.trained_model import load_model
 from trainer.run.best_model import load_trained
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.train import train
+from trainer.tasks.display import FoundObject, FoundObjects, Prediction
+from trainer.tasks.registry import task_named
 from trainer.tools import evaluate, predict
 from trainer.tools.export.write import export_run
 
@@ -63,7 +69,9 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
     assert scores.values == pytest.approx({key: value for key, value in best.items() if key.startswith("val_")})
     assert list(scores.per_class) == ["cat", "dog"]
     assert scores.per_class["dog"]["objects"] == 1  # the crowd does not count
-    assert "Average precision of each class in the best epoch" in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert "Average precision of each class in the best epoch" in page
+    assert '<label class="zoom"><input type="checkbox"' in page, "a click enlarges the worst images"
     assert (run / "classes.png").is_file()
 
 
@@ -123,18 +131,176 @@ def test_predictions_have_the_ids_of_the_annotations(run: Path, tmp_path: Path) 
     assert written["categories"][1] == {"id": 90, "name": "dog"}
 
 
+def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each image has one, at its path in the given folder, also without objects and in a folder that exists."""
+    photos, drawn = tmp_path / "photos", tmp_path / "drawn"
+    for name, size in (("a.jpg", (64, 48)), ("b/a.jpg", (700, 500))):
+        (photos / name).parent.mkdir(exist_ok=True, parents=True)
+        Image.open(run.parent / "val" / "0.jpg").resize(size).save(photos / name)
+    words = [str(run), str(photos), "--overlay", "--out", str(drawn)]
+    assert predict.main([*words, "--threshold", "0.01"]) == 0
+    assert f"overlays: {drawn}" in capsys.readouterr().out
+    files = sorted(path for path in drawn.rglob("*") if path.is_file())
+    assert files == [drawn / "a_overlay.jpg", drawn / "b" / "a_overlay.jpg"]
+    found = predict_images(load_trained(run), [photos / "b" / "a.jpg"], threshold=0.01)[0].objects
+    assert found is not None
+    before = files[1].read_bytes()
+    with Image.open(files[1]) as image, Image.open(photos / "b" / "a.jpg") as photo:
+        assert image.width == photo.width
+        assert image.height > photo.height, "the legend"
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    for label in {of.label for of in found.found}:
+        assert (np.abs(pixels[500:] - color_of(label)).max(axis=2) < 30).sum() > 60, "its square in the legend"
+    assert predict.main([*words, "--threshold", "1"]) == 0
+    assert files[1].read_bytes() != before, "an overlay is replaced"
+    assert sorted(path for path in drawn.rglob("*") if path.is_file()) == files
+    assert predict.main([str(run), str(photos / "a.jpg"), "--overlay"]) == 0
+    assert (run / "overlays" / "a_overlay.jpg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--out", "new"], r"^error: --out: .*this model predicts boxes.* or add --overlay\.$"),
+        (["--explain", "new"], r"^error: --explain: .*this model predicts boxes.* use --overlay instead\.$"),
+        (["--overlay", "--out", "file"], r"^error: --out: cannot be written"),
+        (
+            ["--overlay", "--out", "."],
+            r"^error: --out \.: would replace the image .*a_overlay\.jpg.* another folder\.$",
+        ),
+    ],
+)
+def test_flags_of_predict_that_boxes_cannot_have(
+    run: Path,
+    tmp_path: Path,
+    flags: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jpg", "a_overlay.jpg"):
+        Image.open(run.parent / "val" / "0.jpg").save(name)
+    Path("file").touch()
+    content = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(SystemExit, match="2"):
+        predict.main([str(run), "a.jpg", "a_overlay.jpg", *flags])
+    error = capsys.readouterr().err
+    assert re.match(message, error.strip())
+    assert error.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == content
+
+
+def test_overlays_of_other_tasks_are_drawn() -> None:
+    """Many objects take seconds, and an image of one pixel has an overlay, too."""
+    gray, path = np.full((100, 400, 3), 128, np.uint8), Path("a.jpg")
+    edges = np.random.default_rng(0).uniform(0, 80, (10_000, 4)).cumsum(axis=1)
+    cats = tuple(FoundObject("cat", 1, 0.5, tuple(box)) for box in edges)
+    many = FoundObjects(cats, (400, 100), ("background", "cat"))
+    for task, prediction in (
+        ("detect", Prediction(path, objects=many)),
+        ("detect", Prediction(path, objects=FoundObjects((), (400, 100), many.names))),
+        ("classify", Prediction(path, classes=(("cat", 0.9), ("a long name " * 20, 0.1)))),
+        ("multilabel", Prediction(path)),
+        ("regress", Prediction(path, numbers=(("age", 3.25),))),
+        ("keypoints", Prediction(path, numbers=(("nose_x", 50.0), ("nose_y", 60.0)))),
+    ):
+        names = many.names if task == "detect" else ("nose",)
+        drawn = draw_prediction(gray, prediction, task_named(task), names)
+        assert drawn.shape[1] == 400
+        assert drawn.shape[0] > 100
+        assert (drawn[100:] < 100).any(), f"{task}: text in the legend"
+        changed = (drawn[:100] != 128).any()
+        assert changed == (task == "keypoints" or bool(prediction.objects and prediction.objects.found))
+        assert draw_prediction(gray[:1, :1], prediction, task_named(task), names).shape[1] == 320
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["model=cnn"], r"model\.kind=cnn: this model does not predict boxes.* Allowed: model=detector\."),
         (["fit.tta=flip"], r"fit\.tta=flip: a model that predicts boxes cannot"),
         (["fit.compile=true"], r"fit\.compile=true .* predict boxes"),
+        (["model.name=maskrcnn_resnet50_fpn"], r"model\.name: .* Set data\.instances=true"),
+        (
+            ["callbacks.checkpoint.monitor=val_mask_map"],
+            r"callbacks\.checkpoint\.monitor: val_mask_map is not measured",
+        ),
         (["callbacks.checkpoint.monitor=val_loss"], r"callbacks\.checkpoint\.monitor: val_loss is not measured"),
     ],
 )
 def test_what_boxes_cannot_have_is_rejected(folder: Path, overrides: Sequence[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_config(config_of(folder, *overrides))
+
+
+@pytest.fixture
+def small_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the backbone and the proposals of Mask R-CNN by fewer ones."""
+    from torchvision.models import detection
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.ops import MultiScaleRoIAlign
+
+    from trainer.models.torchvision_detector import _SmallBackbone
+
+    def build(*, num_classes: int, **_: object) -> object:
+        places = list("012")
+        return detection.MaskRCNN(
+            _SmallBackbone(),
+            num_classes,
+            rpn_anchor_generator=AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3),
+            box_roi_pool=MultiScaleRoIAlign(places, 7, 2),
+            mask_roi_pool=MultiScaleRoIAlign(places, 14, 2),
+            **{f"rpn_{when}_nms_top_n_{split}": 20 for when in ("pre", "post") for split in ("train", "test")},
+            box_batch_size_per_image=16,
+            box_score_thresh=0.0,
+        )
+
+    monkeypatch.setattr(detection, "maskrcnn_resnet50_fpn", build)
+
+
+@pytest.mark.usefixtures("small_masks")
+@pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # pycocotools
+def test_a_run_of_masks(folder: Path, tmp_path: Path) -> None:
+    """Four of six images have no object."""
+    from pycocotools import mask as codes
+
+    shapes = [[[x, y, x + w, y, x + w, y + h, x, y + h]] for x, y, w, h in (of["bbox"] for of in ANNOTATIONS)]
+    annotations = [of | {"segmentation": shape} for of, shape in zip(ANNOTATIONS, shapes, strict=True)]
+    splits = ("train", "val")
+    files = [f"data.{split}={coco(str(tmp_path / split / 'all.json'), SIZES, annotations)}" for split in splits]
+    given = ["model=detector", "model.name=maskrcnn_resnet50_fpn", "data.instances=true", *QUICK]
+    config = parse_config(compose(["data=coco", *files, *given, "callbacks.checkpoint.monitor=val_mask_map"]))
+    train(config, run := tmp_path / "run", console=QUIET)
+    rows = rows_of(run)
+    assert all(0 <= row["val_mask_map"] <= 1 for row in rows)
+    assert "val mask mAP" in (run / "report.html").read_text()
+    scores = evaluate.evaluate(run)
+    assert scores.values["val_mask_map"] == max(row["val_mask_map"] for row in rows)
+
+    trained, files = load_trained(run), turned(tmp_path)
+    found = predict_images(trained, files, threshold=0.0)
+    for prediction in found:
+        assert prediction.objects is not None
+        for one in prediction.objects.found:
+            assert one.mask is not None
+            assert (one.mask.shape, one.mask.dtype) == ((36, 48), np.dtype(bool)), "the size of the upright image"
+            left, top, right, bottom = one.box
+            rows_of_mask, columns = one.mask.any(axis=1).nonzero()[0], one.mask.any(axis=0).nonzero()[0]
+            for places, low, high in ((rows_of_mask, top, bottom), (columns, left, right)):
+                assert not len(places) or (low - 1 <= places[0] and places[-1] <= high)
+    written = json.loads(as_json(found))["annotations"]
+    masks = [one.mask for of in found if of.objects for one in of.objects.found]
+    assert len(written) == len(masks) > 0
+    assert any(mask is not None and mask.any() for mask in masks)
+    for annotation, mask in zip(written, masks, strict=True):
+        np.testing.assert_array_equal(codes.decode(annotation["segmentation"]), mask)
+        assert annotation["area"] == codes.area(annotation["segmentation"])
+    (image,) = load_model(run, device="cpu").predict(files[0], threshold=0.0)
+    assert image.objects is not None
+    assert [of.runs for of in image.objects.found] == [of.runs for of in found[0].objects.found]  # type: ignore[union-attr]
+    drawn = draw_prediction(np.zeros((36, 48, 3), np.uint8), image, trained.task, trained.classes)
+    assert (drawn > 0).any()
 
 
 def test_a_detector_is_not_exported(run: Path) -> None:

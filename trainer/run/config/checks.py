@@ -8,6 +8,7 @@ from torch import nn
 
 from augment.data.formats.folder import describe_nested
 from augment.data.sources import Source, load_dataset
+from augment.data.targets.boxes import BOXES
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.formatting import amount
@@ -50,7 +51,7 @@ def check_config(config: Config) -> None:
     classes = config.dataset.classes
     mixing = next((f"aug.train.{step.key}" for step in config.aug.train if step.mixes), "")
     check_loss(task, fit, len(classes), mixing=mixing, weighted=bool(config.dataset.train.weights))
-    check_metrics(task, classes, fit.metrics)
+    check_metrics(task, classes, fit.metrics, config.model)
     _check_monitors(config, task)
     network = _check_network(config, task)
     for make in config.callbacks:
@@ -85,13 +86,18 @@ def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
         raise UserError(
             f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Allowed: {models}."
         )
+    if getattr(config.model, "masks", False) and BOXES.unmasked(config.dataset.train.targets):
+        raise UserError(
+            "model.name: this model learns masks, but the data have none. Set "
+            "data.instances=true, or choose another model.name."
+        )
     task.require()
 
 
 def _check_monitors(config: Config, task: Task[Any]) -> None:
     classes = config.dataset.classes
-    keys = [column.key for column in columns_of(task.measured(classes, None), val_loss=not task.own_loss)]
-    allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))
+    columns = columns_of(task.measured(classes, None, config.model), val_loss=not task.own_loss)
+    allowed = (AUTO, *sorted((of.key for of in columns), key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
         if monitor in ALL_MONITORED and monitor not in allowed:
