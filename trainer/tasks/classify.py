@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 
 from augment.support.formatting import amount, percent
 from augment.support.lazy_torch import F, Tensor, torch
+from trainer.tasks.class_rates import RATES, Counts, declare_agreement, declare_rates, scores_of_classes
 from trainer.tasks.display import Bar, Bars, Block, Evaluation, FigureImage, Finding, Matrix, Table, WrongSample
 from trainer.tasks.loss import ClassLoss
-from trainer.tasks.metric import SHARE, MetricsRow, Samples, mean_of_known, metric
-from trainer.tasks.multilabel import aurocs, average_precisions, f1_scores
+from trainer.tasks.metric import METRICS, SHARE, Column, MetricsRow, Samples, TaskMetric, mean_of_known, metric
+from trainer.tasks.multilabel import aurocs, average_precisions
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
 
@@ -33,7 +35,23 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 @metric(title="top-5", within=SHARE, train=False, above=_TOP)
 def top5(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return whether each target is among the five most probable classes."""
-    return (outputs.topk(_TOP).indices == targets[:, None]).any(dim=1)
+    return _is_among(outputs, targets, _TOP)
+
+
+def _is_among(outputs: Tensor, targets: Tensor, count: int) -> Tensor:
+    return (outputs.topk(count).indices == targets[:, None]).any(dim=1)
+
+
+def _top_metric(count: int) -> TaskMetric:
+    """Return the top-k accuracy for any k, such as `top3`. It is measured only on request."""
+    known = METRICS["classify", f"top{_TOP}"]
+    (column,) = known.columns
+    column = column._replace(key=f"val_top{count}", title=f"val top-{count}", above=count)
+
+    def function(outputs: Tensor, targets: Tensor) -> Tensor:
+        return _is_among(outputs, targets, count)
+
+    return replace(known, name=f"top{count}", function=function, columns=(column,), on_request=True)
 
 
 @metric(within=(0, 2), smaller=True, on_request=True)
@@ -50,10 +68,19 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     return mean_of_known((counts.diagonal()[totals > 0] / totals[totals > 0]).tolist())
 
 
-@metric(within=SHARE, whole=True, on_request=True)
-def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean F1 score of the classes that occur in targets or predictions."""
-    return mean_of_known(f1_scores(_one_hot(outputs.argmax(dim=1), outputs), _one_hot(targets, outputs)))
+def class_counts(targets: Tensor, predictions: Tensor, classes: int) -> Counts:
+    """Count the images of each class. Targets and predictions are classes, (N,)."""
+    given = predictions[targets == predictions], predictions, targets
+    right, said, having = (torch.bincount(of, minlength=classes).double() for of in given)
+    return Counts(right, said, having, len(targets))
+
+
+def _counts(outputs: Tensor, targets: Tensor) -> Counts:
+    return class_counts(targets, outputs.argmax(dim=1), outputs.shape[1])
+
+
+declare_rates("classify", _counts)
+declare_agreement("classify", _counts)
 
 
 @metric(within=SHARE, whole=True, on_request=True)
@@ -157,6 +184,20 @@ class Classify(ClassTask[ClassSamples]):
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
 
+    def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
+        """Return the metrics of single classes, and the top-k accuracy for each smaller number of classes."""
+        tops = (_top_metric(count) for count in range(1, len(names)) if count != _TOP)
+        return [*super().unit_metrics(names), *tops]
+
+    def unit_names(self) -> list[str]:
+        return [*super().unit_names(), "topK"]
+
+    def unit_columns(self, key: str) -> Iterator[Column]:
+        """Yield the columns of metrics like those of `unit_metrics`."""
+        yield from super().unit_columns(key)
+        if re.fullmatch(r"val_top[1-9]\d*", key):
+            yield from METRICS["classify", f"top{_TOP}"].columns
+
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         outputs, targets = super().example(names)
         return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
@@ -172,11 +213,19 @@ class Classify(ClassTask[ClassSamples]):
         return {"prediction": predictions, "confidence": confidence, "target_confidence": target_confidence}
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return each class's number of correct images, number of images, recall and precision."""
+        """Return each class's number of correct images, number of images, recall, precision, specificity and F1."""
         counts = confusion(samples.target, samples.prediction, len(names))
         right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
+        rates = scores_of_classes(class_counts(samples.target, samples.prediction, len(names)), names)
         return {
-            name: {"right": r, "of": n, "recall": r / n if n else math.nan, "precision": r / p if p else math.nan}
+            name: {
+                "right": r,
+                "of": n,
+                "recall": r / n if n else math.nan,
+                "precision": r / p if p else math.nan,
+                "specificity": rates[name]["specificity"],
+                "f1": rates[name]["f1"],
+            }
             for name, r, n, p in zip(names, right, of, predicted, strict=True)
         }
 
@@ -190,6 +239,7 @@ class Classify(ClassTask[ClassSamples]):
             scores,
             values=values | {"interval": [low, high]},
             per_class={name: (found["right"], found["of"]) for name, found in scores.per_class.items()},
+            class_rates={name: {rate: found[rate] for rate in RATES} for name, found in scores.per_class.items()},
             sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest)}",
         )
 
@@ -204,10 +254,11 @@ class Classify(ClassTask[ClassSamples]):
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
-            bars.append((name, Bar(right / total, wilson_interval(right, total)), (f"{right} of {total}",)))
+            cells = (f"{right} of {total}", *(_share(found[rate]) for rate in ("precision", "specificity", "f1")))
+            bars.append((name, Bar(right / total, wilson_interval(right, total)), cells))
         scores = Bars(
             "Accuracy of each class in the best epoch, worst first",
-            ("class", "accuracy and 95% interval", "correct images"),
+            ("class", "accuracy and 95% interval", "correct images", "precision", "specificity", "F1"),
             bars,
         )
         return scores, *self.confused(matrix)
@@ -243,6 +294,10 @@ class Classify(ClassTask[ClassSamples]):
             true, predicted = int(samples.target[i]), int(samples.prediction[i])
             if true != predicted:
                 yield WrongSample(i, names[true], names[predicted], float(samples.confidence[i]))
+
+
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else percent(value)
 
 
 def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int) -> list[tuple[str, str, int, float]]:

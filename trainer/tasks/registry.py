@@ -31,7 +31,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    It also contains possible keys of single numbers, such as val_mae_age, because their names depend on the data.
+    It also contains possible keys of single units, such as val_mae_age, because their names depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -46,7 +46,16 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # common names from other libraries
+# Common names from other libraries.
+METRICS_AS = {
+    "acc": "accuracy",
+    "f1_macro": "f1",
+    "dice": "f1",
+    "kappa": "cohen_kappa",
+    "mcc": "matthews_corrcoef",
+    **{rate: f"{rate}_macro" for rate in ("precision", "recall", "specificity")},
+}
+MONITORED_AS = {f"val_{name}": f"val_{known}" for name, known in METRICS_AS.items()} | {"train_acc": "train_accuracy"}
 
 
 def monitor_param(doc: str) -> Choice:
@@ -98,10 +107,14 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str])
         if other not in known_tasks():
             raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
     allowed = [metric.name for metric in task.measured(classes, None)]
-    if unknown := next((name for name in names if name not in allowed), None):
+    known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
+    if unknown := next((name for name in names if name not in known), None):
+        # Metrics of single classes may be thousands, so only their form is shown.
+        forms = "" if task.by_unit else "".join(f", {form}" for form in task.unit_names())
+        others = {name: other for name, other in METRICS_AS.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed)}"
+            f"{suggest(unknown, allowed, others)[:-1]}{forms}."
         )
 
 
@@ -135,9 +148,8 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns whose variant for a single number may have this key."""
-    columns = (c for task in known_tasks().values() if task.by_unit for m in task.metrics for c in m.columns)
-    return (column for column in columns if not column.above and key.startswith(f"{column.key}_"))
+    """Yield the columns whose variant for a single unit may have this key."""
+    return (column for task in known_tasks().values() for column in task.unit_columns(key))
 
 
 # Columns of plugin metrics from the descriptions in run folders. This process has not imported these plugins.

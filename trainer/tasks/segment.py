@@ -19,6 +19,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
+from trainer.tasks.class_rates import Counts, declare_agreement, declare_rates, scores_of_classes
 from trainer.tasks.classify import ClassTask, most_often
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings
@@ -44,6 +45,16 @@ def miou(outputs: Tensor, targets: Tensor) -> float:
 def pixel_accuracy(outputs: Tensor, targets: Tensor) -> float:
     total = int(targets.sum())
     return int(outputs[:, 1].sum()) / total if total else math.nan
+
+
+def _counts(outputs: Tensor, targets: Tensor) -> Counts:
+    predicted, right = outputs.sum(dim=0).double()
+    having = targets.sum(dim=0).double()
+    return Counts(right, predicted, having, float(having.sum()))
+
+
+declare_rates("segment", _counts)
+declare_agreement("segment", _counts)
 
 
 def ious(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -140,15 +151,18 @@ class Segment(ClassTask[MaskSamples]):
         return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return IoU, recall and precision of each class, and the number of its pixels and images."""
+        """Return IoU, recall, precision, specificity and F1 of each class, and the number of its pixels and images."""
         counts = samples.counts
         right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
         images = (samples.target > 0).sum(dim=0).tolist()
+        rates = scores_of_classes(_counts(samples.output, samples.target), names)
         return {
             name: {
                 "iou": r / (n + p - r) if n + p else math.nan,
                 "recall": r / n if n else math.nan,
                 "precision": r / p if p else math.nan,
+                "specificity": rates[name]["specificity"],
+                "f1": rates[name]["f1"],
                 "pixels": n,
                 "images": having,
             }

@@ -199,6 +199,16 @@ class Task(Generic[S]):
         """Return the scores of each unit by name, NaN if unknown."""
         return {}
 
+    def choose_thresholds(self, samples: S) -> tuple[float, ...]:
+        """Choose on validation data which probability of each unit predictions need, or leave them at `threshold`."""
+        return ()
+
+    def at_thresholds(
+        self, scores: Evaluation, samples: S, names: Sequence[str], thresholds: Sequence[float]
+    ) -> Evaluation:
+        """Add the scores with the thresholds that `choose_thresholds` returned for another pass."""
+        return scores
+
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass. `values` are the meter's, with the keys of a metrics row."""
         per_class, images = self.per_class(samples, names), len(samples.index)
@@ -307,9 +317,15 @@ class Task(Generic[S]):
         """The columns of a table of epochs."""
         return (*columns_of(self.metrics, val_loss=not self.own_loss), *PACE)
 
-    def display(self, names: Sequence[str]) -> Display:
-        """Return the facts about the task that the report and the dashboard show."""
-        columns = (*self.columns, *(column for metric in self.unit_metrics(names) for column in metric.columns))
+    def display(self, names: Sequence[str], asked: Collection[str] = ()) -> Display:
+        """Return the facts about the task that the report and the dashboard show.
+
+        Args:
+            names: names of the units.
+            asked: names or keys of the metrics on request.
+        """
+        units = (m for m in self.unit_metrics(names) if self.by_unit or m.names & {*asked})
+        columns = (*self.columns, *(column for metric in units for column in metric.columns))
         score = next((column for column in columns if column.key == f"val_{self.score}"), Column("", ""))
         return Display(
             units=self.units,
@@ -327,19 +343,36 @@ class Task(Generic[S]):
         )
 
     def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
-        """Return the metrics of single numbers, such as `mae_age`, if the task is `by_unit`."""
-        metrics = [metric for metric in self.metrics if self.by_unit and not metric.columns[0].above]
-        return [metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics]
+        """Return the metrics of single units, such as `mae_age` if the task is `by_unit`, or `recall_cat`."""
+        taken = {metric.name for metric in self.metrics}  # a class may be called "micro"
+        metrics = [metric for metric in self.metrics if self._has_units(metric)]
+        found = (metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics)
+        return [metric for metric in found if metric.name not in taken]
+
+    def unit_names(self) -> list[str]:
+        """Return the forms of the names of `unit_metrics`, for messages, such as `recall_CLASS`."""
+        return [f"{metric.stem}_{self.unit.upper()}" for metric in self.metrics if self._has_units(metric)]
+
+    def unit_columns(self, key: str) -> Iterator[Column]:
+        """Yield the columns whose variant for a single unit may have this key. The names depend on the data."""
+        for metric in self.metrics:
+            for column in metric.columns if self._has_units(metric) else ():
+                if key.startswith(f"{column.key.removesuffix('_macro')}_"):
+                    yield column
+
+    def _has_units(self, metric: TaskMetric) -> bool:
+        return metric.of_class is not None or (self.by_unit and not metric.columns[0].above)
 
     def measured(self, names: Sequence[str], asked: Collection[str] | None = ()) -> tuple[TaskMetric, ...]:
         """Return the metrics to measure.
 
         Args:
             names: names of the units.
-            asked: names or keys of the metrics on request to include. None includes all.
+            asked: names or keys of the metrics on request to include. None includes all, except those of single
+                classes, which may be thousands.
         """
         usual = (metric for metric in self.metrics if max(1, len(names)) > metric.columns[0].above)
-        known = (*usual, *self.unit_metrics(names))
+        known = (*usual, *(self.unit_metrics(names) if self.by_unit or asked else ()))
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:

@@ -95,6 +95,12 @@ class Config:
         return replace(dataset, val=take_some(dataset.val, limit * self.fit.batch_size, self.data.split_seed))
 
     @property
+    def asked_metrics(self) -> tuple[str, ...]:
+        """The metrics that `fit.metrics` and the callbacks name."""
+        monitors = (values.get("monitor") for values in self.resolved["callbacks"].values())
+        return (*self.fit.metrics, *filter(None, monitors))
+
+    @property
     def model_name(self) -> str:
         """The model's name, or its kind if it has no name."""
         return str(self.resolved["model"].get("name") or self.resolved["model"]["kind"])
