@@ -170,8 +170,7 @@ def _predict(
             yield Prediction(_path_of(file), classes, objects=FoundObjects(objects, size, names))
     elif task.ranked:
         # With `top`, the most probable labels are named, even below their thresholds.
-        chosen = trained.thresholds if default is not None and threshold is None else ()
-        needed = chosen or [lowest] * len(names)
+        needed = (trained.thresholds if default is not None and threshold is None else ()) or [lowest] * len(names)
         values, units = task.activate(outputs).topk(min(top or task.top or len(names), len(names)), dim=1)
         for file, *ranks in zip(split.files, units.tolist(), values.tolist(), strict=True):
             classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= needed[unit])

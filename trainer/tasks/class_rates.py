@@ -9,115 +9,76 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from augment.support.lazy_torch import Tensor, torch
+from augment.support.lazy_torch import Tensor
 from trainer.tasks.metric import METRICS, SHARE, mean_of_known, metric
 
+# Numbers of samples or pixels, float64. The first three are (K,): those that have a class and are predicted to have it,
+# those that are predicted to have it, and those that have it. The last is the number of all, ().
+Counts = tuple[Tensor, Tensor, Tensor, Tensor]
+CountClasses = Callable[[Tensor, Tensor], Counts]  # takes outputs and targets of a pass
 
-class Counts(NamedTuple):
-    """Counts of samples or pixels for each class, (K,) float64."""
-
-    right: Tensor  # have the class, and are predicted to have it
-    predicted: Tensor  # are predicted to have the class
-    having: Tensor  # have the class
-    total: float  # number of all samples or pixels
-
-
-# Returns the numerator and the denominator of a rate for each class, (K,) each.
-Rate = Callable[[Counts], tuple[Tensor, Tensor]]
-CountClasses = Callable[[Tensor, Tensor], Counts]
-
-
-def _specificity(counts: Counts) -> tuple[Tensor, Tensor]:
-    others = counts.total - counts.having
-    return others - (counts.predicted - counts.right), others
-
-
-RATES: dict[str, Rate] = {
-    "f1": lambda counts: (2 * counts.right, counts.predicted + counts.having),
-    "precision": lambda counts: (counts.right, counts.predicted),
-    "recall": lambda counts: (counts.right, counts.having),
-    "specificity": _specificity,
+# Each rate takes `Counts` and returns a value for each class. An undefined rate is NaN.
+RATES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "recall": lambda right, predicted, having, total: right / having,
+    "precision": lambda right, predicted, having, total: right / predicted,
+    "specificity": lambda right, predicted, having, total: (total - having - predicted + right) / (total - having),
+    "f1": lambda right, predicted, having, total: 2 * right / (predicted + having),
 }
 
 
-def of_classes(rate: Rate, counts: Counts) -> Tensor:
-    """Return a rate for each class, (K,).
-
-    It is NaN for a class that neither targets nor predictions have. Like in scikit-learn, another undefined rate is 0.
-    """
-    numerator, denominator = rate(counts)
-    values = torch.where(denominator > 0, numerator / denominator, 0.0)
-    return values.masked_fill(counts.predicted + counts.having == 0, math.nan)
-
-
-def scores_of_classes(counts: Counts, names: Sequence[str]) -> dict[str, dict[str, float]]:
+def rates_of_classes(counts: Counts, names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return all rates of each class by name."""
-    columns = {name: of_classes(rate, counts).tolist() for name, rate in RATES.items()}
-    return {name: {rate: values[i] for rate, values in columns.items()} for i, name in enumerate(names)}
+    columns = {name: rate(*counts).tolist() for name, rate in RATES.items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return dict(zip(names, rows, strict=True))
 
 
-def micro_average(rate: Rate, counts: Counts) -> float:
-    """Return the rate of all classes together, or NaN without samples."""
-    numerator, denominator = (float(values.sum()) for values in rate(counts))
-    return numerator / denominator if denominator else math.nan
-
-
-def kappa_of(counts: Counts) -> float:
+def kappa_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
     """Return Cohen's kappa: the agreement beyond chance, relative to perfect agreement (Cohen 1960)."""
-    if not counts.total:
-        return math.nan
-    chance = float((counts.predicted * counts.having).sum()) / counts.total**2
-    return (float(counts.right.sum()) / counts.total - chance) / (1 - chance) if chance < 1 else math.nan
+    chance = (predicted * having).sum() / total**2
+    return float((right.sum() / total - chance) / (1 - chance))
 
 
-def matthews_of(counts: Counts) -> float:
+def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
     """Return Matthews' correlation coefficient for any number of classes (Gorodkin 2004).
 
     Like in scikit-learn, it is 0 if all targets or all predictions have the same class.
     """
-    if not counts.total:
-        return math.nan
-    covariance = float(counts.right.sum()) * counts.total - float((counts.predicted * counts.having).sum())
-    predicted, having = (counts.total**2 - float(n.square().sum()) for n in (counts.predicted, counts.having))
-    return covariance / math.sqrt(predicted * having) if predicted and having else 0.0
+    variances = (total**2 - predicted.square().sum()) * (total**2 - having.square().sum())
+    return float((right.sum() * total - (predicted * having).sum()) / variances.sqrt()) if variances else 0.0
 
 
 def declare_rates(task: str, count: CountClasses) -> None:
-    """Declare the rates of a task as metrics on request: `f1`, `f1_micro`, `precision_macro` and so on.
+    """Declare the rates of a task as metrics on request: `recall_macro`, `recall_micro` and so on.
 
-    The macro average also has a variant for each class, such as `precision_cat`.
-
-    Args:
-        task: the task.
-        count: converts the outputs and targets of a pass to counts.
+    The macro average has a variant for each class, such as `recall_cat`. Like in scikit-learn, an undefined rate is 0.
+    A class that neither targets nor predictions have does not count.
     """
     for name, rate in RATES.items():
 
-        def each(outputs: Tensor, targets: Tensor, rate: Rate = rate) -> Tensor:
-            return of_classes(rate, count(outputs, targets))
+        def each(outputs: Tensor, targets: Tensor, rate: Callable[..., Tensor] = rate) -> Tensor:
+            counts = count(outputs, targets)
+            return rate(*counts).nan_to_num(0).masked_fill(counts[1] + counts[2] == 0, math.nan)
 
-        def macro(outputs: Tensor, targets: Tensor, rate: Rate = rate) -> float:
-            return mean_of_known(of_classes(rate, count(outputs, targets)).tolist())
+        def macro(outputs: Tensor, targets: Tensor, each: Callable[..., Tensor] = each) -> float:
+            return mean_of_known(each(outputs, targets).tolist())
 
-        def micro(outputs: Tensor, targets: Tensor, rate: Rate = rate) -> float:
-            return micro_average(rate, count(outputs, targets))
+        def micro(outputs: Tensor, targets: Tensor, rate: Callable[..., Tensor] = rate) -> float:
+            *classes, total = count(outputs, targets)
+            return float(rate(*(numbers.sum() for numbers in classes), total * len(classes[0])))
 
-        mean = name if name == "f1" else f"{name}_macro"  # f1 is older than the other rates
-        metric(task, name=mean, within=SHARE, whole=True, on_request=True)(macro)
-        METRICS[task, mean] = replace(METRICS[task, mean], of_class=each)
+        key = name if name == "f1" else f"{name}_macro"  # f1 is older than the other names
+        metric(task, name=key, within=SHARE, whole=True, on_request=True)(macro)
         metric(task, name=f"{name}_micro", within=SHARE, whole=True, on_request=True)(micro)
+        METRICS[task, key] = replace(METRICS[task, key], of_class=each)
 
 
 def declare_agreement(task: str, count: CountClasses) -> None:
-    """Declare Cohen's kappa and Matthews' coefficient of a task, whose samples have one class each."""
+    """Declare Cohen's kappa and Matthews' coefficient of a task whose samples have one class each."""
+    for name, of in {"cohen_kappa": kappa_of, "matthews_corrcoef": matthews_of}.items():
 
-    def cohen_kappa(outputs: Tensor, targets: Tensor) -> float:
-        return kappa_of(count(outputs, targets))
+        def agreement(outputs: Tensor, targets: Tensor, of: Callable[..., float] = of) -> float:
+            return of(*count(outputs, targets))
 
-    def matthews_corrcoef(outputs: Tensor, targets: Tensor) -> float:
-        return matthews_of(count(outputs, targets))
-
-    for function in (cohen_kappa, matthews_corrcoef):
-        metric(task, within=(-1, 1), whole=True, on_request=True)(function)
+        metric(task, name=name, within=(-1, 1), whole=True, on_request=True)(agreement)

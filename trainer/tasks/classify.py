@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 
 from augment.support.formatting import amount, percent
 from augment.support.lazy_torch import F, Tensor, torch
-from trainer.tasks.class_rates import RATES, Counts, declare_agreement, declare_rates, scores_of_classes
+from trainer.tasks.class_rates import RATES, Counts, declare_agreement, declare_rates, rates_of_classes
 from trainer.tasks.display import Bar, Bars, Block, Evaluation, FigureImage, Finding, Matrix, Table, WrongSample
 from trainer.tasks.loss import ClassLoss
-from trainer.tasks.metric import METRICS, SHARE, Column, MetricsRow, Samples, TaskMetric, mean_of_known, metric
+from trainer.tasks.metric import METRICS, SHARE, MetricsRow, Samples, TaskMetric, mean_of_known, metric
 from trainer.tasks.multilabel import aurocs, average_precisions
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
@@ -35,22 +34,16 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 @metric(title="top-5", within=SHARE, train=False, above=_TOP)
 def top5(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return whether each target is among the five most probable classes."""
-    return _is_among(outputs, targets, _TOP)
-
-
-def _is_among(outputs: Tensor, targets: Tensor, count: int) -> Tensor:
-    return (outputs.topk(count).indices == targets[:, None]).any(dim=1)
+    return (outputs.topk(_TOP).indices == targets[:, None]).any(dim=1)
 
 
 def _top_metric(count: int) -> TaskMetric:
     """Return the top-k accuracy for any k, such as `top3`. It is measured only on request."""
-    known = METRICS["classify", f"top{_TOP}"]
-    (column,) = known.columns
-    column = column._replace(key=f"val_top{count}", title=f"val top-{count}", above=count)
 
     def function(outputs: Tensor, targets: Tensor) -> Tensor:
-        return _is_among(outputs, targets, count)
+        return (outputs.topk(count).indices == targets[:, None]).any(dim=1)
 
+    column = (known := METRICS["classify", "top5"]).columns[0]._replace(key=f"val_top{count}", title=f"val top-{count}")
     return replace(known, name=f"top{count}", function=function, columns=(column,), on_request=True)
 
 
@@ -63,16 +56,13 @@ def brier(outputs: Tensor, targets: Tensor) -> Tensor:
 @metric(within=SHARE, whole=True, on_request=True)
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean recall of the classes that have images."""
-    counts = confusion(targets, outputs.argmax(dim=1), outputs.shape[1])
-    totals = counts.sum(axis=1)
-    return mean_of_known((counts.diagonal()[totals > 0] / totals[totals > 0]).tolist())
+    return mean_of_known(RATES["recall"](*_counts(outputs, targets)).tolist())
 
 
 def class_counts(targets: Tensor, predictions: Tensor, classes: int) -> Counts:
     """Count the images of each class. Targets and predictions are classes, (N,)."""
-    given = predictions[targets == predictions], predictions, targets
-    right, said, having = (torch.bincount(of, minlength=classes).double() for of in given)
-    return Counts(right, said, having, len(targets))
+    matrix = torch.from_numpy(confusion(targets, predictions, classes)).double()
+    return matrix.diagonal(), matrix.sum(dim=0), matrix.sum(dim=1), matrix.sum()
 
 
 def _counts(outputs: Tensor, targets: Tensor) -> Counts:
@@ -189,15 +179,6 @@ class Classify(ClassTask[ClassSamples]):
         tops = (_top_metric(count) for count in range(1, len(names)) if count != _TOP)
         return [*super().unit_metrics(names), *tops]
 
-    def unit_names(self) -> list[str]:
-        return [*super().unit_names(), "topK"]
-
-    def unit_columns(self, key: str) -> Iterator[Column]:
-        """Yield the columns of metrics like those of `unit_metrics`."""
-        yield from super().unit_columns(key)
-        if re.fullmatch(r"val_top[1-9]\d*", key):
-            yield from METRICS["classify", f"top{_TOP}"].columns
-
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         outputs, targets = super().example(names)
         return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
@@ -214,20 +195,9 @@ class Classify(ClassTask[ClassSamples]):
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return each class's number of correct images, number of images, recall, precision, specificity and F1."""
-        counts = confusion(samples.target, samples.prediction, len(names))
-        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
-        rates = scores_of_classes(class_counts(samples.target, samples.prediction, len(names)), names)
-        return {
-            name: {
-                "right": r,
-                "of": n,
-                "recall": r / n if n else math.nan,
-                "precision": r / p if p else math.nan,
-                "specificity": rates[name]["specificity"],
-                "f1": rates[name]["f1"],
-            }
-            for name, r, n, p in zip(names, right, of, predicted, strict=True)
-        }
+        counts = class_counts(samples.target, samples.prediction, len(names))
+        rates, right, of = rates_of_classes(counts, names), counts[0].int().tolist(), counts[2].int().tolist()
+        return {name: {"right": right[i], "of": of[i], **rates[name]} for i, name in enumerate(names)}
 
     def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass, including the 95% interval of the accuracy."""
@@ -254,7 +224,8 @@ class Classify(ClassTask[ClassSamples]):
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
-            cells = (f"{right} of {total}", *(_share(found[rate]) for rate in ("precision", "specificity", "f1")))
+            rates = (found[rate] for rate in ("precision", "specificity", "f1"))
+            cells = (f"{right} of {total}", *("" if math.isnan(rate) else percent(rate) for rate in rates))
             bars.append((name, Bar(right / total, wilson_interval(right, total)), cells))
         scores = Bars(
             "Accuracy of each class in the best epoch, worst first",
@@ -294,10 +265,6 @@ class Classify(ClassTask[ClassSamples]):
             true, predicted = int(samples.target[i]), int(samples.prediction[i])
             if true != predicted:
                 yield WrongSample(i, names[true], names[predicted], float(samples.confidence[i]))
-
-
-def _share(value: float) -> str:
-    return "" if math.isnan(value) else percent(value)
 
 
 def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int) -> list[tuple[str, str, int, float]]:

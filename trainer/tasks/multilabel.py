@@ -10,7 +10,7 @@ from typing import ClassVar
 from augment.data.targets.multilabel import LABELS
 from augment.support.formatting import percent
 from augment.support.lazy_torch import F, Tensor, torch
-from trainer.tasks.class_rates import Counts, declare_rates, scores_of_classes
+from trainer.tasks.class_rates import Counts, declare_rates, rates_of_classes
 from trainer.tasks.display import BarChart, Block, Evaluation, Finding, WrongSample
 from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import SHARE, OutputSamples, mean_of_known, metric
@@ -18,7 +18,6 @@ from trainer.tasks.registry import register
 from trainer.tasks.task import Task, listed
 
 _ROUNDING = 1e-6  # relative difference between two computations of a probability
-_SHOWN = ("f1", "precision", "recall")  # rates at the thresholds of a run
 
 
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)
@@ -31,7 +30,7 @@ def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
 def label_counts(predicted: Tensor, having: Tensor) -> Counts:
     """Count the images of each label. The arguments are (N, K) bool."""
     right, said, has = (of.sum(dim=0).double() for of in (predicted & having, predicted, having))
-    return Counts(right, said, has, len(having))
+    return right, said, has, right.new_tensor(len(having))
 
 
 # At a threshold of 0.5.
@@ -114,38 +113,31 @@ class Multilabel(Task[OutputSamples]):
         labels, precisions = {}, average_precisions(scores, having)
         best = [best_threshold(score, has) for score, has in zip(scores.unbind(1), having.unbind(1), strict=True)]
         used = scores.new_tensor([threshold for threshold, _ in best])
-        rates = scores_of_classes(label_counts(scores >= used, having), names)
+        rates = rates_of_classes(label_counts(scores >= used, having), names)
         of_labels = zip(names, precisions, best, having.sum(0).tolist(), strict=True)
         for name, precision, (threshold, f1), images in of_labels:
             found = {"average_precision": precision, "threshold": threshold, "f1": f1, "images": images}
-            labels[name] = found | {rate: rates[name][rate] for rate in ("precision", "recall", "specificity")}
+            labels[name] = found | rates[name] | {"f1": f1}
         return labels
 
     def choose_thresholds(self, samples: OutputSamples) -> tuple[float, ...]:
         """Return the threshold with the best F1 score of each label. A label without images keeps the default."""
-        scores, having = samples.output.double().sigmoid(), samples.target > 0.5
-        columns = zip(scores.unbind(1), having.unbind(1), strict=True)
-        best = (best_threshold(score, has)[0] for score, has in columns)
+        found = self.per_class(samples, [*map(str, range(samples.target.shape[1]))]).values()
+        best = (label["threshold"] for label in found)
         # A little below the probability of an image, because later predictions may round it differently.
         return tuple(self.threshold if math.isnan(value) else value * (1 - _ROUNDING) for value in best)
 
     def at_thresholds(
         self, scores: Evaluation, samples: OutputSamples, names: Sequence[str], thresholds: Sequence[float]
     ) -> Evaluation:
-        """Add the rates at the thresholds of a run, with their means over the labels."""
-        probabilities = samples.output.double().sigmoid()
-        counts = label_counts(probabilities >= probabilities.new_tensor(thresholds), samples.target > 0.5)
-        labels, rates = {}, scores_of_classes(counts, names)
-        for (name, found), threshold in zip(scores.per_class.items(), thresholds, strict=True):
-            own = {f"run_{rate}": rates[name][rate] for rate in _SHOWN}
-            labels[name] = found | {"run_threshold": threshold} | own
-        means = {f"run_{rate}": mean_of_known(rates[name][rate] for name in names) for rate in _SHOWN}
-        return replace(
-            scores,
-            values={**scores.values, **means},
-            per_class=labels,
-            sentence=f"{scores.sentence}; with the thresholds of the run: {listed(means, means)}",
-        )
+        """Add the rates at the thresholds of a run, and their means over the labels."""
+        shifted = samples.output.double() - torch.tensor(thresholds, dtype=torch.float64).logit()
+        means = {f"run_{m.name}": m.of_all(shifted, samples.target) for m in self.metrics if m.of_class is not None}
+        rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)
+        pairs = zip(names, thresholds, strict=True)
+        labels = {name: scores.per_class[name] | {"run": {"threshold": value} | rates[name]} for name, value in pairs}
+        sentence = f"{scores.sentence}; with the thresholds of the run: {listed(means, means)}"
+        return replace(scores, values={**scores.values, **means}, per_class=labels, sentence=sentence)
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "images", len(names))

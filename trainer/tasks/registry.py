@@ -1,5 +1,6 @@
 """The registry of tasks, and facts about their metrics by key."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -110,11 +111,12 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str])
     known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
     if unknown := next((name for name in names if name not in known), None):
         # Metrics of single classes may be thousands, so only their form is shown.
-        forms = "" if task.by_unit else "".join(f", {form}" for form in task.unit_names())
+        forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
+        forms += [", topK"] if DEFAULT in task.lineage else []
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed, others)[:-1]}{forms}."
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}."
         )
 
 
@@ -149,7 +151,10 @@ def _columns(key: str) -> list[Column]:
 
 def _unit_columns(key: str) -> Iterator[Column]:
     """Yield the columns whose variant for a single unit may have this key."""
-    return (column for task in known_tasks().values() for column in task.unit_columns(key))
+    if re.fullmatch(r"val_top[1-9]\d*", key):
+        return iter(METRICS[DEFAULT, "top5"].columns)
+    columns = (c for task in known_tasks().values() for m in task.metrics if task.has_units(m) for c in m.columns)
+    return (column for column in columns if key.startswith(f"{column.key.removesuffix('_macro')}_"))
 
 
 # Columns of plugin metrics from the descriptions in run folders. This process has not imported these plugins.

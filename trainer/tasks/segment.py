@@ -19,7 +19,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
-from trainer.tasks.class_rates import Counts, declare_agreement, declare_rates, scores_of_classes
+from trainer.tasks.class_rates import Counts, declare_agreement, declare_rates, rates_of_classes
 from trainer.tasks.classify import ClassTask, most_often
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings
@@ -48,9 +48,8 @@ def pixel_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _counts(outputs: Tensor, targets: Tensor) -> Counts:
-    predicted, right = outputs.sum(dim=0).double()
-    having = targets.sum(dim=0).double()
-    return Counts(right, predicted, having, float(having.sum()))
+    predicted, right, having = (*outputs.sum(dim=0).double(), targets.sum(dim=0).double())
+    return right, predicted, having, having.sum()
 
 
 declare_rates("segment", _counts)
@@ -152,21 +151,13 @@ class Segment(ClassTask[MaskSamples]):
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return IoU, recall, precision, specificity and F1 of each class, and the number of its pixels and images."""
-        counts = samples.counts
-        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
+        right, predicted, having, _ = counts = _counts(samples.output, samples.target)
+        rates, pixels = rates_of_classes(counts, names), having.long().tolist()
+        iou = (right / (having + predicted - right)).tolist()
         images = (samples.target > 0).sum(dim=0).tolist()
-        rates = scores_of_classes(_counts(samples.output, samples.target), names)
         return {
-            name: {
-                "iou": r / (n + p - r) if n + p else math.nan,
-                "recall": r / n if n else math.nan,
-                "precision": r / p if p else math.nan,
-                "specificity": rates[name]["specificity"],
-                "f1": rates[name]["f1"],
-                "pixels": n,
-                "images": having,
-            }
-            for name, r, n, p, having in zip(names, right, of, predicted, images, strict=True)
+            name: {"iou": iou[i], **rates[name], "pixels": pixels[i], "images": images[i]}
+            for i, name in enumerate(names)
         }
 
     def figure(self, samples: MaskSamples, names: Sequence[str]) -> Matrix:

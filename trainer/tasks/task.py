@@ -345,22 +345,12 @@ class Task(Generic[S]):
     def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
         """Return the metrics of single units, such as `mae_age` if the task is `by_unit`, or `recall_cat`."""
         taken = {metric.name for metric in self.metrics}  # a class may be called "micro"
-        metrics = [metric for metric in self.metrics if self._has_units(metric)]
+        metrics = [metric for metric in self.metrics if self.has_units(metric)]
         found = (metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics)
         return [metric for metric in found if metric.name not in taken]
 
-    def unit_names(self) -> list[str]:
-        """Return the forms of the names of `unit_metrics`, for messages, such as `recall_CLASS`."""
-        return [f"{metric.stem}_{self.unit.upper()}" for metric in self.metrics if self._has_units(metric)]
-
-    def unit_columns(self, key: str) -> Iterator[Column]:
-        """Yield the columns whose variant for a single unit may have this key. The names depend on the data."""
-        for metric in self.metrics:
-            for column in metric.columns if self._has_units(metric) else ():
-                if key.startswith(f"{column.key.removesuffix('_macro')}_"):
-                    yield column
-
-    def _has_units(self, metric: TaskMetric) -> bool:
+    def has_units(self, metric: TaskMetric) -> bool:
+        """Return whether a metric has a variant for each unit."""
         return metric.of_class is not None or (self.by_unit and not metric.columns[0].above)
 
     def measured(self, names: Sequence[str], asked: Collection[str] | None = ()) -> tuple[TaskMetric, ...]:
