@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 
 from augment.support.lazy_torch import torch
 from trainer.loop.cuda_graphs import WARM_UP
@@ -19,7 +18,6 @@ from trainer.run.failures import out_of_memory
 _SHARE = 0.85  # largest share of the free memory that training may take
 _BATCHES = 16  # an epoch has at least as many batches, because a model learns little in fewer steps
 _FINE = 8  # batch sizes of at least 8 are multiples of 8
-_STEPS = WARM_UP + 2  # steps of a trial, which include the recording of CUDA graphs
 
 
 def largest_batch(fits: Callable[[int], bool], most: int) -> int:
@@ -41,10 +39,11 @@ def largest_batch(fits: Callable[[int], bool], most: int) -> int:
     return good
 
 
-def _fits(config: Config, rest: float, size: int) -> bool:
+def _fits(config: Config, size: int, rest: float) -> bool:
     """Train for a few steps with a batch size, and return whether at least `rest` bytes stay free on the GPU."""
-    # Compiling would take minutes. A compiled model needs less memory.
-    fit = replace(config.fit, batch_size=size, steps=_STEPS, accumulate=min(config.fit.accumulate, 2), compile=False)
+    # After the warm-up, CUDA graphs are recorded. Compiling would take minutes, and a compiled model needs less memory.
+    accumulate = min(config.fit.accumulate, 2)
+    fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())
     release_memory()  # of the trial before
     try:
@@ -67,7 +66,7 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
     free, total = torch.cuda.mem_get_info(device)
     allowed = min(free, torch.cuda.get_per_process_memory_fraction(device) * total)
     with torch.random.fork_rng([device]), alone():
-        yield partial(_fits, config, free - _SHARE * allowed)
+        yield lambda size: _fits(config, size, free - _SHARE * allowed)
     release_memory()
 
 

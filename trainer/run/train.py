@@ -146,8 +146,9 @@ class _Run:
         cause: BaseException = getattr(self.learner, "error", None) or error
         if isinstance(cause, KeyboardInterrupt):
             return self._record_stop(cause)
-        fits = smaller_batch_size(self.config, cause)
-        failure = explain(cause, self.config, self.folder, fits=fits) or _of_state(cause, self.config, self.learner)
+        failure = explain(cause, self.config, self.folder, fits=smaller_batch_size(self.config, cause)) or _of_state(
+            cause, self.config, self.learner
+        )
         self._write_summary("failed", describe_error(failure))
         if not isinstance(failure, UserError):
             log.exception("the run failed", exc_info=failure)

@@ -136,8 +136,12 @@ class Multilabel(Task[OutputSamples]):
         rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)
         pairs = zip(names, thresholds, strict=True)
         labels = {name: scores.per_class[name] | {"run": {"threshold": value} | rates[name]} for name, value in pairs}
-        sentence = f"{scores.sentence}; with the thresholds of the run: {listed(means, means)}"
-        return replace(scores, values={**scores.values, **means}, per_class=labels, sentence=sentence)
+        return replace(
+            scores,
+            values={**scores.values, **means},
+            per_class=labels,
+            sentence=f"{scores.sentence}; with the thresholds of the run: {listed(means, means)}",
+        )
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "images", len(names))

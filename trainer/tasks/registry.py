@@ -112,11 +112,11 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str])
     if unknown := next((name for name in names if name not in known), None):
         # Metrics of single classes may be thousands, so only their form is shown.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
-        forms += [", topK"] if DEFAULT in task.lineage else []
+        tops = ", topK" if DEFAULT in task.lineage else ""
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}."
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}."
         )
 
 

@@ -118,8 +118,8 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         **scores.values,
     }
     with writing(f"{run / name}.json"):
-        single = {"per_class": scores.per_class} | ({"class_rates": scores.class_rates} if scores.class_rates else {})
-        write_json(run / f"{name}.json", values | single)
+        rates = {"class_rates": scores.class_rates} if scores.class_rates else {}
+        write_json(run / f"{name}.json", values | {"per_class": scores.per_class} | rates)
         append(run / "evaluations.jsonl", json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
         if scores.figure is not None:
             from trainer.figures.batches import plot_outputs
