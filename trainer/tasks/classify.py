@@ -220,19 +220,17 @@ class Classify(ClassTask[ClassSamples]):
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's accuracy, and the confusion matrix."""
+        """Return a bar of each class's accuracy, the confusion matrix, and the rates of each class."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
-            rates = (found[rate] for rate in ("precision", "specificity", "f1"))
-            cells = (f"{right} of {total}", *("" if math.isnan(rate) else percent(rate) for rate in rates))
-            bars.append((name, Bar(right / total, wilson_interval(right, total)), cells))
+            bars.append((name, Bar(right / total, wilson_interval(right, total)), (f"{right} of {total}",)))
         scores = Bars(
             "Accuracy of each class in the best epoch, worst first",
-            ("class", "accuracy and 95% interval", "correct images", "precision", "specificity", "F1"),
+            ("class", "accuracy and 95% interval", "correct images"),
             bars,
         )
-        return scores, *self.confused(matrix)
+        return scores, *self.confused(matrix), self.rates_table(self.per_class(samples, names))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield a warning if the model only guesses, and a sentence about the worst class."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from augment.data.targets.multilabel import LABELS
-from augment.support.formatting import percent
 from augment.support.lazy_torch import F, Tensor, torch
 from trainer.tasks.class_rates import Counts, declare_rates, rates_of_classes
 from trainer.tasks.display import BarChart, Block, Evaluation, Finding, WrongSample
@@ -147,17 +146,15 @@ class Multilabel(Task[OutputSamples]):
         return self.bar_chart(self.per_class(samples, names), "images", len(names))
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        return self.bars(
-            self.per_class(samples, names),
+        per_class = self.per_class(samples, names)
+        bars = self.bars(
+            per_class,
             "Average precision of each label in the best epoch, the worst first",
-            ("average precision", "images", "threshold", "best F1", "precision", "recall", "specificity"),
-            lambda found: (
-                str(found["images"]),
-                f"{found['threshold']:.3f}",
-                *(percent(found[rate]) for rate in ("f1", "precision", "recall", "specificity")),
-            ),
+            ("average precision", "images", "threshold for best F1"),
+            lambda found: (str(found["images"]), f"{found['threshold']:.3f}"),
             "The threshold is the probability with the highest F1 score. It was chosen on these validation images.",
         )
+        return (*bars, self.rates_table(per_class)) if bars else ()
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         absent = "is on no validation image and does", "are on no validation image and do"

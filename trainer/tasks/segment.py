@@ -164,15 +164,16 @@ class Segment(ClassTask[MaskSamples]):
         return Matrix(samples.counts, names, shares=True)
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's IoU, and the confusion matrix."""
+        """Return a bar of each class's IoU, the confusion matrix, and the rates of each class."""
         total = max(int(samples.counts.sum()), 1)
+        per_class = self.per_class(samples, names)
         bars = self.bars(
-            self.per_class(samples, names),
+            per_class,
             "IoU of each class in the best epoch, the worst first",
             ("IoU", "of all pixels", "images"),
             lambda found: (percent(found["pixels"] / total, 1), str(found["images"])),
         )
-        return (*bars, *self.confused(self.figure(samples, names)))
+        return (*bars, *self.confused(self.figure(samples, names)), self.rates_table(per_class))
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield a sentence about the worst class, and a warning about classes without pixels."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from augment.data.dataset import Split
@@ -11,6 +13,7 @@ from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind
 from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
+from trainer.tasks.class_rates import RATES
 from trainer.tasks.display import (
     Bar,
     BarChart,
@@ -259,6 +262,14 @@ class Task(Generic[S]):
             title = f"the {len(shown)} of {len(per_class):,} {self.units} with the lowest {score}"
         rows = [(name, *map(_cell, scores.values())) for name, scores in shown]
         return Table(title, (self.unit, *next(iter(per_class.values()), {})), rows)
+
+    def rates_table(self, per_class: Mapping[str, dict[str, float]]) -> Table:
+        """Return a table with recall, precision, specificity and F1 of each unit, or only of the worst units."""
+        keys = (*RATES, self.unit_score)  # the score only selects the worst units
+        values = {name: dict(zip(keys, itemgetter(*keys)(found), strict=True)) for name, found in per_class.items()}
+        table, width = self.table(values), 1 + len(RATES)
+        title = table.title or f"Recall, precision, specificity and F1 of each {self.unit}"
+        return replace(table, title=title, head=table.head[:width], rows=[row[:width] for row in table.rows])
 
     def worst_first(self, per_class: Mapping[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:
         """Return the units with a known `unit_score`, the worst first."""
