@@ -84,10 +84,10 @@ def with_batch_size(config: Config) -> Config:
 
 def smaller_batch_size(config: Config, error: BaseException) -> int:
     """Return a batch size that fits after an error for lack of GPU memory: a half, a quarter and so on. 0: unknown."""
-    ranks, device = current().size, config.fit.torch_device()
-    if device.type == "cpu" or not out_of_memory(error) or config.fit.stages:
+    if not out_of_memory(error) or config.fit.torch_device().type == "cpu" or config.fit.stages:
         return 0
     traceback.clear_frames(error.__traceback__)  # they hold the batch that did not fit
+    ranks = current().size
     sizes = [config.fit.images // ranks >> halvings for halvings in range(1, 5)]
     with suppress(Exception), _trials(config) as fits:  # only the error of the run counts
         return ranks * next((size for size in sizes if size > 1 and fits(size)), 0)
