@@ -23,6 +23,7 @@ from trainer.cli.help import sections
 from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.train import loop_callbacks
+from trainer.tasks.registry import known_tasks
 
 ROOT = CONF.parent
 
@@ -91,6 +92,18 @@ def configuration() -> str:
     return "\n".join(parts.values())
 
 
+def metric_table() -> str:
+    """Return a table of the metrics of each task in Markdown, with the forms of the names of single classes."""
+    lines = ["| task | always | on request |", "|---|---|---|"]
+    for _, task in sorted(known_tasks().items()):
+        always = [f"`{metric.name}`" for metric in task.metrics if not metric.on_request and not metric.own]
+        asked = [f"`{metric.name}`" for metric in task.metrics if metric.on_request and not metric.own]
+        asked += [f"`{metric.stem}_{task.unit.upper()}`" for metric in task.metrics if task.has_units(metric)]
+        asked += ["`topK`"] if any(metric.name == "top5" for metric in task.metrics) else []
+        lines.append(f"| `{task.name}` | {', '.join(always)} | {', '.join(asked) or 'none'} |")
+    return "\n".join(lines) + "\n"
+
+
 def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
     configured = read_yaml(CONF / "callbacks" / "default.yaml")
@@ -129,6 +142,7 @@ def derived_parts() -> dict[str, str]:
         "configuration": configuration(),
         "names of augment": public_names("augment"),
         "names of trainer": public_names("trainer"),
+        "metrics": metric_table(),
         "loop": f"```\n{default_loop()}\n```\n",
     }
 

@@ -120,6 +120,7 @@ class Checkpoint(Callback):
                 samples=None if recorder.samples is None else dict(vars(recorder.samples)),
                 classes=learner.classes,
                 task=learner.task.name,
+                thresholds=() if recorder.samples is None else learner.task.choose_thresholds(recorder.samples),
             )
             self.kept = replace(best, model={})
         # last.pt is saved with each best.pt. Otherwise, a killed run could resume before an epoch that already has a

@@ -117,7 +117,11 @@ def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
 
 def _is_same(config: Config, run: Path) -> bool:
     try:
-        return identity_text(identity(load_config(run))) == identity_text(identity(config.resolved))
+        saved = load_config(run)
+        size = section_of(saved, "fit").get("batch_size")
+        if config.fit.batch_size == AUTO and isinstance(size, int):
+            config = config.sized(size, "as in that run")
+        return identity_text(identity(saved)) == identity_text(identity(config.resolved))
     except UserError:  # the configuration cannot be read
         return False
 

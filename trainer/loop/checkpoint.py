@@ -181,6 +181,8 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
+    # The lowest probability of each label that predictions name. Empty: the default of the task.
+    thresholds: tuple[float, ...] = field(default_factory=tuple)
 
 
 S = TypeVar("S", bound=FitState | BestModel)
@@ -200,7 +202,9 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
-                torch.save({"format": FORMAT, **vars(state)}, file)
+                # Without thresholds, earlier versions can read the file.
+                kept = {name: value for name, value in vars(state).items() if name != "thresholds" or value}
+                torch.save({"format": FORMAT, **kept}, file)
             except RuntimeError as error:
                 if isinstance(error.__context__, OSError | KeyboardInterrupt):  # an error of PyTorch hides the cause
                     raise error.__context__ from None
@@ -264,6 +268,7 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     with contents(path):
         check_tensors(_tensors_in(state), path)
     names, position = state.get("classes", ()), state.get("position", (0, 0))
+    thresholds = state.get("thresholds", ())
     tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
     others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]
     optimizer = state.get("optimizer")
@@ -277,6 +282,9 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
         and isinstance(names, tuple | list)
         and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
         and all(isinstance(value, int | float) for value in state.get("row", {}).values())
+        and isinstance(thresholds, tuple | list)
+        and len(thresholds) in (0, len(names))
+        and all(isinstance(value, int | float) and 0 <= value <= 1 for value in thresholds)
     )
     if not plain:
         raise _wrong_types(path)

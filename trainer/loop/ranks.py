@@ -8,8 +8,8 @@ exchanged through a second process group on the CPU, so that nothing waits for a
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -236,6 +236,17 @@ def _connect(backend: str) -> None:
     _store = dist.PrefixStore(start, store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=_store, rank=rank, world_size=size)
     current()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Work without the other ranks: `current` returns a single rank. The others may do something else meanwhile."""
+    global _joined
+    joined, _joined = current(), _alone
+    try:
+        yield
+    finally:
+        _joined = None if joined is _alone else joined
 
 
 def leave() -> None:

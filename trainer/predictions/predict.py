@@ -43,7 +43,7 @@ def predict(
         trained: the model.
         given: images, and folders to search for images at any depth.
         top: number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
-        threshold: lowest probability of a label or object. Default: 0.5.
+        threshold: lowest probability of a label or object. Default: the thresholds of the run, otherwise 0.5.
         out: folder for masks and overlays, see `trainer.predictions.masks`. Default: masks stay in memory.
         overlay: whether to also write the images with their predictions drawn on them.
         explain: folder for images with a map of what the model looks at. Default: no maps.
@@ -158,9 +158,11 @@ def _predict(
             with open_image(file) as image:
                 frame.copy_(frame @ upright(image)[0])
     if task.ranked:
+        # With `top`, the most probable labels are named, even below their thresholds.
+        needed = (trained.thresholds if default is not None and threshold is None else ()) or [lowest] * len(names)
         values, units = task.activate(outputs).topk(min(top or task.top or len(names), len(names)), dim=1)
         for file, *ranks in zip(split.files, units.tolist(), values.tolist(), strict=True):
-            classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= lowest)
+            classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= needed[unit])
             yield Prediction(_path_of(file), classes, unit=task.unit)
     else:
         columns, values = task.numbers(outputs, frames[0] if frames else None, names)

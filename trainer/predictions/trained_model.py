@@ -40,6 +40,7 @@ class TrainedModel:
             to outputs such as (N, classes) logits.
         classes: the names of the outputs: classes, labels, numbers or keypoints.
         folder: the folder of the run.
+        thresholds: the lowest probability of each label, chosen on validation data, or empty.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -47,7 +48,7 @@ class TrainedModel:
         self._device = trained.config.fit.torch_device()
         self.model: nn.Module = trained.network.to(self._device).eval()
         self.classes = trained.classes
-        self.folder = trained.run
+        self.folder, self.thresholds = trained.run, trained.thresholds
         recipe = Recipe(trained.config.aug, trained.config.seed, (), trained.config.resolved)
         self._transform = Transform(recipe, split="val", device=self._device)
 
@@ -63,7 +64,7 @@ class TrainedModel:
                 width, 3) RGB; an encoded image as bytes; a list of any of these; or a uint8 batch, (N, height, width,
                 3).
             top: the number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
-            threshold: the lowest probability of a label or object. Default: 0.5.
+            threshold: the lowest probability of a label or object. Default: `thresholds`, otherwise 0.5.
 
         Returns:
             A prediction for each image, in order. A folder's images are sorted by path. The mask of a segmentation

@@ -84,4 +84,5 @@ def _record(learner: Learner, folder: Path, left: float | None = None) -> RunRec
     recorder, run = learner.find(Recorder), RunFolder(folder)
     run.summary = summarize(learner, folder, monotonic() - learner.run.began)
     run.rows, run.steps = list(recorder.rows), [step.values() for step in recorder.steps]
-    return RunRecord(run, learner.task.display(learner.classes), run.summary.best, left=left)
+    display = learner.task.display(learner.classes, [metric.name for metric in recorder.metrics])
+    return RunRecord(run, display, run.summary.best, left=left)

@@ -102,7 +102,7 @@ class RunRecord:
         except (OSError, UserError) as error:
             self.run.notes[BEST] = first_line(error)
             return
-        self.best, self.display = best.row, task.display(names)
+        self.best, self.display = best.row, task.display(names, best.row)
         if samples is not None:
             right = task.right_of(samples)
             worst = worst_images(task, samples, names, files, most) if most else None

@@ -71,6 +71,7 @@ class Trained:
     network: nn.Module
     task: Task[Any]
     run: Path  # its folder
+    thresholds: tuple[float, ...] = ()  # see `trainer.loop.checkpoint.BestModel`
 
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
         """Make one pass over images with the plan, precision and test-time augmentation of validation."""
@@ -158,7 +159,7 @@ def load_trained(
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():
             raise _not_numbers(run, f"{name} holds nan")
-    return Trained(config, best.classes, network, task, run)
+    return Trained(config, best.classes, network, task, run, tuple(best.thresholds))
 
 
 def _not_numbers(run: Path, why: str) -> UserError:

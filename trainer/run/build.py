@@ -23,6 +23,7 @@ from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
 from augment.support.background import prompt_turns
+from augment.support.errors import UserError
 from augment.support.nested import section_of
 from augment.support.process import keep_freed_memory, return_freed_memory
 from augment.support.secrets import as_written
@@ -62,7 +63,9 @@ def make_loader(
     if placement is None:
         placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads())
     ranks = current()
-    batch_size = config.fit.batch_size // ranks.size
+    if config.fit.batch_size == "auto":
+        raise UserError("fit.batch_size=auto works only when training a run. Set a number.")
+    batch_size = config.fit.images // ranks.size
     if plan.split == "val" and device.type == "cuda":
         batch_size = max(batch_size, min(_VAL_TIMES * batch_size, _VAL_IMAGES))
     return Loader(

@@ -25,13 +25,23 @@ _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 _SINGLE = "Expected more than 1 value per channel"
 
 
-def explain(error: BaseException, config: Config, folder: Path, *, training: bool = True) -> UserError | None:
-    """Return an error that states what the user can do about a failure, or None for other kinds of failure."""
+def explain(
+    error: BaseException, config: Config, folder: Path, *, training: bool = True, fits: int = 0
+) -> UserError | None:
+    """Return an error that states what the user can do about a failure, or None for other kinds of failure.
+
+    Args:
+        error: the failure.
+        config: the configuration of the run.
+        folder: the folder of the run.
+        training: whether the run was training.
+        fits: a batch size that would fit on the GPU. 0: unknown.
+    """
     if isinstance(error, OSError):
         return folder_error(error, folder)
     if said := out_of_memory(error):
         on_host = isinstance(error, MemoryError) or any(text in said for text in _OUT_OF_HOST_MEMORY)
-        return _too_large(said, config, training=training, on_host=on_host)
+        return _too_large(said, config, training=training, on_host=on_host, fits=fits)
     if _SINGLE in str(error):
         return UserError(
             "A training batch is a single image, and the model's batch norm needs at least two. Change fit.batch_size, "
@@ -79,7 +89,7 @@ def out_of_memory(error: BaseException) -> str:
     return said or (first_line(error) if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) else "")
 
 
-def _too_large(said: str, config: Config, *, training: bool, on_host: bool) -> UserError:
+def _too_large(said: str, config: Config, *, training: bool, on_host: bool, fits: int) -> UserError:
     """Return an error that states what did not fit, and which settings to reduce."""
     fit, device = config.fit, config.fit.torch_device()
     if on_host or device.type == "cpu":
@@ -89,11 +99,12 @@ def _too_large(said: str, config: Config, *, training: bool, on_host: bool) -> U
         where, other = f"the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB)", "a GPU that nothing else uses"
     lower = ["a smaller fit.batch_size"]
     if training:
-        lower = ["a smaller fit.batch_size with a larger fit.accumulate", "a smaller aug.size", "a smaller model"]
+        smaller = f"fit.batch_size={fits} (it fits)" if fits else "a smaller fit.batch_size"
+        lower = [f"{smaller} with a larger fit.accumulate", "a smaller aug.size", "a smaller model"]
     elif device.type != "cpu":
         lower.append("fit.device=cpu")
     lower += [] if fit.half else ["fit.precision=bf16"]
-    fed = fit.fed(config.aug.size) if training else [("", fit.batch_size, config.aug.size)]
+    fed = fit.fed(config.aug.size) if training else [("", fit.images, config.aug.size)]
     batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in fed)
     return UserError(
         f"out of memory on {where} with {config.model_name}, {batches}, fit.precision={fit.precision}: "

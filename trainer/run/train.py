@@ -28,6 +28,7 @@ from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.loop.progress import Position
 from trainer.optim.schedules import Schedule
+from trainer.run.batch_size import smaller_batch_size, with_batch_size
 from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.failures import explain, explained
@@ -79,6 +80,7 @@ def train(
                 signals.check()
                 opened.enter_context(session(config))
                 opened.callback(run.drop_learner)  # before the session releases memory
+                run.config = config = with_batch_size(config)
                 plans = run.write_start()
                 loaders = opened.enter_context(closing(make_loaders(config)))
                 every = (*_callbacks(config), *callbacks)
@@ -144,7 +146,9 @@ class _Run:
         cause: BaseException = getattr(self.learner, "error", None) or error
         if isinstance(cause, KeyboardInterrupt):
             return self._record_stop(cause)
-        failure = explain(cause, self.config, self.folder) or _of_state(cause, self.config, self.learner)
+        failure = explain(cause, self.config, self.folder, fits=smaller_batch_size(self.config, cause)) or _of_state(
+            cause, self.config, self.learner
+        )
         self._write_summary("failed", describe_error(failure))
         if not isinstance(failure, UserError):
             log.exception("the run failed", exc_info=failure)
@@ -196,6 +200,7 @@ def follow(config: Config) -> str:
     """
     with StopSignals() as signals, session(config):
         signals.hold()
+        config = with_batch_size(config)
         with closing(make_loaders(config)) as loaders:
             return _fit_along(config, loaders)
 

@@ -293,10 +293,10 @@ def _metric(settings: SearchSettings, base: Config, space: Sequence[Dimension]) 
         )
     task, classes, model = task_named(base.dataset.task), base.dataset.classes, base.model
     (metric,) = settings.metrics or (task.monitor,)
-    asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
-    measured = {"epoch", *(column.key for column in (*columns_of(task.measured(classes, asked, model)), *PACE))}
+    used = columns_of(task.measured(classes, base.asked_metrics, model))
+    measured = {"epoch", *(column.key for column in (*used, *PACE))}
     if metric not in measured:
-        requested = [one.name for one in task.measured(classes, None, model) if metric in one.names]
+        requested = [one.name for one in task.measured(classes, (metric,), model) if metric in one.names]
         hint = f" Add fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
         raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
     losses = of_loss(metric, task)

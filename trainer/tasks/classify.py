@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from augment.support.formatting import amount, percent
 from augment.support.lazy_torch import F, Tensor, torch
+from trainer.tasks.class_rates import RATES, Counts, declare_agreement, declare_rates, rates_of_classes
 from trainer.tasks.display import Bar, Bars, Block, Evaluation, FigureImage, Finding, Matrix, Table, WrongSample
 from trainer.tasks.loss import ClassLoss
-from trainer.tasks.metric import SHARE, MetricsRow, Samples, mean_of_known, metric
-from trainer.tasks.multilabel import aurocs, average_precisions, f1_scores
+from trainer.tasks.metric import METRICS, SHARE, MetricsRow, Samples, TaskMetric, mean_of_known, metric
+from trainer.tasks.multilabel import aurocs, average_precisions
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
 
@@ -36,6 +37,16 @@ def top5(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.topk(_TOP).indices == targets[:, None]).any(dim=1)
 
 
+def _top_metric(count: int) -> TaskMetric:
+    """Return the top-k accuracy for any k, such as `top3`. It is measured only on request."""
+
+    def function(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.topk(count).indices == targets[:, None]).any(dim=1)
+
+    column = (known := METRICS["classify", "top5"]).columns[0]._replace(key=f"val_top{count}", title=f"val top-{count}")
+    return replace(known, name=f"top{count}", function=function, columns=(column,), on_request=True)
+
+
 @metric(within=(0, 2), smaller=True, on_request=True)
 def brier(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the squared distance between the probabilities of all classes and the target (Brier 1950)."""
@@ -45,15 +56,21 @@ def brier(outputs: Tensor, targets: Tensor) -> Tensor:
 @metric(within=SHARE, whole=True, on_request=True)
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean recall of the classes that have images."""
-    counts = confusion(targets, outputs.argmax(dim=1), outputs.shape[1])
-    totals = counts.sum(axis=1)
-    return mean_of_known((counts.diagonal()[totals > 0] / totals[totals > 0]).tolist())
+    return mean_of_known(RATES["recall"](*_counts(outputs, targets)).tolist())
 
 
-@metric(within=SHARE, whole=True, on_request=True)
-def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean F1 score of the classes that occur in targets or predictions."""
-    return mean_of_known(f1_scores(_one_hot(outputs.argmax(dim=1), outputs), _one_hot(targets, outputs)))
+def class_counts(targets: Tensor, predictions: Tensor, classes: int) -> Counts:
+    """Count the images of each class. Targets and predictions are classes, (N,)."""
+    matrix = torch.from_numpy(confusion(targets, predictions, classes)).double()
+    return matrix.diagonal(), matrix.sum(dim=0), matrix.sum(dim=1), matrix.sum()
+
+
+def _counts(outputs: Tensor, targets: Tensor) -> Counts:
+    return class_counts(targets, outputs.argmax(dim=1), outputs.shape[1])
+
+
+declare_rates("classify", _counts)
+declare_agreement("classify", _counts)
 
 
 @metric(within=SHARE, whole=True, on_request=True)
@@ -157,6 +174,11 @@ class Classify(ClassTask[ClassSamples]):
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
 
+    def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
+        """Return the metrics of single classes, and the top-k accuracy for each smaller number of classes."""
+        tops = (_top_metric(count) for count in range(1, len(names)) if count != _TOP)
+        return [*super().unit_metrics(names), *tops]
+
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         outputs, targets = super().example(names)
         return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
@@ -172,13 +194,10 @@ class Classify(ClassTask[ClassSamples]):
         return {"prediction": predictions, "confidence": confidence, "target_confidence": target_confidence}
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return each class's number of correct images, number of images, recall and precision."""
-        counts = confusion(samples.target, samples.prediction, len(names))
-        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
-        return {
-            name: {"right": r, "of": n, "recall": r / n if n else math.nan, "precision": r / p if p else math.nan}
-            for name, r, n, p in zip(names, right, of, predicted, strict=True)
-        }
+        """Return each class's number of correct images, number of images, recall, precision, specificity and F1."""
+        counts = class_counts(samples.target, samples.prediction, len(names))
+        rates, right, of = rates_of_classes(counts, names), counts[0].int().tolist(), counts[2].int().tolist()
+        return {name: {"right": right[i], "of": of[i], **rates[name]} for i, name in enumerate(names)}
 
     def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass, including the 95% interval of the accuracy."""
@@ -190,6 +209,7 @@ class Classify(ClassTask[ClassSamples]):
             scores,
             values=values | {"interval": [low, high]},
             per_class={name: (found["right"], found["of"]) for name, found in scores.per_class.items()},
+            class_rates={name: {rate: found[rate] for rate in RATES} for name, found in scores.per_class.items()},
             sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest)}",
         )
 
@@ -200,7 +220,7 @@ class Classify(ClassTask[ClassSamples]):
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's accuracy, and the confusion matrix."""
+        """Return a bar of each class's accuracy, the confusion matrix, and the rates of each class."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
@@ -210,7 +230,7 @@ class Classify(ClassTask[ClassSamples]):
             ("class", "accuracy and 95% interval", "correct images"),
             bars,
         )
-        return scores, *self.confused(matrix)
+        return scores, *self.confused(matrix), self.rates_table(self.per_class(samples, names))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield a warning if the model only guesses, and a sentence about the worst class."""

@@ -1,7 +1,7 @@
 """The predictions, tables, findings and figures of a task, as plain data. Other packages draw them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,3 +180,5 @@ class Evaluation:
     sentence: str  # `values` in one line
     figure: FigureData | None  # the figure of the task, if it has one
     tta: str = "none"  # test-time augmentation
+    # Precision, recall, specificity and F1 of each class by name, if `per_class` does not contain them
+    class_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

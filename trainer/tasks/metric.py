@@ -59,7 +59,13 @@ class TaskMetric:
     whole: bool
     on_request: bool
     finish: Callable[[float], float]
-    needs: str
+    needs: str = ""
+    of_class: Callable[[Tensor, Tensor], Tensor] | None = None  # returns the values of single classes, (K,)
+
+    @property
+    def stem(self) -> str:
+        """The start of the names for single units, such as `recall` for `recall_macro`."""
+        return self.name.removesuffix("_macro")
 
     @property
     def names(self) -> set[str]:
@@ -72,15 +78,22 @@ class TaskMetric:
         return not self.function.__module__.startswith("trainer.")
 
     def of_unit(self, position: int, name: str) -> TaskMetric:
-        """Return the metric for a single number, such as `mae_age` for `age`. It is measured only on request."""
+        """Return the metric for a single unit, such as `mae_age` or `recall_cat`. It is measured only on request."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
+            if self.of_class is not None:
+                return self.of_class(outputs, targets)[position]
             return self.function(outputs[:, position, None], targets[:, position, None])
 
         columns = tuple(
-            c._replace(key=f"{c.key}_{name}", title=f"{c.title}, {name}", line=c.line or "{:.4g}") for c in self.columns
+            c._replace(
+                key=f"{c.key.removesuffix('_macro')}_{name}",
+                title=f"{c.title.removesuffix(' macro')}, {name}",
+                line=c.line or "{:.4g}",
+            )
+            for c in self.columns
         )
-        return replace(self, name=f"{self.name}_{name}", function=function, columns=columns, on_request=True)
+        return replace(self, name=f"{self.stem}_{name}", function=function, columns=columns, on_request=True)
 
     def add_to(self, total: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """Add the values of a batch to `total`, (), without waiting for the device.

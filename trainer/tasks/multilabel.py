@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 from augment.data.targets.multilabel import LABELS
-from augment.support.formatting import percent
 from augment.support.lazy_torch import F, Tensor, torch
-from trainer.tasks.display import BarChart, Block, Finding, WrongSample
+from trainer.tasks.class_rates import Counts, declare_rates, rates_of_classes
+from trainer.tasks.display import BarChart, Block, Evaluation, Finding, WrongSample
 from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import SHARE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
-from trainer.tasks.task import Task
+from trainer.tasks.task import Task, listed
+
+_ROUNDING = 1e-6  # relative difference between two computations of a probability
 
 
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)
@@ -22,10 +26,14 @@ def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     return mean_of_known(average_precisions(outputs.double().sigmoid(), targets > 0.5))
 
 
-@metric("multilabel", within=SHARE, whole=True, on_request=True)
-def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean F1 score of the labels that occur in targets or predictions, at a threshold of 0.5."""
-    return mean_of_known(f1_scores(outputs >= 0, targets > 0.5))
+def label_counts(predicted: Tensor, having: Tensor) -> Counts:
+    """Count the images of each label. The arguments are (N, K) bool."""
+    right, said, has = (of.sum(dim=0).double() for of in (predicted & having, predicted, having))
+    return right, said, has, right.new_tensor(len(having))
+
+
+# At a threshold of 0.5.
+declare_rates("multilabel", lambda outputs, targets: label_counts(outputs >= 0, targets > 0.5))
 
 
 @metric("multilabel", within=SHARE, whole=True, on_request=True)
@@ -58,12 +66,6 @@ def _each(measure: Callable[[Tensor, Tensor], Tensor], scores: Tensor, having: T
     return [float(measure(score, has)) if counts else math.nan for score, has, counts in columns]
 
 
-def f1_scores(predicted: Tensor, having: Tensor) -> list[float]:
-    """Return the F1 score of each label, or NaN if no image has or gets the label. The arguments are (N, K) bool."""
-    scores: list[float] = (2 * (predicted & having).sum(0).double() / (predicted.sum(0) + having.sum(0))).tolist()
-    return scores
-
-
 def best_threshold(scores: Tensor, having: Tensor) -> tuple[float, float]:
     """Return the threshold with the highest F1 score of a label, and that score.
 
@@ -92,7 +94,7 @@ class Multilabel(Task[OutputSamples]):
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
     loss_type = LabelLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
-    threshold = 0.5
+    threshold: ClassVar[float] = 0.5
     figure_file = "labels.png"
 
     def average(self, views: Sequence[Tensor]) -> Tensor:
@@ -105,26 +107,54 @@ class Multilabel(Task[OutputSamples]):
         return outputs.sigmoid()
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return average precision, best threshold with its F1 score, and number of images of each label."""
+        """Return average precision, best threshold, number of images, and rates at the threshold for each label."""
         scores, having = samples.output.double().sigmoid(), samples.target > 0.5
         labels, precisions = {}, average_precisions(scores, having)
-        for name, precision, score, has in zip(names, precisions, scores.unbind(1), having.unbind(1), strict=True):
-            threshold, f1 = best_threshold(score, has)
-            images = int(has.sum())
-            labels[name] = {"average_precision": precision, "threshold": threshold, "f1": f1, "images": images}
+        best = [best_threshold(score, has) for score, has in zip(scores.unbind(1), having.unbind(1), strict=True)]
+        used = scores.new_tensor([threshold for threshold, _ in best])
+        rates = rates_of_classes(label_counts(scores >= used, having), names)
+        of_labels = zip(names, precisions, best, having.sum(0).tolist(), strict=True)
+        for name, precision, (threshold, f1), images in of_labels:
+            found = {"average_precision": precision, "threshold": threshold, "f1": f1, "images": images}
+            labels[name] = found | rates[name] | {"f1": f1}
         return labels
+
+    def choose_thresholds(self, samples: OutputSamples) -> tuple[float, ...]:
+        """Return the threshold with the best F1 score of each label. A label without images keeps the default."""
+        found = self.per_class(samples, [*map(str, range(samples.target.shape[1]))]).values()
+        best = (label["threshold"] for label in found)
+        # A little below the probability of an image, because later predictions may round it differently.
+        return tuple(self.threshold if math.isnan(value) else value * (1 - _ROUNDING) for value in best)
+
+    def at_thresholds(
+        self, scores: Evaluation, samples: OutputSamples, names: Sequence[str], thresholds: Sequence[float]
+    ) -> Evaluation:
+        """Add the rates at the thresholds of a run, and their means over the labels."""
+        shifted = samples.output.double() - torch.tensor(thresholds, dtype=torch.float64).logit()
+        means = {f"run_{m.name}": m.of_all(shifted, samples.target) for m in self.metrics if m.of_class is not None}
+        rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)
+        pairs = zip(names, thresholds, strict=True)
+        labels = {name: scores.per_class[name] | {"run": {"threshold": value} | rates[name]} for name, value in pairs}
+        return replace(
+            scores,
+            values={**scores.values, **means},
+            per_class=labels,
+            sentence=f"{scores.sentence}; with the thresholds of the run: {listed(means, means)}",
+        )
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "images", len(names))
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        return self.bars(
-            self.per_class(samples, names),
+        per_class = self.per_class(samples, names)
+        bars = self.bars(
+            per_class,
             "Average precision of each label in the best epoch, the worst first",
-            ("average precision", "images", "threshold", "best F1"),
-            lambda found: (str(found["images"]), f"{found['threshold']:.3f}", percent(found["f1"])),
+            ("average precision", "images", "threshold for best F1"),
+            lambda found: (str(found["images"]), f"{found['threshold']:.3f}"),
             "The threshold is the probability with the highest F1 score. It was chosen on these validation images.",
         )
+        return (*bars, self.rates_table(per_class)) if bars else ()
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         absent = "is on no validation image and does", "are on no validation image and do"

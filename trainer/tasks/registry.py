@@ -1,5 +1,6 @@
 """The registry of tasks, and facts about their metrics by key."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -31,7 +32,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    It also contains possible keys of single numbers, such as val_mae_age, because their names depend on the data.
+    It also contains possible keys of single units, such as val_mae_age, because their names depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -46,7 +47,16 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # common names from other libraries
+# Common names from other libraries.
+METRICS_AS = {
+    "acc": "accuracy",
+    "f1_macro": "f1",
+    "dice": "f1",
+    "kappa": "cohen_kappa",
+    "mcc": "matthews_corrcoef",
+    **{rate: f"{rate}_macro" for rate in ("precision", "recall", "specificity")},
+}
+MONITORED_AS = {f"val_{name}": f"val_{known}" for name, known in METRICS_AS.items()} | {"train_acc": "train_accuracy"}
 
 
 def monitor_param(doc: str) -> Choice:
@@ -98,10 +108,15 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
         if other not in known_tasks():
             raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
     allowed = [metric.name for metric in task.measured(classes, None, model)]
-    if unknown := next((name for name in names if name not in allowed), None):
+    known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
+    if unknown := next((name for name in names if name not in known), None):
+        # Metrics of single classes may be thousands, so only their form is shown.
+        forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
+        tops = ", topK" if DEFAULT in task.lineage else ""
+        others = {name: other for name, other in METRICS_AS.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed)}"
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}."
         )
 
 
@@ -135,9 +150,11 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns whose variant for a single number may have this key."""
-    columns = (c for task in known_tasks().values() if task.by_unit for m in task.metrics for c in m.columns)
-    return (column for column in columns if not column.above and key.startswith(f"{column.key}_"))
+    """Yield the columns whose variant for a single unit may have this key."""
+    if re.fullmatch(r"val_top[1-9]\d*", key):
+        return iter(METRICS[DEFAULT, "top5"].columns)
+    columns = (c for task in known_tasks().values() for m in task.metrics if task.has_units(m) for c in m.columns)
+    return (column for column in columns if key.startswith(f"{column.key.removesuffix('_macro')}_"))
 
 
 # Columns of plugin metrics from the descriptions in run folders. This process has not imported these plugins.

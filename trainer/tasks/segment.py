@@ -19,6 +19,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
+from trainer.tasks.class_rates import Counts, declare_agreement, declare_rates, rates_of_classes
 from trainer.tasks.classify import ClassTask, most_often
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings
@@ -44,6 +45,15 @@ def miou(outputs: Tensor, targets: Tensor) -> float:
 def pixel_accuracy(outputs: Tensor, targets: Tensor) -> float:
     total = int(targets.sum())
     return int(outputs[:, 1].sum()) / total if total else math.nan
+
+
+def _counts(outputs: Tensor, targets: Tensor) -> Counts:
+    predicted, right, having = (*outputs.sum(dim=0).double(), targets.sum(dim=0).double())
+    return right, predicted, having, having.sum()
+
+
+declare_rates("segment", _counts)
+declare_agreement("segment", _counts)
 
 
 def ious(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -140,34 +150,30 @@ class Segment(ClassTask[MaskSamples]):
         return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return IoU, recall and precision of each class, and the number of its pixels and images."""
-        counts = samples.counts
-        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
+        """Return IoU, recall, precision, specificity and F1 of each class, and the number of its pixels and images."""
+        right, predicted, having, _ = counts = _counts(samples.output, samples.target)
+        rates, pixels = rates_of_classes(counts, names), having.long().tolist()
+        iou = (right / (having + predicted - right)).tolist()
         images = (samples.target > 0).sum(dim=0).tolist()
         return {
-            name: {
-                "iou": r / (n + p - r) if n + p else math.nan,
-                "recall": r / n if n else math.nan,
-                "precision": r / p if p else math.nan,
-                "pixels": n,
-                "images": having,
-            }
-            for name, r, n, p, having in zip(names, right, of, predicted, images, strict=True)
+            name: {"iou": iou[i], **rates[name], "pixels": pixels[i], "images": images[i]}
+            for i, name in enumerate(names)
         }
 
     def figure(self, samples: MaskSamples, names: Sequence[str]) -> Matrix:
         return Matrix(samples.counts, names, shares=True)
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's IoU, and the confusion matrix."""
+        """Return a bar of each class's IoU, the confusion matrix, and the rates of each class."""
         total = max(int(samples.counts.sum()), 1)
+        per_class = self.per_class(samples, names)
         bars = self.bars(
-            self.per_class(samples, names),
+            per_class,
             "IoU of each class in the best epoch, the worst first",
             ("IoU", "of all pixels", "images"),
             lambda found: (percent(found["pixels"] / total, 1), str(found["images"])),
         )
-        return (*bars, *self.confused(self.figure(samples, names)))
+        return (*bars, *self.confused(self.figure(samples, names)), self.rates_table(per_class))
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield a sentence about the worst class, and a warning about classes without pixels."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from augment.data.dataset import Split
@@ -11,6 +13,7 @@ from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind
 from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
+from trainer.tasks.class_rates import RATES
 from trainer.tasks.display import (
     Bar,
     BarChart,
@@ -204,6 +207,16 @@ class Task(Generic[S]):
         """Return the scores of each unit by name, NaN if unknown."""
         return {}
 
+    def choose_thresholds(self, samples: S) -> tuple[float, ...]:
+        """Choose on validation data which probability of each unit predictions need, or leave them at `threshold`."""
+        return ()
+
+    def at_thresholds(
+        self, scores: Evaluation, samples: S, names: Sequence[str], thresholds: Sequence[float]
+    ) -> Evaluation:
+        """Add the scores with the thresholds that `choose_thresholds` returned for another pass."""
+        return scores
+
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass. `values` are the meter's, with the keys of a metrics row."""
         per_class, images = self.per_class(samples, names), len(samples.index)
@@ -254,6 +267,14 @@ class Task(Generic[S]):
             title = f"the {len(shown)} of {len(per_class):,} {self.units} with the lowest {score}"
         rows = [(name, *map(_cell, scores.values())) for name, scores in shown]
         return Table(title, (self.unit, *next(iter(per_class.values()), {})), rows)
+
+    def rates_table(self, per_class: Mapping[str, dict[str, float]]) -> Table:
+        """Return a table with recall, precision, specificity and F1 of each unit, or only of the worst units."""
+        keys = (*RATES, self.unit_score)  # the score only selects the worst units
+        values = {name: dict(zip(keys, itemgetter(*keys)(found), strict=True)) for name, found in per_class.items()}
+        table, width = self.table(values), 1 + len(RATES)
+        title = table.title or f"Recall, precision, specificity and F1 of each {self.unit}"
+        return replace(table, title=title, head=table.head[:width], rows=[row[:width] for row in table.rows])
 
     def worst_first(self, per_class: Mapping[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:
         """Return the units with a known `unit_score`, the worst first."""
@@ -312,9 +333,15 @@ class Task(Generic[S]):
         """The columns of a table of epochs."""
         return (*columns_of(self.metrics, val_loss=not self.own_loss), *PACE)
 
-    def display(self, names: Sequence[str]) -> Display:
-        """Return the facts about the task that the report and the dashboard show."""
-        columns = (*self.columns, *(column for metric in self.unit_metrics(names) for column in metric.columns))
+    def display(self, names: Sequence[str], asked: Collection[str] = ()) -> Display:
+        """Return the facts about the task that the report and the dashboard show.
+
+        Args:
+            names: names of the units.
+            asked: names or keys of the metrics on request.
+        """
+        units = (m for m in self.unit_metrics(names) if self.by_unit or m.names & {*asked})
+        columns = (*self.columns, *(column for metric in units for column in metric.columns))
         score = next((column for column in columns if column.key == f"val_{self.score}"), Column("", ""))
         return Display(
             units=self.units,
@@ -332,9 +359,15 @@ class Task(Generic[S]):
         )
 
     def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
-        """Return the metrics of single numbers, such as `mae_age`, if the task is `by_unit`."""
-        metrics = [metric for metric in self.metrics if self.by_unit and not metric.columns[0].above]
-        return [metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics]
+        """Return the metrics of single units, such as `mae_age` if the task is `by_unit`, or `recall_cat`."""
+        taken = {metric.name for metric in self.metrics}  # a class may be called "micro"
+        metrics = [metric for metric in self.metrics if self.has_units(metric)]
+        found = (metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics)
+        return [metric for metric in found if metric.name not in taken]
+
+    def has_units(self, metric: TaskMetric) -> bool:
+        """Return whether a metric has a variant for each unit."""
+        return metric.of_class is not None or (self.by_unit and not metric.columns[0].above)
 
     def measured(
         self, names: Sequence[str], asked: Collection[str] | None = (), model: object = None
@@ -343,12 +376,13 @@ class Task(Generic[S]):
 
         Args:
             names: names of the units.
-            asked: names or keys of the metrics on request to include. None includes all.
+            asked: names or keys of the metrics on request to include. None includes all, except those of single
+                classes, which may be thousands.
             model: the network or its settings. Default: a model without special abilities.
         """
         able = (metric for metric in self.metrics if not metric.needs or getattr(model, metric.needs, False))
         usual = (metric for metric in able if max(1, len(names)) > metric.columns[0].above)
-        known = (*usual, *self.unit_metrics(names))
+        known = (*usual, *(self.unit_metrics(names) if self.by_unit or asked else ()))
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:

@@ -75,6 +75,8 @@ def evaluate(
     recorder = Recorder(everything=True)
     trained.run_over(evaluated_split(trained, folder, split), recorder, description="evaluating")
     scores: Evaluation = trained.task.evaluate(recorder.val, recorder.samples, trained.classes)
+    if trained.thresholds:
+        scores = trained.task.at_thresholds(scores, recorder.samples, trained.classes, trained.thresholds)
     if split == "test":
         scores = replace(
             scores,
@@ -160,7 +162,8 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         **scores.values,
     }
     with writing(f"{run / name}.json"):
-        write_json(run / f"{name}.json", values | {"per_class": scores.per_class})
+        rates = {"class_rates": scores.class_rates} if scores.class_rates else {}
+        write_json(run / f"{name}.json", values | {"per_class": scores.per_class} | rates)
         append(run / "evaluations.jsonl", json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
         if scores.figure is not None:
             from trainer.figures.batches import plot_outputs

@@ -81,7 +81,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = RunParser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes per image (default: 3)")
     parser.add_argument("--threshold", type=positive_number(1), metavar="P",
-                        help="lowest probability of a label or object (default: 0.5)")  # fmt: skip
+                        help="lowest probability of a label or object (default: the run's thresholds of the "
+                        "labels, or 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: the run's)")  # fmt: skip
     parser.add_argument("--overlay", action="store_true",

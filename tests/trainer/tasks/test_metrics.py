@@ -57,6 +57,25 @@ def fill(meter: Meter, outputs: Tensor, targets: Tensor, *cuts: int) -> Meter:
     return meter
 
 
+def rates_by_others(true: Any, said: Any) -> dict[str, float]:
+    """Return macro and micro averages."""
+    rates = {"precision": sklearn.precision_score, "recall": sklearn.recall_score}
+    found = {"f1_micro": sklearn.f1_score(true, said, average="micro")}
+    for average in ("macro", "micro"):
+        for name, rate in rates.items():
+            found[f"{name}_{average}"] = rate(true, said, average=average, zero_division=0)
+    return found
+
+
+def specificities_by_others(having: Any, said: Any) -> dict[str, float]:
+    """Return averages of the recall of not having a class, from (N, K) bool each."""
+    each = [sklearn.recall_score(~has, ~says) for has, says in zip(having.T, said.T, strict=True)]
+    return {
+        "specificity_macro": np.mean(each),
+        "specificity_micro": sklearn.recall_score(~having.ravel(), ~said.ravel()),
+    }
+
+
 def classes_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
     shares, hot = outputs.double().softmax(1).numpy(), one_hot(targets, outputs.shape[1]).numpy()
     true, said, some = targets.numpy(), shares.argmax(1), sorted(set(targets.tolist()))
@@ -71,6 +90,10 @@ def classes_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
         "calibration_error": float(
             torchmetrics.multiclass_calibration_error(outputs, targets, outputs.shape[1], n_bins=15)
         ),
+        "cohen_kappa": sklearn.cohen_kappa_score(true, said),
+        "matthews_corrcoef": sklearn.matthews_corrcoef(true, said),
+        **rates_by_others(true, said),
+        **specificities_by_others(hot > 0, one_hot(torch.from_numpy(said), outputs.shape[1]).numpy() > 0),
         **{name: np.mean([curve(hot[:, i], shares[:, i]) for i in some]) for name, curve in curves.items()},
     }
 
@@ -82,6 +105,8 @@ def labels_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
         "map": sklearn.average_precision_score(having, scores, average="macro"),
         "auroc": sklearn.roc_auc_score(having, scores, average="macro"),
         "f1": sklearn.f1_score(having, scores > 0, average="macro"),
+        **rates_by_others(having, scores > 0),
+        **specificities_by_others(having > 0, scores > 0),
     }
 
 

@@ -34,7 +34,11 @@ def test_scores_of_classes_by_hand():
     assert scores.values["interval"] == pytest.approx((0.8256, 0.9448), abs=1e-4)
     assert scored([[20]], ("cat",)).values["interval"] == pytest.approx([0.8389, 1.0], abs=1e-4)
     assert scores.per_class == {"cat": (50, 50), "dog": (40, 50), "bird": (0, 0)}
-    assert [row[3:] for row in scores.table.rows] == [("1.0000", "0.8333"), ("0.8000", "1.0000"), ("", "")]
+    assert [row[3:5] for row in scores.table.rows] == [("1.0000", "0.8333"), ("0.8000", "1.0000"), ("", "")]
+    assert [row[5:] for row in scores.table.rows] == [("0.8000", "0.9091"), ("1.0000", "0.8889"), ("1.0000", "")]
+    assert scores.class_rates["dog"] == {
+        "recall": 0.8, "precision": 1, "specificity": 1, "f1": pytest.approx(8 / 9),
+    }  # fmt: skip
     assert scores.sentence == (
         "val_accuracy 0.9000 (95% interval 0.8256 to 0.9448, 100 images), val_loss 0.5000, val_f1 0.2500, "
         "val_balanced_accuracy 0.7500, val_calibration_error 0.1250"

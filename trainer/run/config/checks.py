@@ -100,7 +100,8 @@ def _check_monitors(config: Config, task: Task[Any]) -> None:
     allowed = (AUTO, *sorted((of.key for of in columns), key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
-        if monitor in ALL_MONITORED and monitor not in allowed:
+        named = columns_of(task.measured(classes, (monitor,)))  # perhaps a metric of a single class
+        if monitor in ALL_MONITORED and monitor not in (*allowed, *(column.key for column in named)):
             raise UserError(
                 f"callbacks.{name}.monitor: {monitor} is not measured for the task {task.name} "
                 f"with {task.count(len(classes))}. Allowed: {', '.join(allowed)}."

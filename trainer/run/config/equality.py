@@ -53,7 +53,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known or not known[name].tracks
     }
     own = [name for name in callbacks if name not in known or not known[name].__module__.startswith("trainer.")]
-    fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus", "metrics")}
+    unused = () if fit.get("batch_size") == "auto" else ("base_batch_size",)
+    fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus", "metrics", *unused)}
     return (
         {name: value for name, value in plain.items() if name != "run"}
         | {

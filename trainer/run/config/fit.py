@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from augment.params import READS, Count, Flag, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
@@ -12,18 +13,35 @@ from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
 from trainer.tasks.loss import LossSettings
 
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSize(Count):
+    """A number of images, or "auto"."""
+
+    def _convert(self, value: object) -> Any:
+        return AUTO if value == AUTO else super()._convert(value)
+
+    def _allowed(self) -> str:
+        return f"{super()._allowed()}, or {AUTO}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(LoopSettings, LossSettings, ScheduleSettings):
     """How to train: batches, and the settings of the loop, the loss, the schedules and the optimizer."""
 
-    batch_size: int = setting(
-        Count(
+    batch_size: int | str = setting(
+        BatchSize(
             aliases=("bs", "batch", "batchsize"),
             default=64,
             within=(1, 10**6),
-            doc="images in a training batch, over all GPUs. Validation batches are larger on a GPU",
+            doc="images in a training batch, over all GPUs. Validation batches are larger on a GPU. auto: the largest "
+            "batch that fits on the GPU. It scales fit.lr",
         )
+    )
+    base_batch_size: int = setting(
+        Count(default=64, within=(1, 10**6), doc="batch size that fit.lr is meant for if fit.batch_size=auto")
     )
     drop_last: bool = setting(
         Flag(
@@ -58,6 +76,11 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     )
     stages: tuple[StageSettings, ...] = field(default=())
 
+    @property
+    def images(self) -> int:
+        """Images in a training batch. As long as "auto" is not resolved, `base_batch_size`."""
+        return self.base_batch_size if isinstance(self.batch_size, str) else self.batch_size
+
     def cpu_threads(self) -> int:
         return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local_rank()[1]))
 
@@ -67,13 +90,13 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             return ()
         if self.steps is not None:
             raise UserError(f"fit.steps={self.steps}: fit.stages needs fit.epochs. Set fit.steps=null.")
-        return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
+        return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.images)
 
     def fed(self, size: Size) -> list[tuple[str, int, Size]]:
         """Return for each stage, or for the whole fit, the key of its batch size, the batch size and the image size."""
         stages = self.full_stages(size)
         return [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in stages] or [
-            ("fit.batch_size", self.batch_size, size)
+            ("fit.batch_size", self.images, size)
         ]
 
 
@@ -97,7 +120,7 @@ def check_ranks(fit: Fit, size: Size) -> None:
         raise UserError(f"fit.gpus={fit.gpus}, but torchrun started {count} processes. Set fit.gpus={count} or null.")
     ranks = fit.gpus or count
     for key, batch_size, _ in fit.fed(size):
-        if batch_size % ranks:
+        if batch_size % ranks and fit.batch_size != AUTO:
             near = max(batch_size // ranks, 1) * ranks
             raise UserError(
                 f"{key}={batch_size} is not divisible by the number of processes, {ranks} (fit.gpus). "

@@ -27,7 +27,7 @@ from augment.recipe.step import plain_steps
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_views
 from augment.support.errors import UserError
 from augment.support.files import expanded, require_in, write_json
-from augment.support.formatting import clip
+from augment.support.formatting import amount, clip
 from augment.support.nested import section_of
 from augment.support.process import launched
 from augment.support.secrets import as_written, masked
@@ -38,7 +38,7 @@ from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
 from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.config.equality import REMOVED, TEST_DATA
-from trainer.run.config.fit import Fit, check_ranks, parse_fit
+from trainer.run.config.fit import AUTO, Fit, check_ranks, parse_fit
 from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 CONFIG_FILE = "config.yaml"
@@ -92,7 +92,26 @@ class Config:
         dataset = load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed)))
         if limit is None:
             return dataset
-        return replace(dataset, val=take_some(dataset.val, limit * self.fit.batch_size, self.data.split_seed))
+        return replace(dataset, val=take_some(dataset.val, limit * self.fit.images, self.data.split_seed))
+
+    def sized(self, size: int, why: str) -> "Config":
+        """Return the configuration with another batch size than `fit.base_batch_size`, and with its learning rate.
+
+        The rate of SGD is proportional to the batch size (Goyal et al. 2017, arXiv:1706.02677). The rate of other
+        optimizers is proportional to its square root (Malladi et al. 2022, arXiv:2205.10330).
+        """
+        ratio = size / self.fit.base_batch_size
+        rate = float(f"{self.fit.lr * (ratio if 'sgd' in self.fit.optimizer.lower() else ratio**0.5):.4g}")
+        note = f"fit.batch_size=auto: {why}, so batches have {amount(size, 'image')} and fit.lr={rate:g}"
+        resolved = {**self.resolved, "fit": {**self.resolved["fit"], "batch_size": size, "lr": rate}}
+        fit = replace(self.fit, batch_size=size, lr=rate)
+        return replace(self, fit=fit, resolved=resolved, notes=(*self.notes, note))
+
+    @property
+    def asked_metrics(self) -> tuple[str, ...]:
+        """The metrics that `fit.metrics` and the callbacks name."""
+        monitors = (values.get("monitor") for values in self.resolved["callbacks"].values())
+        return (*self.fit.metrics, *filter(None, monitors))
 
     @property
     def model_name(self) -> str:
@@ -122,6 +141,11 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     if launched() > 1:
         fit = replace(fit, gpus=fit.gpus or launched())
+    if fit.batch_size == AUTO and fit.resume is not None:  # a resumed run keeps what it has found
+        saved = parse_fit(section_of(load_config(Path(fit.resume)), "fit"))
+        fit = replace(fit, batch_size=saved.batch_size, lr=saved.lr)
+    if fit.batch_size == AUTO and (fit.stages or aug.cache == "gpu"):
+        raise UserError("fit.batch_size=auto does not work with fit.stages or aug.cache=gpu. Set a number of images.")
     check_ranks(fit, aug.size)
     callbacks, known = parse_callbacks(given.get("callbacks") or {}), known_callbacks()
     run = parse_settings(RunLabels, given.get("run"), "run")

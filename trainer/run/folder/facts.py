@@ -69,7 +69,7 @@ def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Fact
         batches=tuple(map(learner.progress.batches_in, range(learner.progress.epochs))),
         schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
         warnings=dataset.notices,
-        display=learner.task.display(dataset.classes),
+        display=learner.task.display(dataset.classes, config.asked_metrics),
         overrides=tuple(overrides),
         settings=page_settings(as_written(config.resolved)),
     )

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING
 
 from augment.support.errors import UserError
 from augment.support.files import shown
@@ -18,9 +17,6 @@ from augment.support.untrusted_files import open_regular, own_folder, read_text
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config.schema import CONFIG_FILE
-
-if TYPE_CHECKING:
-    pass
 from trainer.run.folder.summary import (
     FAILED,
     FINISHED,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file
@@ -24,14 +24,11 @@ from augment.support.untrusted_files import MAX_VALUES, contents, read_as, read_
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
+from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
 from trainer.run.folder.locks import status_of
 from trainer.run.folder.summary import OVERRIDES_FILE, SUMMARY_FILE, Summary
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
-
-if TYPE_CHECKING:
-    pass
-from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
 
 T = TypeVar("T")
 JOB_FILE = "job.json"

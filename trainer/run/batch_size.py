@@ -1,0 +1,94 @@
+"""Find the largest training batch that fits on the GPU, with real training steps of the configured run.
+
+Each trial makes its own loaders and its own model, so trials do not change the run.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+
+from augment.support.lazy_torch import torch
+from trainer.loop.cuda_graphs import WARM_UP
+from trainer.loop.ranks import alone, current
+from trainer.run.build import make_learner, make_loaders, release_memory
+from trainer.run.config.schema import Config
+from trainer.run.failures import out_of_memory
+
+_SHARE = 0.85  # largest share of the free memory that training may take
+_BATCHES = 16  # an epoch has at least as many batches, because a model learns little in fewer steps
+_FINE = 8  # batch sizes of at least 8 are multiples of 8
+
+
+def largest_batch(fits: Callable[[int], bool], most: int) -> int:
+    """Return the largest batch size that fits. The smallest size, 2, is not tried.
+
+    The sizes double until one does not fit. Then the search continues in finer steps, of 8 images or of an eighth.
+
+    Args:
+        fits: tries a batch size.
+        most: the largest size to try.
+    """
+    good, size = 2, 4
+    while size <= most and fits(size):
+        good, size = size, 2 * size
+    bad = min(size, most + 1)
+    while bad - good >= max(2 * _FINE, good // 8):
+        middle = (good + bad) // 2 // _FINE * _FINE
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _fits(config: Config, size: int, rest: float) -> bool:
+    """Train for a few steps with a batch size, and return whether at least `rest` bytes stay free on the GPU."""
+    # After the warm-up, CUDA graphs are recorded. Compiling would take minutes, and a compiled model needs less memory.
+    accumulate = min(config.fit.accumulate, 2)
+    fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
+    trial = replace(config, fit=fit, model=config.model.untrained())
+    release_memory()  # of the trial before
+    try:
+        with closing(make_loaders(trial)) as loaders:
+            learner = make_learner(trial, loaders, callbacks=())
+            learner.val_loader = None
+            learner.fit()
+            return torch.cuda.mem_get_info(learner.device)[0] >= rest
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        return False
+
+
+@contextmanager
+def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
+    """Return a function that tries a batch size of this rank. The random state stays the same."""
+    device = config.fit.torch_device()
+    release_memory()
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = min(free, torch.cuda.get_per_process_memory_fraction(device) * total)
+    with torch.random.fork_rng([device]), alone():
+        yield lambda size: _fits(config, size, free - _SHARE * allowed)
+    release_memory()
+
+
+def with_batch_size(config: Config) -> Config:
+    """Replace fit.batch_size=auto by the largest batch that fits, see `Config.sized`. All ranks use the same size."""
+    if config.fit.batch_size != "auto":
+        return config
+    ranks, base = current(), config.fit.base_batch_size
+    if config.fit.torch_device().type == "cpu":
+        return config.sized(max(base // ranks.size, 1) * ranks.size, "there is no GPU")
+    with _trials(config) as fits:
+        each = largest_batch(fits, config.dataset.train.images // ranks.size // _BATCHES)
+    return config.sized(min(ranks.gather(each)) * ranks.size, f"{_SHARE:.0%} of the free GPU memory is enough")
+
+
+def smaller_batch_size(config: Config, error: BaseException) -> int:
+    """Return a batch size that fits after an error for lack of GPU memory: a half, a quarter and so on. 0: unknown."""
+    if not out_of_memory(error) or config.fit.torch_device().type == "cpu" or config.fit.stages:
+        return 0
+    traceback.clear_frames(error.__traceback__)  # they hold the batch that did not fit
+    ranks = current().size
+    sizes = [config.fit.images // ranks >> halvings for halvings in range(1, 5)]
+    with suppress(Exception), _trials(config) as fits:  # only the error of the run counts
+        return ranks * next((size for size in sizes if size > 1 and fits(size)), 0)
+    return 0

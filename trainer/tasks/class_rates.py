@@ -1,0 +1,84 @@
+"""Rates of classes and labels: precision, recall, specificity and F1, each as macro and micro average and per class.
+
+All of them, Cohen's kappa and Matthews' coefficient follow from a few counts per class. Segmentation keeps only these
+counts, because the masks of a pass do not fit into memory. So torchmetrics, which needs the predictions, is not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from augment.support.lazy_torch import Tensor
+from trainer.tasks.metric import METRICS, SHARE, mean_of_known, metric
+
+# Numbers of samples or pixels, float64. The first three are (K,): those that have a class and are predicted to have it,
+# those that are predicted to have it, and those that have it. The last is the number of all, ().
+Counts = tuple[Tensor, Tensor, Tensor, Tensor]
+CountClasses = Callable[[Tensor, Tensor], Counts]  # takes outputs and targets of a pass
+
+# Each rate takes `Counts` and returns a value for each class. An undefined rate is NaN.
+RATES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "recall": lambda right, predicted, having, total: right / having,
+    "precision": lambda right, predicted, having, total: right / predicted,
+    "specificity": lambda right, predicted, having, total: (total - having - predicted + right) / (total - having),
+    "f1": lambda right, predicted, having, total: 2 * right / (predicted + having),
+}
+
+
+def rates_of_classes(counts: Counts, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return all rates of each class by name."""
+    columns = {name: rate(*counts).tolist() for name, rate in RATES.items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return dict(zip(names, rows, strict=True))
+
+
+def kappa_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
+    """Return Cohen's kappa: the agreement beyond chance, relative to perfect agreement (Cohen 1960)."""
+    chance = (predicted * having).sum() / total**2
+    return float((right.sum() / total - chance) / (1 - chance))
+
+
+def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
+    """Return Matthews' correlation coefficient for any number of classes (Gorodkin 2004).
+
+    Like in scikit-learn, it is 0 if all targets or all predictions have the same class.
+    """
+    variances = (total**2 - predicted.square().sum()) * (total**2 - having.square().sum())
+    return float((right.sum() * total - (predicted * having).sum()) / variances.sqrt()) if variances else 0.0
+
+
+def declare_rates(task: str, count: CountClasses) -> None:
+    """Declare the rates of a task as metrics on request: `recall_macro`, `recall_micro` and so on.
+
+    The macro average has a variant for each class, such as `recall_cat`. Like in scikit-learn, an undefined rate is 0.
+    A class that neither targets nor predictions have does not count.
+    """
+    for name, rate in RATES.items():
+
+        def each(outputs: Tensor, targets: Tensor, rate: Callable[..., Tensor] = rate) -> Tensor:
+            counts = count(outputs, targets)
+            return rate(*counts).nan_to_num(0).masked_fill(counts[1] + counts[2] == 0, math.nan)
+
+        def macro(outputs: Tensor, targets: Tensor, each: Callable[..., Tensor] = each) -> float:
+            return mean_of_known(each(outputs, targets).tolist())
+
+        def micro(outputs: Tensor, targets: Tensor, rate: Callable[..., Tensor] = rate) -> float:
+            *classes, total = count(outputs, targets)
+            return float(rate(*(numbers.sum() for numbers in classes), total * len(classes[0])))
+
+        key = name if name == "f1" else f"{name}_macro"  # f1 is older than the other names
+        metric(task, name=key, within=SHARE, whole=True, on_request=True)(macro)
+        metric(task, name=f"{name}_micro", within=SHARE, whole=True, on_request=True)(micro)
+        METRICS[task, key] = replace(METRICS[task, key], of_class=each)
+
+
+def declare_agreement(task: str, count: CountClasses) -> None:
+    """Declare Cohen's kappa and Matthews' coefficient of a task whose samples have one class each."""
+    for name, of in {"cohen_kappa": kappa_of, "matthews_corrcoef": matthews_of}.items():
+
+        def agreement(outputs: Tensor, targets: Tensor, of: Callable[..., float] = of) -> float:
+            return of(*count(outputs, targets))
+
+        metric(task, name=name, within=(-1, 1), whole=True, on_request=True)(agreement)
