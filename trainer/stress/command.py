@@ -6,11 +6,12 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from augment.cli.parser import Parser, readable_errors, table_console, whole_number, writing
+from augment.cli.parser import readable_errors, table_console, whole_number, writing
 from augment.support.errors import UserError
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
 from trainer.run.folder.reader import STRESS_FILE
+from trainer.run.folder.run_names import RunParser
 
 IMAGES = 500  # default number of images
 PAGE_FILE = "stress.html"
@@ -28,7 +29,7 @@ ranks runs by it."""
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Score the best model of a run under one corruption at a time, at five strengths."
-    parser = Parser("trainer stress", description, _EXAMPLES, arguments="RUN [key=value ...]")
+    parser = RunParser("trainer stress", description, _EXAMPLES, arguments="RUN [key=value ...]")
     parser.add_argument("--ops", metavar="NAME,...", help="ops to test (default: what happens to photos)")
     parser.add_argument("--images", type=whole_number(1), default=IMAGES, metavar="N",
                         help=f"largest number of images (default: {IMAGES:,})")  # fmt: skip

@@ -171,8 +171,8 @@ class _CroppedImage:
 
 def _cropped(trained: Trained, split: Split) -> Split:
     """Decode and crop all images once, because each decoder of a GPU would take half a second to create."""
-    plan, placement = build_plan(trained.config.aug, "val").only(), trained.loader(split).placement
-    order = Order(trained.config.fit.batch_size, 0, RankShard(0, 1), False)
+    plan, usual = build_plan(trained.config.aug, "val").only(), trained.loader(split)
+    order, placement = Order(usual.batch_size, 0, RankShard(0, 1), False), usual.placement
     files, targets = list[_CroppedImage](), list[Any]()
     with session(trained.config), closing(Loader(plan, split, order, placement, Form(raw=True))) as loader:
         for batch in loader:
