@@ -66,6 +66,8 @@ def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
 
 def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Tensor:
     """Compute torchvision's `batched_nms` without branches: the boxes of each class are moved apart."""
-    # A zero, because there may be no boxes.
-    side = torch.cat([boxes.flatten(), boxes.new_zeros(1)]).amax(dim=0) + 1
-    return box_ops.nms(boxes + (labels.to(boxes) * side)[:, None], scores, threshold)
+    # torch.export assumes that nms finds at least two boxes. These two never overlap others, and come last.
+    extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])
+    side = torch.cat([boxes, extra]).amax(dim=(0, 1)) + 1
+    boxes = torch.cat([boxes + (labels.to(boxes) * side)[:, None], extra])
+    return box_ops.nms(boxes, torch.cat([scores, scores.new_tensor([-1, -2])]), threshold)[:-2]
