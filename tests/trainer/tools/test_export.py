@@ -1,8 +1,13 @@
 """Exported models: what they compute without this project, how they are compared, and what is written where."""
 
 import json
+import os
+import re
 import runpy
+import shlex
+import subprocess
 import sys
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from documented import TEXTS, blocks
 from photos import draw_photo
 from PIL import Image
 from scripts import PACKAGES, imports_of
@@ -267,6 +273,49 @@ def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:
     with pytest.raises(UserError, match=r"^int8: .") as caught:
         quantized(b"nothing", iter(()))
     assert "\n" not in str(caught.value)
+
+
+# --- other runtimes, as docs/export.md shows them ---
+
+
+def shown(*words: str) -> str:
+    """Return the Python block of docs/export.md with these words."""
+    (code,) = [code for page, code in blocks("python") if page == "docs/export.md" and all(w in code for w in words)]
+    return code
+
+
+@pytest.mark.slow
+def test_other_runtimes_as_shown(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert main([str(finished_run), "--unchecked", "--variants", "torch", "--out", str(tmp_path)]) == 0
+    monkeypatch.chdir(tmp_path)
+    expected = onnxruntime.InferenceSession("model.onnx").run(None, {"images": np.zeros((1, 480, 640, 3), np.uint8)})
+    names: dict[str, Any] = {}
+    exec(shown("torch.export.load", "torchvision"), names)
+    for ours, theirs in zip(expected, names["outputs"], strict=True):
+        np.testing.assert_allclose(theirs.detach().numpy(), ours, atol=1e-4)
+    if not find_spec("openvino"):
+        pytest.skip("OpenVINO is not installed")
+    (line,) = re.findall(r"^    (ovc .*)$", TEXTS["docs/export.md"], re.M)
+    folder = str(Path(sys.executable).parent)
+    subprocess.run(shlex.split(line), check=True, env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+    # In a process of its own, because its import warns.
+    code = shown("openvino") + "np.savez('found.npz', *(outputs[i] for i in range(2)))\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for ours, theirs in zip(expected, np.load("found.npz").values(), strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_core_ml_as_shown(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("coremltools")
+    given = ["--unchecked", "--variants", "torch", "--preprocessing", "beside", "--out", str(tmp_path)]
+    assert main([str(finished_run), *given]) == 0
+    monkeypatch.chdir(tmp_path)
+    exec(shown("coremltools").replace("224, 224", "16, 20"), {})
+    assert (tmp_path / "model.mlpackage").is_dir()
 
 
 # --- mistakes ---

@@ -29,8 +29,7 @@ class ServedDetector(Served):
     def __init__(self, trained: Trained, plan: Plan) -> None:
         super().__init__(trained, plan)
         self._detector: Any = self.network.detector
-        roi_heads = getattr(self._detector, "roi_heads", None)
-        masks = ("masks",) if roi_heads is not None and roi_heads.has_mask() else ()
+        masks = ("masks",) if getattr(getattr(self._detector, "roi_heads", None), "mask_predictor", None) else ()
         self.outputs = ("boxes", "scores", "labels", *masks)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -50,12 +49,18 @@ class ServedDetector(Served):
             # Their control flow depends on the number of objects.
             patch.object(_utils, "_topk_min", lambda values, most, axis: torch.sym_min(most, values.size(axis))),
             patch.object(box_ops, "batched_nms", _nms_of_each_class),
+            patch.object(_utils.BoxCoder, "decode", _decode),
             # It copies the image into a constant.
             patch.object(self._detector.transform, "batch_images", _padded),
             # It would rescale boxes by 1, and paste masks, which here stay relative to their boxes.
             patch.object(self._detector.transform, "postprocess", lambda found, *_: found),
         ):
             return super().export()
+
+
+def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Tensor:
+    """Compute `BoxCoder.decode`, (K, classes, 4), without branches."""
+    return coder.decode_single(codes, torch.cat([*boxes])).unflatten(1, (-1, 4))
 
 
 def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
@@ -66,7 +71,7 @@ def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
 
 def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Tensor:
     """Compute torchvision's `batched_nms` without branches: the boxes of each class are moved apart."""
-    # torch.export assumes that nms finds at least two boxes. These two never overlap others, and come last.
+    # torch.export assumes that nms keeps at least two boxes. These two never overlap others, and come last.
     extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])
     side = torch.cat([boxes, extra]).amax(dim=(0, 1)) + 1
     boxes = torch.cat([boxes + (labels.to(boxes) * side)[:, None], extra])
