@@ -139,10 +139,9 @@ def _preparation(source: str | None) -> Callable[[Image.Image], _Input]:
     """Return a function that converts an image to a model's input. `source` is the text of transform.py."""
     if source is None:
         return lambda image: np.array(to_rgb(image))
-    names: dict[str, Any] = {}
+    names: dict[str, Callable[[Image.Image], _Input]] = {}
     exec(source, names)
-    prepare: Callable[[Image.Image], _Input] = names["transform"]
-    return prepare
+    return names["transform"]
 
 
 def _onnx_call(model: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
