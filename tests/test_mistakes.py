@@ -191,7 +191,7 @@ COMMANDS = [
      "tag(log,interval(LOW,HIGH))"),
     ("trainer export run --preprocessing besides", "--preprocessing", "'besides'", "'beside'"),
     ("trainer export run --variants fp16,int4", "--variants", "'int4'", "'int8'"),
-    ("trainer export run --variants int8 --calibrate 1", "--calibrate", "from 10"),
+    ("trainer export run --variants int8 --calibrate 1", "--calibrate", "10"),
     ("trainer export run --calibrate 20", "--calibrate", "int8"),
     ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
     ("augment preview --split tain", "--split", "'tain'", "'train'"),
