@@ -49,17 +49,35 @@ class Crop(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform (N, height, width, 3) uint8 RGB to (N, 3, height, width) float32, normalized."""
-        # Positions and lengths are tensors, so that an exported graph works for any image size.
-        rows, columns = (torch.arange(n, device=images.device) + 0.5 for n in images.shape[1:3])
-        height, width = rows[-1:] + 0.5, columns[-1:] + 0.5
-        pixels = [torch.arange(side, device=images.device) + 0.5 for side in self._size]
-        y, x = (self._grid(pixels[axis], axis, (height, width), self._size, **self._values) for axis in (0, 1))
+        (rows, columns), (height, width) = _sides(images)
+        y, x = self._grids((height, width))
         part = torch.einsum("sh,nhwc->nswc", _weights(y, rows, height), images.float())
         part = torch.einsum("tw,nswc->ncst", _weights(x, columns, width), part).round().clamp(0, 255)
         for inside, shape in ((y.inside, (-1, 1)), (x.inside, (1, -1))):
             if inside is not None:
                 part = torch.where(inside.reshape(shape), part, self._fill)
         return part * self.scale - self.shift
+
+    def boxes_in(self, images: Tensor, boxes: Tensor) -> Tensor:
+        """Convert boxes, (K, 4), from pixels of the result to pixels of the images. Clip them to the images."""
+        _, (height, width) = _sides(images)
+        edges, positions = [], (boxes[:, 1::2], boxes[:, ::2])
+        for grid, along, side in zip(self._grids((height, width)), positions, (height, width), strict=True):
+            middle = (len(grid.centers) - 1) // 2  # a letterbox always shows the image here
+            edges.append((grid.centers[middle] + (along - middle - 0.5) * grid.step).clamp(min=0).minimum(side))
+        return torch.stack(edges[::-1], dim=2).flatten(1)
+
+    def _grids(self, sides: _Sides) -> list[Grid]:
+        """Return the positions of rows and of columns, for the height and width of the images."""
+        pixels = [torch.arange(side, device=sides[0].device) + 0.5 for side in self._size]
+        return [self._grid(pixels[axis], axis, sides, self._size, **self._values) for axis in (0, 1)]
+
+
+def _sides(images: Tensor) -> tuple[list[Tensor], _Sides]:
+    """Return the positions of the rows and columns of images, and their height and width, (1,) each."""
+    # All are tensors, so that an exported graph works for any image size.
+    rows, columns = (torch.arange(n, device=images.device) + 0.5 for n in images.shape[1:3])
+    return [rows, columns], (rows[-1:] + 0.5, columns[-1:] + 0.5)
 
 
 def _weights(grid: Grid, pixels: Tensor, length: Tensor) -> Tensor:

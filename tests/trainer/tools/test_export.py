@@ -1,9 +1,14 @@
 """Exported models: what they compute without this project, how they are compared, and what is written where."""
 
-import ast
 import json
+import os
+import re
 import runpy
+import shlex
+import subprocess
 import sys
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +16,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from documented import TEXTS, blocks
 from photos import draw_photo
 from PIL import Image
+from scripts import PACKAGES, imports_of
 
 from augment.data.dataset import Split
 from augment.params import Size
@@ -28,10 +35,11 @@ from trainer.tasks.registry import task_named
 from trainer.tasks.regress import standardize
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.command import main
-from trainer.tools.export.write import Served, compare, export, onnx_bytes, predict_source
+from trainer.tools.export.comparison import compare
+from trainer.tools.export.graph import Served, halved, onnx_bytes, program_bytes, quantized
+from trainer.tools.export.write import export, predict_source
 
 COLORS = ("blue", "green", "red")
-PACKAGES = {"json", "sys", "pathlib", "numpy", "PIL", "onnxruntime"}
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +57,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
             exif[0x0112] = 6 if seed == 2 else 1
             Image.fromarray(photo).save(root / name / f"{seed}.jpg", quality=95, exif=exif)
     return root
-
-
-def imports_of(file: Path) -> set[str]:
-    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name) or "" for node in nodes}
 
 
 def outputs(trained: Trained, folder: Path) -> Split:
@@ -104,7 +107,7 @@ def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
     def red(image: object) -> list[Any]:
         return [np.float32([0, 0, 1])]
 
-    found = compare(trained, split, red)
+    found = compare(trained, split, {"red": red})["red"]
     assert found.exported["val_accuracy"] == pytest.approx(1 / 3)
     assert 0 < len(found.differing) < 12
     assert found.largest > 0.1
@@ -181,6 +184,138 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
     with pytest.raises(UserError, match=r"^the model cannot be exported: .") as caught:
         Served(Trained(cast(Any, config), COLORS, Odd(), task_named("classify"), Path())).export()
     assert "\n" not in str(caught.value)
+
+
+# --- variants ---
+
+
+@pytest.fixture(scope="module")
+def data(images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Overrides for a dataset with these images in both splits."""
+    root = tmp_path_factory.mktemp("data")
+    for split in ("train", "val"):
+        (root / split).symlink_to(images)
+    return ["data=folder", f"data.root={root}"]
+
+
+@pytest.mark.parametrize("place", ["inside", "beside"])
+def test_variants_are_compared_in_one_table(
+    finished_run: Path,
+    data: list[str],
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr("trainer.tools.export.write._SECONDS", 0.01)
+    given = ["--variants", "torch,fp16,int8", "--preprocessing", place, "--calibrate", "10"]
+    assert main([str(finished_run), *data, *given, "--out", str(tmp_path)]) == 0
+    printed, report = capsys.readouterr().out, json.loads((tmp_path / "export.json").read_text())
+    names = ["model.onnx", "model.pt2", "model-fp16.onnx", "model-int8.onnx"]
+    assert list(report["files"]) == names
+    for name, found in report["files"].items():
+        assert name in printed
+        assert found["bytes"] == (tmp_path / name).stat().st_size
+        assert found["lost"] == pytest.approx(
+            100 * (report["pytorch"]["val_accuracy"] - found["exported"]["val_accuracy"])
+        )
+        assert found["images_per_second"] > 0
+    plain, program, half, int8 = report["files"].values()
+    assert program["largest"] == pytest.approx(plain["largest"], abs=1e-4)
+    assert half["bytes"] < 0.7 * plain["bytes"]
+    assert half["largest"] < 0.02
+    assert plain["largest"] < int8["largest"] < 0.2
+    monkeypatch.syspath_prepend(tmp_path)
+    Image.new("RGB", (9, 7)).save(tmp_path / "a.png")
+    for name in ("model-fp16.onnx", "model-int8.onnx"):
+        monkeypatch.setattr(sys, "argv", ["predict.py", str(tmp_path / name), str(tmp_path / "a.png")])
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
+        assert capsys.readouterr().out
+    sys.modules.pop("transform", None)
+
+
+def test_float16_does_not_round_the_units_of_numbers() -> None:
+    """Between 1024 and 2048, float16 has whole numbers only."""
+    torch.manual_seed(0)
+    network = Cnn().build(1, Size(32, 32)).eval()
+    standardize(network, torch.tensor([1990.4]), torch.tensor([20.0]))
+    images = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        expected, found = network(images), halved(network)(images)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=0.1, rtol=0)
+    assert not torch.equal(found, expected)
+    assert next(network.parameters()).dtype == torch.float32, "a copy"
+
+
+def test_int8_leaves_preprocessing_and_the_last_layer_alone() -> None:
+    onnx = pytest.importorskip("onnx")
+    network = Cnn().build(4, Size(32, 32)).eval()
+    aug = parse_aug({"size": 32, "val": {"resize": None}})
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
+    served = Served(Trained(config, COLORS, network, task_named("regress"), Path()), build_plan(aug, "val"))
+    program = served.export()
+    photos = (np.random.default_rng(i).integers(0, 256, (1, 40, 50, 3)).astype(np.uint8) for i in range(10))
+    model = onnx.load_from_string(quantized(onnx_bytes(program, served, {"classes": COLORS}), photos))
+    made_by = {name: node.op_type for node in model.graph.node for name in node.output}
+    inputs = [made_by.get(node.input[0]) for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
+    *inner, last = inputs
+    assert inner.count("DequantizeLinear") == len([m for m in network.modules() if isinstance(m, torch.nn.Conv2d)])
+    assert last != "DequantizeLinear"
+    assert json.loads({of.key: of.value for of in model.metadata_props}["classes"]) == list(COLORS)
+    assert torch.export.load(BytesIO(program_bytes(program, {"classes": COLORS}))).module()
+
+
+def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:
+    pytest.importorskip("onnx")
+    with pytest.raises(UserError, match=r"^int8: .") as caught:
+        quantized(b"nothing", iter(()))
+    assert "\n" not in str(caught.value)
+
+
+# --- other runtimes, as docs/export.md shows them ---
+
+
+def shown(*words: str) -> str:
+    """Return the Python block of docs/export.md with these words."""
+    (code,) = [code for page, code in blocks("python") if page == "docs/export.md" and all(w in code for w in words)]
+    return code
+
+
+@pytest.mark.slow
+def test_other_runtimes_as_shown(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert main([str(finished_run), "--unchecked", "--variants", "torch", "--out", str(tmp_path)]) == 0
+    monkeypatch.chdir(tmp_path)
+    expected = onnxruntime.InferenceSession("model.onnx").run(None, {"images": np.zeros((1, 480, 640, 3), np.uint8)})
+    names: dict[str, Any] = {}
+    exec(shown("torch.export.load", "torchvision"), names)
+    for ours, theirs in zip(expected, names["outputs"], strict=True):
+        np.testing.assert_allclose(theirs.detach().numpy(), ours, atol=1e-4)
+    if not find_spec("openvino"):
+        pytest.skip("OpenVINO is not installed")
+    (line,) = re.findall(r"^    (ovc .*)$", TEXTS["docs/export.md"], re.M)
+    folder = str(Path(sys.executable).parent)
+    subprocess.run(shlex.split(line), check=True, env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+    # In a process of its own, because its import warns.
+    code = shown("openvino") + "np.savez('found.npz', *(outputs[i] for i in range(2)))\n"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for ours, theirs in zip(expected, np.load("found.npz").values(), strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_core_ml_as_shown(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("coremltools")
+    given = ["--unchecked", "--variants", "torch", "--preprocessing", "beside", "--out", str(tmp_path)]
+    assert main([str(finished_run), *given]) == 0
+    monkeypatch.chdir(tmp_path)
+    exec(shown("coremltools").replace("224, 224", "16, 20"), {})
+    assert (tmp_path / "model.mlpackage").is_dir()
 
 
 # --- mistakes ---

@@ -2,31 +2,47 @@
 
 import json
 import re
-from argparse import Namespace
-from collections.abc import Sequence
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from annotated import coco, turned
 from PIL import Image
 from runs import QUIET, rows_of
+from scripts import PACKAGES, imports_of
 
 from augment.cli.compose import compose
+from augment.data.dataset import ImageRef
+from augment.data.images import to_rgb
 from augment.drawing.target_overlays import color_of
+from augment.params import Size
+from augment.pipeline.serving.torch_crops import Crop
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
+from trainer.models.torchvision_models import Detector
 from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.masks import draw_prediction
 from trainer.predictions.predict import predict as predict_images
 from trainer.predictions.trained_model import load_model
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import Trained, load_trained
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.train import train
 from trainer.tasks.display import FoundObject, FoundObjects, Prediction
 from trainer.tasks.registry import task_named
 from trainer.tools import evaluate, predict
-from trainer.tools.export.write import export_run
+from trainer.tools.export.command import main as export
+from trainer.tools.export.comparison import compare
+from trainer.tools.export.detector import ServedDetector
+from trainer.tools.export.graph import onnx_bytes
 
 SIZES = [(64, 48), (48, 64), (56, 56), (64, 48), (48, 64), (56, 56)]
 # Of the first image; of the third, and one that is a crowd; the others have no object.
@@ -38,6 +54,7 @@ ANNOTATIONS = [
 ]
 QUICK = ["aug.size=64", "fit.batch_size=2", "fit.epochs=2", "fit.device=cpu", "fit.threads=1", "fit.optimizer=adamw"]
 QUICK += ["aug.train.flip.p=0.5", "fit.lr=1e-3"]
+LETTERBOX = parse_aug({"size": [64, 96], "val": {"letterbox": None}})
 
 
 def config_of(folder: Path, *overrides: str) -> Config:
@@ -303,10 +320,160 @@ def test_a_run_of_masks(folder: Path, tmp_path: Path) -> None:
     assert (drawn > 0).any()
 
 
-def test_a_detector_is_not_exported(run: Path) -> None:
-    options = Namespace(to="torch", preprocessing="inside", out=None, limit=None, unchecked=True, trust=False)
-    with pytest.raises(UserError, match=r"^export: this model predicts boxes"):
-        export_run(options, run, None, ())
+def assert_same(found: Mapping[str, np.ndarray], expected: Prediction, pixels: float = 0.1) -> None:
+    """Check that an export finds the objects with the highest scores that `predict` finds."""
+    assert expected.objects is not None
+    scores = found["scores"].tolist()
+    assert len(scores) > 5
+    assert scores == sorted(scores, reverse=True)
+    for one in expected.objects.found[:20]:
+        same = (found["labels"] == one.label) & (np.abs(found["boxes"] - one.box).max(axis=1) < pixels)
+        assert np.abs(found["scores"][same] - one.score).min() < 1e-3
+
+
+def test_an_exported_detector_finds_what_predict_finds(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In images of any size and orientation, by its own script, and as a program of torch.export."""
+    pytest.importorskip("onnxscript")
+    out = tmp_path / "out"
+    assert export([str(run), "--variants", "torch", "--out", str(out)]) == 0
+    assert "px" in capsys.readouterr().out
+    report = json.loads((out / "export.json").read_text())
+    assert report["exported"] == pytest.approx(report["pytorch"], abs=1e-3)
+    assert (report["images"], report["differing"]) == (6, [])
+    assert report["largest"] < 1e-3
+    assert report["pixels"] < 0.1
+    assert report["files"]["model.pt2"]["exported"] == pytest.approx(report["pytorch"], abs=1e-3)
+    assert imports_of(out / "predict.py") == PACKAGES
+    script = runpy.run_path(str(out / "predict.py"))
+    program = torch.export.load(out / "model.pt2").module()
+    files = [*turned(tmp_path), *sorted((run.parent / "val").glob("*.jpg"))]
+    for file, expected in zip(files, predict_images(load_trained(run), files, threshold=0.0), strict=True):
+        with Image.open(file) as image:
+            assert_same(script["predict"](image), expected)
+            pixels = torch.from_numpy(np.array(to_rgb(image)))[None]
+        names = ("boxes", "scores", "labels")
+        assert_same(dict(zip(names, (of.detach().numpy() for of in program(pixels)), strict=True)), expected)
+    monkeypatch.chdir(tmp_path)
+    source = (out / "predict.py").read_text().replace("LOWEST = 0.5", "LOWEST = 0.01")
+    (out / "predict.py").write_text(source)
+    monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5]), "missing.jpg"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(out / "predict.py"), run_name="__main__")
+    printed = capsys.readouterr()
+    assert "missing.jpg" in printed.err
+    assert printed.out.splitlines()[0].split("  ")[1].split()[0] in ("cat", "dog")
+    with Image.open("boxes/6.png") as drawn:
+        assert drawn.size == (48, 36)
+        assert np.ptp(np.asarray(drawn), axis=2).max() > 50, "boxes in color on the gray image"
+
+
+@pytest.mark.parametrize(
+    "crop", ["aug.val.resize.side=short", "aug.val.resize.side=long", "aug.val.resize.side=both", "aug.size=[40,72]"]
+)
+def test_exported_boxes_follow_the_crop(run: Path, crop: str) -> None:
+    """This barely trained model moves boxes by 0.1 px if DALI rounds a pixel differently."""
+    trained = load_trained(run, [crop])
+    files = sorted((run.parent / "val").glob("*.jpg"))
+    served = ServedDetector(trained, build_plan(trained.config.aug, "val"))
+    for file, expected in zip(files, predict_images(trained, files, threshold=0.0), strict=True):
+        with Image.open(file) as image, torch.no_grad():
+            found = served(torch.from_numpy(np.array(to_rgb(image)))[None])
+        assert_same(dict(zip(served.outputs, (of.numpy() for of in found), strict=True)), expected, pixels=0.3)
+
+
+def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = load_trained(run)
+    split = evaluate.evaluated_split(trained, None)
+    monkeypatch.setattr("trainer.tools.export.comparison.SHOWN", 0.0)
+    found = {of.file: of.objects for of in predict_images(trained, split.files, threshold=0.0)}
+
+    def outputs(image: ImageRef, *, shift: float = 0, first: int = 0, label: int = 0) -> list[np.ndarray]:
+        rows = found[cast(Path, image)].found[first:]
+        boxes = np.array([one.box for one in rows], np.float32).reshape(-1, 4) + np.float32(shift)
+        return [boxes, np.float32([of.score for of in rows]), np.int64([label or of.label for of in rows])]
+
+    exports = {
+        "same": outputs,
+        "moved": partial(outputs, shift=0.25),
+        "none": partial(outputs, first=1000),
+        "other class": partial(outputs, label=9),
+    }
+    checks = compare(trained, split, exports)
+    assert (checks["same"].differing, checks["same"].largest) == ((), pytest.approx(0, abs=1e-6))
+    assert checks["same"].pixels == pytest.approx(0, abs=1e-4)
+    assert checks["same"].exported == pytest.approx(checks["same"].pytorch, abs=1e-6)
+    assert checks["moved"].pixels == pytest.approx(0.25, abs=1e-4)
+    assert len(checks["none"].differing) == len(checks["other class"].differing) == 6
+    assert not checks["none"].exported["val_map50"]
+
+
+def detector(name: str, photos: Sequence[torch.Tensor]) -> torch.nn.Module:
+    """Return an untrained detector with a lowest score that only the first photo reaches, or only the second."""
+    torch.manual_seed(0)
+    network: Any = Detector(name=name).build(3, Size(64, 96))
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # with the statistics of one batch, no score is like another
+            module.momentum = 1.0
+    with torch.no_grad():
+        network.detector.backbone(torch.randn(4, 3, 64, 96))
+        head = getattr(network.eval().detector, "roi_heads", network.detector)
+        head.score_thresh = 0.0
+        best = [max(network(served_input(photo))[0, :, 5].tolist()) for photo in photos]
+    assert best[0] != best[1]
+    head.score_thresh = sum(best) / 2
+    return network
+
+
+def served_input(photo: torch.Tensor) -> torch.Tensor:
+    return Crop(build_plan(LETTERBOX, "val"))(photo)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fcos_cnn", "maskrcnn_resnet50_fpn", "retinanet_resnet50_fpn",
+                                  "ssdlite320_mobilenet_v3_large"])  # fmt: skip
+def test_each_kind_of_detector_is_exported(name: str) -> None:
+    """Also an image without any object has outputs, which are empty."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    draw = torch.Generator().manual_seed(1)
+    photos = [
+        torch.randint(0, 256, (1, 70, 50, 3), dtype=torch.uint8, generator=draw),
+        torch.full((1, 64, 130, 3), 40, dtype=torch.uint8),
+    ]
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=LETTERBOX)
+    network = detector(name, photos)
+    trained = Trained(config, ("background", "cat", "dog"), network, task_named("detect"), Path())
+    served = ServedDetector(trained, build_plan(LETTERBOX, "val"))
+    program = served.export()
+    session = onnxruntime.InferenceSession(onnx_bytes(program, served, {}), providers=["CPUExecutionProvider"])
+    names = list(served.outputs)
+    assert [of.name for of in session.get_outputs()] == names
+    assert ("masks" in names) == (name == "maskrcnn_resnet50_fpn")
+    counts = []
+    for photo in photos:
+        with torch.no_grad():
+            expected, graph = served(photo), program.module()(photo)
+        found = session.run(None, {"images": photo.numpy()})
+        counts.append(len(found[0]))
+        assert len(expected[0]) == counts[-1]
+        for at in range(len(names)):
+            if names[at] != "masks":
+                torch.testing.assert_close(graph[at], expected[at], atol=1e-3, rtol=1e-3)
+                torch.testing.assert_close(torch.from_numpy(found[at]), expected[at], atol=1e-2, rtol=1e-3)
+        assert "masks" not in names or found[3].shape == (counts[-1], 1, 28, 28)
+    assert min(counts) == 0 < max(counts)
+
+
+def test_what_a_detector_cannot_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for given, remedy in (
+        (["--preprocessing", "beside"], "Remove --preprocessing"),
+        (["--variants", "int8"], "6 training images"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            export([str(run), *given, "--out", str(tmp_path / "out")])
+        assert remedy in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_points_are_trained_and_predicted(tmp_path: Path) -> None:

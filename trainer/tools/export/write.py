@@ -1,15 +1,11 @@
-"""Write a run's best model as ONNX, with or without its preprocessing, and compare it with PyTorch."""
+"""Write a run's best model as ONNX, with or without its preprocessing, and in further formats."""
 
-import json
-import logging
-import runpy
-import sys
-import warnings
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,245 +13,156 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
-from rich.table import Table
-from torch import Tensor, nn
 
-from augment.cli.parser import table_console, writing
-from augment.data.dataset import ImageRef, Split
-from augment.data.images import name_of, open_image, reader_source, to_rgb
-from augment.pipeline.serving.torch_crops import Crop
+from augment.cli.parser import writing
+from augment.data.dataset import ImageRef
+from augment.data.images import open_image, reader_source, to_rgb
+from augment.drawing.target_overlays import color_of
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
-from augment.support.errors import UserError, first_line, import_extra
-from augment.support.files import write_atomically, write_json
-from augment.support.formatting import amount, list_some, plural, printable
-from augment.support.untrusted_files import own_folder
-from trainer.callbacks.recorder import Recorder
-from trainer.loop.batch_runner import average
-from trainer.loop.callback import Callback
-from trainer.loop.learner import Learner
-from trainer.run.best_model import Trained, load_trained
+from augment.support.errors import UserError, import_extra
+from augment.support.files import write_atomically
+from trainer.run.best_model import Trained
+from trainer.tasks.detect import SHOWN
 from trainer.tasks.keypoints import KeypointTask
-from trainer.tasks.meter import Meter
 from trainer.tasks.segment import Segment
-from trainer.tools.evaluate import evaluated_split
+from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
 
-INPUT, _FILE = "images", "model.onnx"  # names of the model's input and of its file
-_EXAMPLE = 2, 40, 56  # images, height and width to trace with; a 1 or equal numbers would become constants
-_CPU = torch.device("cpu")
-_PIXELS = 0.01  # share of a mask's pixels that may have another class
+FILE = "model.onnx"
+_TIMED, _SECONDS = 20, 3.0  # number of images to time an export with, and for how long
 
-# Maps an image to the raw and the activated outputs of an export, (K,) or (K, height, width) each.
-RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
+_COLORS = 21  # number of colors of classes in predict.py, before they repeat
+
+_Input = NDArray[Any]  # a batch of one image
 
 
 @dataclass(frozen=True)
-class Check:
-    """The comparison of an export with PyTorch."""
+class Exported:
+    """An exported model, which runs on one image."""
 
-    images: int  # number of images
-    pytorch: dict[str, float]  # scores of the model in PyTorch
-    exported: dict[str, float]  # scores of the export
-    largest: float  # largest absolute difference of a probability or number
-    # Names of the images with another top class. A mask differs if more than 1% of its pixels have another class. Empty
-    # for tasks that predict numbers.
-    differing: tuple[str, ...]
+    content: bytes
+    prepare: Callable[[Image.Image], _Input]
+    call: Callable[[_Input], Sequence[NDArray[Any]]]
+    single: bool  # see `Served.single`
 
+    def __call__(self, image: ImageRef) -> list[NDArray[Any]]:
+        """Return the outputs without their batch dimension."""
+        outputs = self.call(self.input_of(image))
+        return list(outputs) if self.single else [values[0] for values in outputs]
 
-def compare(trained: Trained, split: Split, run: RunExport) -> Check:
-    """Compare an export with the model in PyTorch, image by image."""
-    recorder, comparison = Recorder(), _Comparison(trained, split, run)
-    trained.run_over(split, recorder, comparison, description="comparing")
-    return Check(
-        images=len(split.files),
-        pytorch=recorder.val,
-        exported={f"val_{name}": value for name, value in comparison.meter.scores().items()},
-        largest=comparison.largest,
-        differing=tuple(name_of(split.files[i]) for i in sorted(comparison.differing)),
-    )
+    def input_of(self, image: ImageRef) -> _Input:
+        """Return the model's input for an image."""
+        with open_image(image) as opened:
+            return self.prepare(opened)[None]
 
-
-class _Comparison(Callback):
-    """Runs an export on each batch of a pass, because all outputs of masks would not fit into memory."""
-
-    def __init__(self, trained: Trained, split: Split, run: RunExport) -> None:
-        self._trained, self._files, self._run = trained, split.files, run
-        self._loss = trained.task.make_losses(trained.config.fit, trained.network, _CPU)[1]
-        self.largest = 0.0
-        self.differing: list[int] = []
-
-    def before_validate(self, learner: Learner) -> None:
-        """Measure the same metrics for the export as for the model."""
-        self.meter = Meter(learner.task, learner.find(Recorder).metrics, _CPU, keep=True)
-
-    def after_batch(self, learner: Learner) -> None:
-        batch, task = learner.batch, learner.task
-        indices, targets = batch.indices.tolist(), task.targets_of(batch).cpu()
-        exported = torch.stack([torch.from_numpy(np.array(self._run(self._files[i])[0])) for i in indices])
-        self.meter.update(self._loss(exported, targets), exported, targets, frames=task.frames_of(batch))
-        ours, theirs = task.activate(learner.output.float().cpu()), task.activate(exported)
-        self.largest = max(self.largest, (ours - theirs).abs().max().item())
-        if task.ranked and len(self._trained.classes) > 1:
-            other = (ours.argmax(1) != theirs.argmax(1)).float().reshape(len(indices), -1).mean(1) > _PIXELS
-            self.differing += [i for i, differs in zip(indices, other.tolist(), strict=True) if differs]
+    def images_per_second(self, images: Sequence[ImageRef]) -> float:
+        """Measure the speed on this machine, without reading the images."""
+        inputs = [self.input_of(image) for image in images[:_TIMED]]
+        self.call(inputs[0])  # the first call allocates memory
+        count, begun = 0, perf_counter()
+        while (seconds := perf_counter() - begun) < _SECONDS:
+            self.call(inputs[count % len(inputs)])
+            count += 1
+        return count / seconds
 
 
-class Served(nn.Module):
-    """Runs a trained model as in validation. It averages views and activates outputs. A plan preprocesses the images.
+def export(
+    trained: Trained,
+    folder: Path,
+    *,
+    inside: bool = True,
+    variants: Sequence[str] = (),
+    calibration: Sequence[ImageRef] = (),
+) -> dict[str, Exported]:
+    """Write a model as ONNX into a folder, with further files. Return the written models by file name.
 
-    Attributes:
-        outputs: names of the outputs, which are logits and probabilities, or numbers.
+    Args:
+        trained: the model.
+        folder: the folder.
+        inside: whether the model contains its preprocessing. Otherwise, transform.py contains it.
+        variants: further files, which are "torch", "fp16" and "int8".
+        calibration: training images for int8.
+
+    Raises:
+        UserError: a missing package, or a model or plan that cannot be exported.
     """
-
-    def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
-        super().__init__()
-        self.network = trained.network.cpu().eval()
-        self.crop = nn.Identity() if plan is None else Crop(plan)
-        self._task, self._tta = trained.task, trained.config.fit.tta
-        self.outputs = ("logits", "probabilities") if trained.task.ranked else ("numbers",)
-        self._size = trained.config.aug.size if plan is None else None
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs, (N, K) each, or (N, K, height, width) for masks.
-
-        Args:
-            images: (N, 3, height, width) float32, normalized. With a plan, (N, height, width, 3) uint8 RGB.
-        """
-        outputs = average(self.network, self.crop(images), self._tta, self._task).float()
-        return (outputs, self._task.activate(outputs)) if len(self.outputs) == 2 else (outputs,)
-
-    def export(self) -> torch.export.ExportedProgram:
-        """Return the graph for any number of images. With a plan, images may have any height and width."""
-        count, height, width = _EXAMPLE
-        if self._size is None:
-            example, free = torch.zeros(count, height, width, 3, dtype=torch.uint8), range(3)
-        else:
-            example, free = torch.zeros(count, 3, *self._size), range(1)
-        try:
-            with torch.no_grad(), _quiet():
-                shapes = (dict.fromkeys(free, torch.export.Dim.DYNAMIC),)
-                return torch.export.export(self, (example,), dynamic_shapes=shapes)
-        except Exception as error:  # it may raise nearly anything
-            raise UserError(f"the model cannot be exported: {first_line(error)}.") from error
-
-
-def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
-    """Convert a graph to ONNX, with metadata as JSON texts."""
-    try:
-        with _quiet():
-            made = torch.onnx.export(
-                program, input_names=[INPUT], output_names=list(served.outputs), dynamo=True, verbose=False
-            )
-    except Exception as error:  # as in `Served.export`
-        raise UserError(f"the model cannot be exported to ONNX: {first_line(error)}.") from error
-    assert made is not None
-    model = made.model_proto
-    # Replace the exporter's names of axes, such as s34.
-    symbols = [axis.dim_param for axis in model.graph.input[0].type.tensor_type.shape.dim if axis.dim_param]
-    axes = dict(zip(symbols, ("batch", "height", "width"), strict=False))
-    del model.graph.value_info[:]
-    for value in (*model.graph.input, *model.graph.output):
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.dim_param:
-                axis.dim_param = axes[axis.dim_param]
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=json.dumps(value))
-    return bytes(model.SerializeToString())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' messages about their own code."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
-    """Write a model as ONNX into a folder, and return a function that runs it.
-
-    With `inside`, the model contains its preprocessing. Otherwise, transform.py contains it.
-    """
-    if trained.task.own_loss:
-        raise UserError("export: this model predicts boxes, which cannot be exported. Use a model of another task.")
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan)
     for package in ("onnx", "onnxruntime", "onnxscript"):
         import_extra("export", package, "export")
-    served = Served(trained, plan if inside else None)
+    served = _served(trained, plan, inside=inside)
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
-    model = onnx_bytes(served.export(), served, metadata)
-    files: dict[str, bytes | str] = {
-        _FILE: model,
-        "predict.py": predict_source(
-            inside=inside, masks=isinstance(trained.task, Segment), points=isinstance(trained.task, KeypointTask)
-        ),
-    }
-    if not inside:
-        files["transform.py"] = python_source(plan)
+    source = None if inside else python_source(plan)
+    made = partial(Exported, prepare=_preparation(source), single=served.single)
+    program = served.export()
+    model = onnx_bytes(program, served, metadata)
+    exports = {FILE: made(model, call=_onnx_call(model))}
+    if "torch" in variants:
+        content = program_bytes(program, metadata)
+        exports["model.pt2"] = made(content, call=_program_call(content))
+    if "fp16" in variants:
+        half = _served(replace(trained, network=halved(trained.network)), plan, inside=inside)
+        content = onnx_bytes(half.export(), half, metadata)
+        exports["model-fp16.onnx"] = made(content, call=_onnx_call(content))
+    if "int8" in variants:
+        content = quantized(model, map(exports[FILE].input_of, calibration))
+        exports["model-int8.onnx"] = made(content, call=_onnx_call(content))
+    files: dict[str, bytes | str] = {name: exported.content for name, exported in exports.items()}
+    files["predict.py"] = predict_source(
+        inside=inside,
+        masks=isinstance(trained.task, Segment),
+        points=isinstance(trained.task, KeypointTask),
+        boxes=served.single,
+    )
+    if source is not None:
+        files["transform.py"] = source
     with writing(f"--out {folder}"):
         for name, content in files.items():
             write_atomically(folder / name, content)
-    if inside:
-        return _runner(model, lambda image: np.array(to_rgb(image)))
-    return _runner(model, runpy.run_path(str(folder / "transform.py"))["transform"])
+    return exports
 
 
-def predict_source(*, inside: bool, masks: bool = False, points: bool = False) -> str:
+def _served(trained: Trained, plan: Plan, *, inside: bool) -> Served:
+    if not trained.task.own_loss:
+        return Served(trained, plan if inside else None)
+    if not inside:
+        raise UserError(
+            "--preprocessing beside: a detector returns boxes in pixels of the image, so it needs the image. "
+            "Remove --preprocessing."
+        )
+    from trainer.tools.export.detector import ServedDetector  # torchvision is an extra
+
+    return ServedDetector(trained, plan)
+
+
+def _preparation(source: str | None) -> Callable[[Image.Image], _Input]:
+    """Return a function that converts an image to a model's input. `source` is the text of transform.py."""
+    if source is None:
+        return lambda image: np.array(to_rgb(image))
+    names: dict[str, Callable[[Image.Image], _Input]] = {}
+    exec(source, names)
+    return names["transform"]
+
+
+def _onnx_call(model: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(None, {INPUT: images})
+
+
+def _program_call(program: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
+    run = torch.inference_mode()(torch.export.load(BytesIO(program)).module().forward)
+    return lambda images: [values.numpy() for values in run(torch.from_numpy(images))]
+
+
+def predict_source(*, inside: bool, masks: bool = False, points: bool = False, boxes: bool = False) -> str:
     """Return predict.py, which runs an exported model without this project."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("predict.jinja")
     reader = reader_source() if inside else ""
-    return template.render(file=_FILE, reader=reader, masks=masks, points=points).rstrip() + "\n"
-
-
-def _runner(model: bytes, prepare: Callable[[Image.Image], NDArray[Any]]) -> RunExport:
-    """Return a function that runs an exported model on a single image."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-
-    def run(image: ImageRef) -> list[NDArray[np.float32]]:
-        with open_image(image) as opened:
-            return [values[0] for values in session.run(None, {INPUT: prepare(opened)[None]})]
-
-    return run
-
-
-def _report(check: Check, trained: Trained, folder: Path) -> None:
-    """Print the comparison and write it as export.json."""
-    console = table_console()
-    table = Table("", "PyTorch", "the export")
-    for key, value in check.pytorch.items():
-        table.add_row(key, f"{value:.4f}", f"{check.exported[key]:.4f}")
-    console.print(table)
-    what = "probability" if trained.task.ranked else "number"
-    text = f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"
-    if count := len(check.differing):
-        text += f"; {amount(count, 'image')} {plural(count, 'has', 'have')} another top class: "
-        text += list_some(check.differing)
-    elif trained.task.ranked:
-        text += "; all have the same top class"
-    console.print(text, highlight=False, soft_wrap=True)
-    with writing(f"--out {folder}"):
-        write_json(folder / "export.json", vars(check))
-
-
-def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
-    """Export a run's model, and print the comparison with PyTorch."""
-    own = images is None and not options.unchecked
-    # bfloat16 would differ too much from the export.
-    trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)
-    split = None if options.unchecked else evaluated_split(trained, images)
-    folder = options.out or own_folder(run / "export-onnx")
-    inside = options.preprocessing == "inside"
-    runner = export(trained, folder, inside=inside)
-    if split is not None:
-        _report(compare(trained, split, runner), trained, folder)
-    sys.stdout.write(printable(f"{folder}\n"))
+    colors = [color_of(label) for label in range(1, _COLORS + 1)] if boxes else []
+    kinds = {"masks": masks, "points": points, "boxes": boxes}
+    return template.render(file=FILE, reader=reader, colors=colors, lowest=SHOWN, **kinds).rstrip() + "\n"

@@ -1,0 +1,78 @@
+"""A detector as one graph: preprocessing, decoding and non-maximum suppression."""
+
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torchvision.models.detection import _utils
+from torchvision.ops import boxes as box_ops
+
+from augment.recipe.plan import Plan
+from trainer.run.best_model import Trained
+from trainer.tools.export.graph import Served
+
+
+class ServedDetector(Served):
+    """Runs a trained detector on one image.
+
+    Attributes:
+        outputs: boxes (K, 4) float32, which are left, top, right and bottom edge in pixels of the image, clipped to it.
+            Scores (K,) float32, the highest first. Labels (K,) int64. Mask R-CNN also has masks (K, 1, 28, 28) float32,
+            the probability of each part of a box.
+    """
+
+    single = True
+
+    def __init__(self, trained: Trained, plan: Plan) -> None:
+        super().__init__(trained, plan)
+        self._detector: Any = self.network.detector
+        masks = ("masks",) if getattr(getattr(self._detector, "roi_heads", None), "mask_predictor", None) else ()
+        self.outputs = ("boxes", "scores", "labels", *masks)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs.
+
+        Args:
+            images: (1, height, width, 3) uint8 RGB.
+        """
+        found = self._detector([self.crop(images)[0]])[0]
+        found["boxes"] = self.crop.boxes_in(images, found["boxes"])
+        kept = (found["boxes"][:, 2:] > found["boxes"][:, :2]).all(dim=1)
+        return tuple(found[name][kept] for name in self.outputs)
+
+    def export(self) -> torch.export.ExportedProgram:
+        """Return the graph for one image of any height and width."""
+        with (
+            # Their control flow depends on the number of objects.
+            patch.object(_utils, "_topk_min", lambda values, most, axis: torch.sym_min(most, values.size(axis))),
+            patch.object(box_ops, "batched_nms", _nms_of_each_class),
+            patch.object(_utils.BoxCoder, "decode", _decode),
+            # It copies the image into a constant.
+            patch.object(self._detector.transform, "batch_images", _padded),
+            # It would rescale boxes by 1, and paste masks, which here stay relative to their boxes.
+            patch.object(self._detector.transform, "postprocess", lambda found, *_: found),
+        ):
+            return super().export()
+
+
+def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Tensor:
+    """Compute `BoxCoder.decode`, (K, classes, 4), without branches."""
+    return coder.decode_single(codes, torch.cat([*boxes])).unflatten(1, (-1, 4))
+
+
+def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
+    """Pad an image at the right and at the bottom to multiples of a number. Return a batch."""
+    height, width = images[0].shape[1:]
+    return pad(images[0], (0, -width % size_divisible, 0, -height % size_divisible))[None]
+
+
+def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Tensor:
+    """Compute torchvision's `batched_nms` without branches: the boxes of each class are moved apart."""
+    # torch.export assumes that nms keeps at least two boxes. These two never overlap others, and come last.
+    extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])
+    side = torch.cat([boxes, extra]).amax(dim=(0, 1)) + 1
+    boxes = torch.cat([boxes + (labels.to(boxes) * side)[:, None], extra])
+    return box_ops.nms(boxes, torch.cat([scores, scores.new_tensor([-1, -2])]), threshold)[:-2]
