@@ -38,8 +38,9 @@ class ServedDetector(Served):
         Args:
             images: (1, height, width, 3) uint8 RGB.
         """
-        found = self._detector([self.crop(images)[0]])[0]
-        found["boxes"] = self.crop.boxes_in(images, found["boxes"])
+        crop: Any = self.crop
+        found = self._detector([crop(images)[0]])[0]
+        found["boxes"] = crop.boxes_in(images, found["boxes"])
         kept = (found["boxes"][:, 2:] > found["boxes"][:, :2]).all(dim=1)
         return tuple(found[name][kept] for name in self.outputs)
 
@@ -58,7 +59,7 @@ class ServedDetector(Served):
             return super().export()
 
 
-def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Tensor:
+def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Any:
     """Compute `BoxCoder.decode`, (K, classes, 4), without branches."""
     return coder.decode_single(codes, torch.cat([*boxes])).unflatten(1, (-1, 4))
 
@@ -69,7 +70,7 @@ def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
     return pad(images[0], (0, -width % size_divisible, 0, -height % size_divisible))[None]
 
 
-def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Tensor:
+def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Any:
     """Compute torchvision's `batched_nms` without branches: the boxes of each class are moved apart."""
     # torch.export assumes that nms keeps at least two boxes. These two never overlap others, and come last.
     extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])

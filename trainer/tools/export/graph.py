@@ -124,7 +124,7 @@ def halved(network: nn.Module) -> nn.Module:
     return network
 
 
-def _parts(network: nn.Module) -> Iterator[nn.Module]:
+def _parts(network: Any) -> Iterator[nn.Module]:
     """Yield the network, or the parts of a detector that do not compute with coordinates."""
     for part in network.detector.children() if hasattr(network, "detector") else (network,):
         # Some compute with coordinates between their layers.
