@@ -38,9 +38,8 @@ class ServedDetector(Served):
         Args:
             images: (1, height, width, 3) uint8 RGB.
         """
-        crop: Any = self.crop
-        found = self._detector([crop(images)[0]])[0]
-        found["boxes"] = crop.boxes_in(images, found["boxes"])
+        found = self._detector([self.crop(images)[0]])[0]
+        found["boxes"] = self.crop.boxes_in(images, found["boxes"])
         kept = (found["boxes"][:, 2:] > found["boxes"][:, :2]).all(dim=1)
         return tuple(found[name][kept] for name in self.outputs)
 

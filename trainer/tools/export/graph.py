@@ -41,7 +41,7 @@ class Served(nn.Module):
     def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
         super().__init__()
         self.network = trained.network.cpu().eval()
-        self.crop = nn.Identity() if plan is None else Crop(plan)
+        self.crop: Any = nn.Identity() if plan is None else Crop(plan)
         self._task, self._tta = trained.task, trained.config.fit.tta
         self.outputs: tuple[str, ...] = ("logits", "probabilities") if trained.task.ranked else ("numbers",)
         self._size = trained.config.aug.size if plan is None else None
