@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from trainer.loop.learner import Learner
 from trainer.models.torchvision_detector import DETECTIONS
 from trainer.predictions.masks import upright
 from trainer.run.best_model import Trained, load_trained
-from trainer.tasks.detect import SHOWN, boxes_at
+from trainer.tasks.detect import SHOWN, Detect, boxes_at
 from trainer.tasks.meter import Meter
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.write import FILE, Exported, export
@@ -68,7 +68,7 @@ def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) ->
     kind = _ObjectComparison if trained.task.own_loss else _OutputComparison
     comparisons = {name: kind(trained, split, run) for name, run in exports.items()}
     trained.run_over(split, recorder, *comparisons.values(), description="comparing")
-    return {name: comparison.check(recorder) for name, comparison in comparisons.items()}
+    return {name: comparison.result(recorder) for name, comparison in comparisons.items()}
 
 
 class _Comparison(Callback):
@@ -86,7 +86,7 @@ class _Comparison(Callback):
         metrics = tuple(metric for metric in learner.find(Recorder).metrics if not metric.needs)
         self.meter = Meter(learner.task, metrics, _CPU, keep=True)
 
-    def check(self, recorder: Recorder) -> Check:
+    def result(self, recorder: Recorder) -> Check:
         """Return the result of the pass."""
         exported = {f"val_{name}": value for name, value in self.meter.scores().items()}
         return Check(
@@ -118,9 +118,9 @@ class _ObjectComparison(_Comparison):
     """Compares objects in pixels of the upright images, as `predict` returns them."""
 
     def after_batch(self, learner: Learner) -> None:
-        batch, task = learner.batch, learner.task
-        targets = [{name: value.cpu() for name, value in target.items()} for target in task.targets_of(batch)]
-        frames, rows = task.frames_of(batch).cpu(), []
+        batch, task = learner.batch, cast(Detect, learner.task)
+        targets: Any = [{name: value.cpu() for name, value in target.items()} for target in task.targets_of(batch)]
+        frames, rows = cast(Tensor, task.frames_of(batch)).cpu(), []
         for i, output, frame in zip(batch.indices.tolist(), learner.output.float().cpu(), frames, strict=True):
             with open_image(self._files[i]) as image:
                 turn, size = upright(image)

@@ -58,7 +58,7 @@ class ServedDetector(Served):
             return super().export()
 
 
-def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Tensor:
+def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Any:
     """Compute `BoxCoder.decode`, (K, classes, 4), without branches."""
     return coder.decode_single(codes, torch.cat([*boxes])).unflatten(1, (-1, 4))
 
@@ -69,7 +69,7 @@ def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
     return pad(images[0], (0, -width % size_divisible, 0, -height % size_divisible))[None]
 
 
-def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Tensor:
+def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Any:
     """Compute torchvision's `batched_nms` without branches: the boxes of each class are moved apart."""
     # torch.export assumes that nms keeps at least two boxes. These two never overlap others, and come last.
     extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])

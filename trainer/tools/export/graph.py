@@ -41,7 +41,7 @@ class Served(nn.Module):
     def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
         super().__init__()
         self.network = trained.network.cpu().eval()
-        self.crop = nn.Identity() if plan is None else Crop(plan)
+        self.crop: Any = nn.Identity() if plan is None else Crop(plan)
         self._task, self._tta = trained.task, trained.config.fit.tta
         self.outputs: tuple[str, ...] = ("logits", "probabilities") if trained.task.ranked else ("numbers",)
         self._size = trained.config.aug.size if plan is None else None
@@ -124,7 +124,7 @@ def halved(network: nn.Module) -> nn.Module:
     return network
 
 
-def _parts(network: nn.Module) -> Iterator[nn.Module]:
+def _parts(network: Any) -> Iterator[nn.Module]:
     """Yield the network, or the parts of a detector that do not compute with coordinates."""
     for part in network.detector.children() if hasattr(network, "detector") else (network,):
         # Some compute with coordinates between their layers.

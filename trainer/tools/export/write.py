@@ -117,8 +117,8 @@ def export(
     if source is not None:
         files["transform.py"] = source
     with writing(f"--out {folder}"):
-        for name, content in files.items():
-            write_atomically(folder / name, content)
+        for name, text in files.items():
+            write_atomically(folder / name, text)
     return exports
 
 
