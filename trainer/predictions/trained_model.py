@@ -17,6 +17,7 @@ from augment.support.files import read_file
 from augment.support.user_code import public
 from trainer.predictions.predict import Prediction, predict
 from trainer.run.best_model import Trained, load_trained
+from trainer.run.hub import local_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
     """Load the best model of a run. It does not need the data that the run was trained on.
 
     Args:
-        run: the folder of the run.
+        run: the folder of the run, or `hf://USER/NAME` or `hf://USER/NAME@REVISION` on the Hugging Face Hub.
         overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
         device: "cuda" or "cpu". "auto" uses the GPU if there is one.
         trust: whether the run may name code to import, see SECURITY.md.
@@ -99,7 +100,9 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
     Raises:
         UserError: the folder is not a run, has no checkpoint, or an override is not allowed.
     """
-    return TrainedModel(load_trained(Path(run), [*overrides, f"fit.device={device}"], trust=trust, data=False))
+    return TrainedModel(
+        load_trained(local_run(Path(run)), [*overrides, f"fit.device={device}"], trust=trust, data=False)
+    )
 
 
 def _listed(images: Any) -> Sequence[Any]:

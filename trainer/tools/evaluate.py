@@ -25,6 +25,7 @@ from augment.support.untrusted_files import append
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
 from trainer.run.best_model import Trained, load_trained
+from trainer.run.hub import local_run
 from trainer.tasks.display import Evaluation
 
 _EXAMPLES = """\
@@ -135,7 +136,7 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     options, folders, overrides = parser.split_paths(given)
     if not 1 <= len(folders) <= 2:
         raise UserError(f"{len(folders)} folders are given. Name the folder of a run, and at most one with images.")
-    return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
+    return options, local_run(folders[0]), folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from trainer.predictions.predict import Prediction, predict
 from trainer.run.best_model import Trained, load_trained
 from trainer.run.folder.coco_ids import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
+from trainer.run.hub import local_run
 from trainer.tasks.segment import Segment
 
 FAILED = 1  # exit code if some images cannot be used
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
         replaced = [token.lstrip("+") for token in overrides]
-        trained = load_trained(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
+        trained = load_trained(local_run(paths[0]), replaced, tta=options.tta, trust=options.trust, data=False)
         ids = known_ids(trained, options.annotations)
         masks = options.out or (own_folder(trained.run / "masks") if isinstance(trained.task, Segment) else None)
         given = {name: getattr(options, name) for name in ("top", "threshold", "overlay", "explain")}
