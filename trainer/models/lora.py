@@ -122,8 +122,8 @@ def plain_copy(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     copy.load_state_dict(state)
     for name, layer in [*copy.named_modules()]:
         if hasattr(layer, "get_base_layer"):
-            layer.merge()  # type: ignore[operator]
-            copy.set_submodule(name, layer.get_base_layer())  # type: ignore[operator]
+            layer.merge()
+            copy.set_submodule(name, layer.get_base_layer())
     return copy
 
 

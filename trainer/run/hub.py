@@ -35,13 +35,14 @@ def local_run(run: Path) -> Path:
 @contextmanager
 def hub_errors(key: str) -> Iterator[None]:
     """Turn errors of the hub into a UserError, whose message starts with a key."""
-    from huggingface_hub import errors
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HTTPError as NetworkError  # type: ignore[attr-defined]
 
     try:
         yield
-    except (errors.HfHubHTTPError, errors.HTTPError, OSError, ValueError) as error:
+    except (HfHubHTTPError, NetworkError, OSError, ValueError) as error:
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
-        if status in (401, 403, 404) or isinstance(error, errors.LocalTokenNotFoundError):
+        if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
                 f"{key}: there is no such repository or revision, or you have no right to it. Check the name. Log in "
                 "with `hf auth login`, or set HF_TOKEN."

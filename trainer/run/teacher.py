@@ -14,7 +14,9 @@ from torch.nn import functional as F
 
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug
 from augment.support.errors import UserError
+from augment.support.files import require_in
 from augment.support.formatting import list_some, printable
+from trainer.loop.checkpoint import BEST
 from trainer.models.registry import check_model
 from trainer.run.best_model import Trained, load_trained
 from trainer.run.config.schema import Config
@@ -68,6 +70,7 @@ def check_teacher(config: Config) -> None:
     """
     if config.fit.teacher is None:
         return
+    require_in(Path(config.fit.teacher), BEST, key="fit.teacher=", allowed="the folder of a run with a best model")
     trained = _load(config)
     key = f"fit.teacher={config.fit.teacher} gets the images of this run, but aug.size"
     for _, _, size in config.fit.fed(config.aug.size):
