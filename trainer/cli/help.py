@@ -92,7 +92,7 @@ def sections() -> Iterator[Section]:
             for name, param in own.items():
                 if isinstance(param, Nested):
                     inner = f"{prefix}.{name}"
-                    yield Section(topic, inner, f"{inner}: {param.doc}", settings(param.of))
+                    yield Section(topic, inner, f"{topic}\n  {inner}: {param.doc}", settings(param.of))
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
