@@ -92,7 +92,7 @@ def sections() -> Iterator[Section]:
             for name, param in own.items():
                 if isinstance(param, Nested):
                     inner = f"{prefix}.{name}"
-                    yield Section(topic, inner, f"{topic}\n  {inner}: {param.doc}", settings(param.of))
+                    yield Section(topic, inner, f"{inner}: {param.doc}", settings(param.of))
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
@@ -171,7 +171,7 @@ def _of_topic(name: str) -> Iterator[str]:
     if file in files:
         yield from (str(files[file]), *(f"  {line}" for line in files[file].read_text().splitlines()), "")
     for section in sections():
-        if section.topic == name or (section.prefix == name and name not in _kinds()):
+        if section.topic == name or (section.prefix == name and name not in _kinds() and "=" not in section.topic):
             yield from section.lines()
     if name in files or not files or "=" in name:
         return
@@ -189,6 +189,8 @@ def _of_key(name: str) -> Iterator[str]:
     for section in sections():
         if section.prefix == prefix and last in section.params:
             yield from section.lines(last)
+        if section.prefix == name and "=" in section.topic:  # a setting with settings of its own
+            yield from section.lines()
 
 
 def _mentions(word: str) -> list[str]:
