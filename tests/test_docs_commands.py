@@ -31,7 +31,7 @@ SHORTENED: dict[tuple[str, str], list[str]] = {
     ("trainer", "dashboard"): ["RUN_FOLDER"],
 }
 OTHERS = {("augment", "fusion"), ("augment", "preview"), ("trainer", "bench"), ("trainer", "find_lr")}
-OTHERS |= {("augment", "export"), ("trainer", "export")}
+OTHERS |= {("augment", "export"), ("trainer", "export"), ("trainer", "push")}
 
 
 class Parsed(BaseException):

@@ -20,6 +20,7 @@ from augment.params.param_types import (
     Values,
 )
 from augment.params.settings import (
+    Nested,
     check_known,
     parse_named,
     parse_params,
@@ -44,6 +45,7 @@ __all__ = [
     "Flag",
     "ImageSize",
     "Interval",
+    "Nested",
     "Number",
     "OptionMap",
     "Param",

@@ -1,7 +1,7 @@
 """Configuration sections: dataclasses whose fields are typed parameters, and their validation."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -67,12 +67,27 @@ def parse_settings(cls: type[T], given: object, key: str) -> T:
     return cls(**parse_params(settings(cls), given, key))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nested(Param[Any]):
+    """An optional mapping with settings of its own, which becomes a dataclass."""
+
+    of: type
+
+    def parse(self, value: object, key: str) -> Any:
+        return None if value is None else parse_settings(self.of, value, key)
+
+    def _allowed(self) -> str:
+        return f"a mapping with {', '.join(settings(self.of))}"
+
+
 def plain_value(value: object) -> object:
     """Return the value of a parameter as plain YAML values."""
     if isinstance(value, Values):
         return {"values": list(value.values)}
     if isinstance(value, Size):
         return value.plain
+    if is_dataclass(value):
+        return {name: plain_value(getattr(value, name)) for name in settings(type(value))}
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.models.lora import is_base
 from trainer.optim.schedules import position
 
 if TYPE_CHECKING:
@@ -83,9 +84,9 @@ class EMA(Callback):
 
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
-    """Return the averaged parameters and buffers, each once. Counters are not averaged."""
+    """Return the averaged parameters and buffers, each once. Counters, and a base that never changes, are left out."""
     values = chain(model.named_parameters(), model.named_buffers())
-    return {name: value for name, value in values if value.is_floating_point()}
+    return {name: value for name, value in values if value.is_floating_point() and not is_base(model, name)}
 
 
 def _copies(model: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from augment.cli.config_files import EXPERIMENT, config_files, group_names
 from augment.cli.help_text import columns, explain_op, op_list, rows, summary_of
 from augment.cli.tools import find_tools, list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
-from augment.params import Param, settings
+from augment.params import Nested, Param, settings
 from augment.recipe.equivalents import op_like
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
@@ -89,6 +89,10 @@ def sections() -> Iterator[Section]:
             own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
             prefix = topic if group == "callbacks" else group
             yield Section(topic, prefix, f"{chosen}  {summary_of(cls.__doc__)}", own)
+            for name, param in own.items():
+                if isinstance(param, Nested):
+                    inner = f"{prefix}.{name}"
+                    yield Section(topic, inner, f"{inner}: {param.doc}", settings(param.of))
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
@@ -167,7 +171,7 @@ def _of_topic(name: str) -> Iterator[str]:
     if file in files:
         yield from (str(files[file]), *(f"  {line}" for line in files[file].read_text().splitlines()), "")
     for section in sections():
-        if section.topic == name or (section.prefix == name and name not in _kinds()):
+        if section.topic == name or (section.prefix == name and name not in _kinds() and "=" not in section.topic):
             yield from section.lines()
     if name in files or not files or "=" in name:
         return
@@ -185,6 +189,8 @@ def _of_key(name: str) -> Iterator[str]:
     for section in sections():
         if section.prefix == prefix and last in section.params:
             yield from section.lines(last)
+        if section.prefix == name and "=" in section.topic:  # a setting with settings of its own
+            yield from section.lines()
 
 
 def _mentions(word: str) -> list[str]:

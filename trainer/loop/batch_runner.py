@@ -197,6 +197,8 @@ class Runner:
             else:
                 output = average(self._model, images, views, self._task)
         check_outputs(output, loss_function, self._learner.train_loader)
+        if getattr(loss_function, "takes_images", False):
+            return output, loss_function(output.float(), targets, images)  # type: ignore[call-arg]
         return output, loss_function(output.float(), targets)
 
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:

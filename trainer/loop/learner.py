@@ -20,6 +20,7 @@ from trainer.loop.objective import Objective, by_name, check_names, losses_of, m
 from trainer.loop.progress import FitProgress, Position
 from trainer.loop.ranks import current
 from trainer.loop.settings import LoopSettings
+from trainer.models.lora import base_state, plain_state, trained_state
 from trainer.tasks.registry import task_named
 
 if TYPE_CHECKING:
@@ -262,9 +263,13 @@ class Learner:
         raise LookupError(f"the learner has no {kind.__name__}")
 
     def evaluated_state(self) -> dict[str, Tensor]:
-        """Return the state of the validated model, from the first callback that provides it, or from the model."""
+        """Return the state of the validated model, from the first callback that provides it, or from the model.
+
+        Adapters are merged into the weights.
+        """
         states = (callback.evaluated_state(self) for callback in self.callbacks)
-        return next((state for state in states if state is not None), self.model.state_dict())
+        state = next((state for state in states if state is not None), self.model.state_dict())
+        return plain_state(self.model, state)
 
     def show_loop(self) -> None:
         """Print the loop with every callback at its events."""
@@ -290,7 +295,7 @@ class Learner:
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
             position=(self.progress.position.epoch, self.progress.position.batch),
-            model=self.model.state_dict(),
+            model=trained_state(self.model),
             optimizer=states.get("", states),
             callbacks={name: state for name, (_, state) in callbacks.items()},
             others=self._others(own | {"callbacks": per_rank}),
@@ -312,7 +317,7 @@ class Learner:
         """
         was_there = self.ranks.rank < state.ranks
         state = state.on(self.ranks.rank)
-        self.model.load_state_dict(state.model)
+        self.model.load_state_dict(base_state(self.model) | state.model)
         states = {"": state.optimizer} if "" in self.runners else state.optimizer
         for name, runner in self.runners.items():
             runner.load_state_dict(states[name], state.gradients if was_there else {})

@@ -63,6 +63,13 @@ class Model:
             UserError: they cannot be downloaded.
         """
 
+    def adapt(self, network: "nn.Module") -> str:
+        """Change a network with its initial weights for training, and describe the change. `build` does not do this.
+
+        The best model is saved as `build` builds it.
+        """
+        return ""
+
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Convert the tensors of a weight file in another layout to this network, if possible.
 

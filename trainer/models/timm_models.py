@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from augment.params import PASSES, Flag, OptionMap, Size, Text, check_known, setting
+from augment.params import PASSES, Flag, Nested, OptionMap, Size, Text, check_known, setting
 from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
+from trainer.models.lora import Lora, add_adapters
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
@@ -47,6 +48,14 @@ class Timm(Pretrained):
         )
     )
 
+    lora: Lora | None = setting(  # noqa: RUF009
+        Nested(
+            of=Lora,
+            optional=True,
+            doc="train small low-rank adapters and the head, with all other weights fixed. For pretrained weights",
+        )
+    )
+
     def build(self, classes: int, size: Size) -> "nn.Module":
         network = self.create(size, num_classes=classes)
         if self.checkpointing:
@@ -57,6 +66,10 @@ class Timm(Pretrained):
                     f"model.checkpointing=true: {self.name} has no gradient checkpointing. Set it to false."
                 ) from error
         return network
+
+    def adapt(self, network: "nn.Module") -> str:
+        """Add the adapters of `lora`, if set."""
+        return add_adapters(network, self.lora) if self.lora else ""
 
     def create(self, size: Size, **options: Any) -> "nn.Module":
         """Create the network with further timm arguments. A network with a fixed input size is built for `size`."""

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import replace
 from importlib.util import find_spec
 from io import BytesIO
@@ -26,6 +25,7 @@ from augment.support.files import write_atomically
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.learner import Learner
+from trainer.models.lora import plain_copy
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 
@@ -64,7 +64,7 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     split = replace(loader.split, files=files, targets=targets, repeated=0, bad=(), left_out=())
     order = Order(min(loader.batch_size, len(files)), 0, RankShard(0, 1), False)
     try:
-        network, images = deepcopy(learner.model).eval(), dict[int, Image.Image]()
+        network, images = plain_copy(learner.model, learner.model.state_dict()).eval(), dict[int, Image.Image]()
         network.load_state_dict(load(folder / BEST, BestModel).model)
         # On the CPU, because another decoder on the GPU would take longer to start.
         placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)

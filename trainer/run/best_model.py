@@ -138,7 +138,7 @@ def load_trained(
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
     # Loading needs no initial weights, no resumed run and no callbacks, which may come from a plugin.
-    for section, name in (("model", "weights"), ("fit", "resume")):
+    for section, name in (("model", "weights"), ("fit", "resume"), ("fit", "teacher")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}
     saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)

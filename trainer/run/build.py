@@ -3,7 +3,7 @@
 import gc
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,14 +29,17 @@ from augment.support.process import keep_freed_memory, return_freed_memory
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
 from augment.support.torch_versions import free_workspaces
+from trainer.callbacks.adapters import Adapters
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.learner import Learner
 from trainer.loop.objective import Objective
 from trainer.loop.progressive_resizing import StagedLoader
 from trainer.loop.ranks import current
+from trainer.models.lora import base_state
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
-from trainer.run.initial_weights import start_from
+from trainer.run.initial_weights import read_base, start_from
+from trainer.tasks.loss import LossFunction
 from trainer.tasks.registry import monitored, task_named
 from trainer.tasks.task import AUTO
 
@@ -137,8 +140,12 @@ def make_learner(
     group: str | None = None,
     name: str = "",
     began: float | None = None,
+    distill: Callable[[Config, LossFunction], LossFunction] = lambda _, loss: loss,
 ) -> Learner:
-    """Make the learner of a configuration. Only the seed decides the model's initial weights."""
+    """Make the learner of a configuration. Only the seed decides the model's initial weights.
+
+    `distill` adds the teacher to the training loss, see `trainer.run.teacher`, which imports this module.
+    """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
         # cuDNN's heuristics choose well. Trying all algorithms for each shape takes seconds and gains 1%.
@@ -150,13 +157,18 @@ def make_learner(
     network = model.build(task.outputs(len(dataset.classes)), config.aug.size)
     notes = (
         start_from(model, network, dataset.classes, config.aug.size),
+        model.adapt(network),
         task.prepare(network, fit, dataset.train, dataset.classes),
     )
     for note in filter(None, notes):
         log.info(note)
+    if base_state(network):
+        callbacks = (*callbacks, Adapters())
+        network.load_state_dict(read_base(Path(fit.resume)) if fit.resume else {}, strict=False)
     given = dataset.train.weights
     weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
     loss, val_loss = task.make_losses(fit, network, device, weights)
+    loss = distill(config, loss)
     ranks, identity = current(), loaders.val.identity
     monitor = section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO)
     validation = {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta}

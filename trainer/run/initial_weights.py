@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from augment.data.dataset import same_outputs
 from augment.params import Size
 from augment.support.errors import UserError, first_line, nearest
-from augment.support.files import expanded, near_file
+from augment.support.files import expanded, near_file, require_in
 from augment.support.formatting import amount, list_some, printable
+from augment.support.untrusted_files import regular
+from trainer.callbacks.adapters import BASE
 from trainer.loop.checkpoint import BEST, check_tensors, read_plain
 from trainer.models.registry import Model
 from trainer.tasks.regress import MEAN, STD
@@ -39,6 +41,11 @@ class Weights:
 def require_start(model: Model) -> None:
     """Check that the initial weights exist, without reading them."""
     model.require_weights()
+    if getattr(model, "lora", None) and not (model.weights or getattr(model, "pretrained", False)):
+        raise UserError(
+            "model.lora: the weights below the adapters stay fixed, so they must be trained ones. Set "
+            "model.pretrained=true or model.weights=FILE."
+        )
     if model.weights is not None:
         _file_of(model.weights)
 
@@ -91,6 +98,12 @@ def read_weights(given: str) -> Weights:
     known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
     check_tensors(tensors.values(), file)
     return Weights(file, tensors, tuple(names) if known and names is not None else None)
+
+
+def read_base(run: Path) -> dict[str, Tensor]:
+    """Read the weights below the adapters of a resumed run."""
+    require_in(run, BASE, key="fit.resume=", allowed="the folder of a run with adapters")
+    return read_weights(str(regular(run / BASE))).tensors
 
 
 def _file_of(given: str) -> Path:

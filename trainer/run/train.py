@@ -36,6 +36,7 @@ from trainer.run.folder.coco_ids import IDS_FILE, ids_of
 from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import RUNNING, Summary, summarize
+from trainer.run.teacher import distill
 from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,14 @@ class _Run:
     ) -> Summary:
         """Build the learner, resume its run if configured, and fit it."""
         learner = self.learner = make_learner(
-            self.config, loaders, self.folder, callbacks=callbacks, group=group, name=self.name, began=self.began
+            self.config,
+            loaders,
+            self.folder,
+            callbacks=callbacks,
+            group=group,
+            name=self.name,
+            began=self.began,
+            distill=distill,
         )
         if plans:
             self.console.print(plans, highlight=False)
@@ -207,7 +215,7 @@ def follow(config: Config) -> str:
 
 def _fit_along(config: Config, loaders: Loaders) -> str:
     # In a separate function, because its return drops the last reference to the model before memory is released.
-    learner = make_learner(config, loaders, callbacks=_callbacks(config))
+    learner = make_learner(config, loaders, callbacks=_callbacks(config), distill=distill)
     with explained(config):
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
     return ending_of(learner)

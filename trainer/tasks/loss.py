@@ -116,7 +116,7 @@ class ClassLoss(NamedLoss):
 
     def weight_of(self, targets: Tensor) -> Tensor | None:
         """Return the sum of the images' weights, (), or None without weights. See the function `weight_of`."""
-        return None if self.weights is None else _each(targets, self.weights).sum().float()
+        return None if self.weights is None else image_weights(targets, self.weights).sum().float()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         smoothing, weights = self.smoothing, self.weights
@@ -132,7 +132,7 @@ class ClassLoss(NamedLoss):
             values = _total(term(outputs, targets if smooths(term) else given) for term in self.terms)
         if weights is None:
             return values.mean()
-        each = _each(targets, weights)
+        each = image_weights(targets, weights)
         return (values * each).sum() / each.sum()
 
 
@@ -211,6 +211,6 @@ def _total(values: Iterable[Tensor]) -> Tensor:
     return sum(means[1:], means[0])
 
 
-def _each(targets: Tensor, weights: Tensor) -> Tensor:
+def image_weights(targets: Tensor, weights: Tensor) -> Tensor:
     """Return the weight of each image, (N,), for class indices or shares."""
     return targets @ weights if targets.ndim == 2 else weights[targets]

@@ -145,13 +145,14 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     if start >= end:
         raise UserError(f"--from {start:g} --to {end:g}: --to must be larger than --from. Set a larger --to.")
     from trainer.run.build import make_learner, make_loaders, session
+    from trainer.run.teacher import distill
 
     # Stages are ignored, because the best rate depends on the image size.
     config = replace(config, fit=replace(config.fit, steps=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     clips = [callback for make in config.callbacks if isinstance(callback := make(), GradClip)]
     with session(config), explained(config), progress as bar:
-        make_learner(config, make_loaders(config), callbacks=(finder, bar, *clips)).fit()
+        make_learner(config, make_loaders(config), callbacks=(finder, bar, *clips), distill=distill).fit()
     return finder.curve()
 
 

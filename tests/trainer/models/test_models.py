@@ -42,7 +42,8 @@ def test_cnn_takes_any_size_and_number_of_classes(size: int, classes: int) -> No
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
             {"kind": "timm", "nam": "resnet18"},
-            "model.nam: unknown key. Did you mean 'name'? Allowed: checkpointing, name, options, pretrained, weights.",
+            "model.nam: unknown key. Did you mean 'name'? Allowed: checkpointing, lora, name, options, pretrained, "
+            "weights.",
         ),
         ({"kind": "timm", "name": "resnet18", "pretrained": "yes"}, "model.pretrained: 'yes' is not allowed."),
     ],

@@ -17,6 +17,7 @@ from augment.support.untrusted_files import contents
 from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
+from trainer.models.lora import base_state
 from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.settings import OptimizerSettings
@@ -24,7 +25,8 @@ from trainer.run.build import make_train_loader
 from trainer.run.config.schema import Config, check_same, load_config
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED
-from trainer.run.initial_weights import check_weights, require_start
+from trainer.run.initial_weights import check_weights, read_base, require_start
+from trainer.run.teacher import check_teacher
 from trainer.tasks.loss_check import check_loss
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, check_views, task_named
@@ -52,6 +54,7 @@ def check_config(config: Config) -> None:
     mixing = next((f"aug.train.{step.key}" for step in config.aug.train if step.mixes), "")
     check_loss(task, fit, len(classes), mixing=mixing, weighted=bool(config.dataset.train.weights))
     check_metrics(task, classes, fit.metrics, config.model)
+    check_teacher(config)
     _check_monitors(config, task)
     network = _check_network(config, task)
     for make in config.callbacks:
@@ -115,6 +118,7 @@ def _check_network(config: Config, task: Task[Any]) -> nn.Module:
     network = check_model(config.model, outputs, size)
     if config.fit.resume is None:
         check_weights(config.model, network, classes, size)
+    config.model.adapt(network)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
             check_model(config.model, outputs, size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
@@ -157,8 +161,10 @@ def check_resume(config: Config) -> None:
         loader.check_state(state.loader)
     with torch.device("meta"):
         network = config.model.untrained().build(task.outputs(len(dataset.classes)), config.aug.size)
+    config.model.adapt(network)
+    base = read_base(run) if base_state(network) else {}
     task.prepare(network, config.fit, dataset.train, dataset.classes)
-    if name := differing(state.model, network):
+    if name := differing({**base, **state.model}, network):
         raise UserError(
             f"fit.resume={run}: that run had other weights ({name}). Use the same model and the same classes."
         )

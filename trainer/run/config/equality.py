@@ -13,7 +13,7 @@ from trainer.loop.callback import known_callbacks
 _ADDED: Mapping[str, Mapping[str, Any]] = {
     "data": {"group": None, "cache_gb": None, "window": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
-    "model": {"options": None, "checkpointing": False},
+    "model": {"options": None, "checkpointing": False, "lora": None},
     "fit": {
         "loss": None,
         "loss_options": None,
@@ -21,6 +21,10 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
         "drop_factor": 0.1,
         "plateau_patience": 5,
         "steps": None,
+        "teacher": None,
+        "teacher_weight": 0.5,
+        "teacher_temperature": 1.0,
+        "teacher_digest": None,
     },
 }
 

@@ -3,11 +3,15 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from augment.params import READS, Count, Flag, Size, Text, check_known, parse_settings, setting, settings
+from augment.params import READS, Count, Flag, Number, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
+from augment.support.untrusted_files import regular
+from trainer.loop.checkpoint import BEST
 from trainer.loop.resize_stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
@@ -74,6 +78,38 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             reach=READS,
         )
     )
+    teacher: str | None = setting(
+        Text(
+            optional=True,
+            doc="folder of a run whose best model is the teacher. The model then also learns the teacher's outputs for "
+            "the same augmented images",
+            reach=READS,
+        )
+    )
+    teacher_weight: float = setting(
+        Number(
+            aliases=("distillation_weight", "distill_weight"),
+            default=0.5,
+            within=(0, 1),
+            doc="share of the teacher's loss in the training loss. 1: the labels have no effect",
+        )
+    )
+    teacher_temperature: float = setting(
+        Number(
+            aliases=("temperature", "distillation_temperature"),
+            default=1.0,
+            within=(0, 100),
+            above=0,
+            doc="divisor of the outputs of both models in the teacher's loss. Larger values show more of the classes "
+            "that the teacher considers unlikely",
+        )
+    )
+    teacher_digest: str | None = setting(
+        Text(
+            optional=True,
+            doc="SHA-256 of the teacher's best.pt. Default: computed from the file. A resumed run checks it",
+        )
+    )
     stages: tuple[StageSettings, ...] = field(default=())
 
     @property
@@ -110,7 +146,21 @@ def parse_fit(given: object) -> Fit:
         return parse_settings(Fit, given, "fit")
     check_known(given, {**settings(Fit), "stages": None}, "fit")
     fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, "fit")
-    return replace(fit, stages=parse_stages(given.get("stages")))
+    digest = None if fit.teacher is None else _teacher_digest(Path(fit.teacher), fit.teacher_digest)
+    return replace(fit, stages=parse_stages(given.get("stages")), teacher_digest=digest)
+
+
+def _teacher_digest(teacher: Path, known: str | None) -> str | None:
+    """Return the digest of the teacher's weights, so that equal configurations have equal teachers."""
+    if not (teacher / BEST).is_file():
+        return known  # `check_teacher` reports this
+    digest = sha256(regular(teacher / BEST).read_bytes()).hexdigest()
+    if known not in (None, digest):
+        raise UserError(
+            f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore it, or "
+            "set fit.teacher_digest=null to use another teacher."
+        )
+    return digest
 
 
 def check_ranks(fit: Fit, size: Size) -> None:

@@ -1,4 +1,4 @@
-"""Names of runs on the command line: `last`, `best`, `SWEEP:last` and `SWEEP:best`."""
+"""Names of runs on the command line: `last`, `best`, `SWEEP:last`, `SWEEP:best` and `hf://USER/NAME`."""
 
 import math
 import re
@@ -15,6 +15,7 @@ from augment.support.formatting import printable
 from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.run.folder.summary import FINISHED
+from trainer.run.hub import local_run
 from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named
 
 
@@ -29,7 +30,7 @@ class RunParser(Parser):
 
 
 def named_run(given: Path) -> Path:
-    """Return the folder of a named run, and print it. Other paths are returned unchanged.
+    """Return the folder of a named run, and print it. Download a run on the hub. Other paths are returned unchanged.
 
     `last` is the run in outputs that started last. `best` is the first job in the table of the sweep that started last.
     `FOLDER:last` and `SWEEP:best` search only that folder. A folder with such a name counts as a folder.
@@ -37,6 +38,8 @@ def named_run(given: Path) -> Path:
     Raises:
         UserError: there is no such run.
     """
+    if str(given).startswith("hf:"):
+        return local_run(given)
     where, colon, name = str(given).rpartition(":")
     if name not in ("last", "best") or given.exists():
         return given

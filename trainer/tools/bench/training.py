@@ -16,6 +16,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.optim.schedules import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
 from trainer.run.config.schema import Config
+from trainer.run.teacher import distill
 
 # Largest share of the speed that feeding may cost. Above it, training is bound by the input.
 _CHEAP = 0.05
@@ -60,7 +61,9 @@ def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
 def make_rows(config: Config, *, placements: bool) -> list[Row]:
     """Return the rows. They share a learner."""
     loaders = make_loaders(config)
-    learner = make_learner(config, loaders, callbacks=(Recorder(), ParamScheduler({"lr": constant(0.0)})))
+    learner = make_learner(
+        config, loaders, callbacks=(Recorder(), ParamScheduler({"lr": constant(0.0)})), distill=distill
+    )
     learner.val_loader = None
     stream = endless(loaders.train)
     fixed = next(stream)  # stays on the device

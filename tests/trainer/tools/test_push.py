@@ -1,0 +1,104 @@
+"""Test pushing a model to a hub on this machine, and using it from there."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hub_server import Hub, hub
+
+from augment.support.errors import UserError
+from trainer import load_model
+from trainer.tools.evaluate import main as evaluate
+from trainer.tools.predict import main as predict
+from trainer.tools.push import main as push
+
+__all__ = ["hub"]
+
+
+def fails(call: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command line prints that ends with exit code 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit:
+        call()
+    assert exit.value.code == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    return printed
+
+
+def test_a_pushed_model_predicts_the_same(
+    hub: Hub, finished_run: Path, photos: tuple[Path, ...], own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push([str(finished_run), "me/colors", "--license", "mit"]) == 0
+    assert hub.private == {"me/colors": True}
+    files = hub.files["me/colors"]
+    assert set(files) - {".gitattributes"} == {"README.md", "best.pt", "config.yaml"}
+    assert b"data" not in files["config.yaml"].replace(b"data:\n  source: sample", b"")
+    assert str(finished_run.parent).encode() not in b"".join(files.values())
+    card = files["README.md"].decode()
+    assert 'license: "mit"' in card
+    assert "| val_accuracy |" in card
+    assert "\n    green\n" in card
+    assert "center_crop" in card
+    model = load_model("hf://me/colors", device="cpu")
+    assert torch.load(model.folder / "best.pt")["samples"] is None
+    expected = load_model(finished_run, device="cpu").predict(list(photos))
+    assert model.predict(list(photos)) == expected
+    assert load_model("hf://me/colors@main", device="cpu").predict(list(photos)) == expected
+    assert predict(["hf://me/colors", str(photos[0]), "fit.device=cpu"]) == 0
+    (own_folder / "mine/red").mkdir(parents=True)
+    shutil.copy(photos[0], own_folder / "mine/red")
+    assert evaluate(["hf://me/colors", "mine", "fit.device=cpu"]) == 0
+    assert [file.name for file in own_folder.glob("outputs/data/hub/*/evaluation-mine.json")] == [
+        "evaluation-mine.json"
+    ]
+
+
+def test_a_public_repository_needs_the_flag(
+    hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert push([str(finished_run), "me/colors", "--public"]) == 0
+    assert hub.private == {"me/colors": False}
+    assert "license" not in hub.files["me/colors"]["README.md"].decode()
+    hub.files["me/colors"] = {}
+    assert "Add --public" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    assert hub.files == {"me/colors": {}}
+
+
+def test_mistakes(hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "RUN USER/NAME" in fails(lambda: push([str(finished_run)]), capsys)
+    assert "Repo id must" in fails(lambda: push([str(finished_run), "a/b/c"]), capsys)
+    assert "best.pt" in fails(lambda: push(["nowhere", "me/colors"]), capsys) or not hub.files
+    hub.denied = True
+    assert "no right to it" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    with pytest.raises(UserError, match=r"^hf://me/colors: there is no such repository"):
+        load_model("hf://me/colors")
+    hub.denied = False
+    with pytest.raises(UserError, match=r"^hf://me/others: there is no such repository"):
+        load_model("hf://me/others")
+    assert push([str(finished_run), "me/colors"]) == 0
+    with pytest.raises(UserError, match=r"^hf://me/colors: there is no such repository or revision"):
+        load_model("hf://me/colors@v7")
+    assert not hub.files.keys() - {"me/colors"}
+
+
+def test_without_a_network(
+    finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "Check the name and the network" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    with pytest.raises(UserError, match=r"^hf://me/colors: the hub cannot be used .* the network\.$"):
+        load_model("hf://me/colors")
+    assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_a_repository_of_a_stranger_is_data(hub: Hub, finished_run: Path) -> None:
+    push([str(finished_run), "me/colors"])
+    files = hub.files["me/colors"]
+    files["config.yaml"] = files["config.yaml"].replace(b"plugins: []", b"plugins: [evil]", 1)
+    assert b"[evil]" in files["config.yaml"]
+    with pytest.raises(UserError, match=r"plugins: .evil. in .* is not used"):
+        load_model("hf://me/colors", device="cpu")

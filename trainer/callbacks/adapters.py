@@ -1,0 +1,42 @@
+"""The callback of runs with adapters (`model.lora`): it keeps the base fixed, and saves it once."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from augment.support.errors import UserError
+from augment.support.files import write_atomically
+from trainer.loop.callback import Callback
+from trainer.models.lora import base_state
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+BASE = "base.safetensors"
+
+
+class Adapters(Callback):
+    """Keeps the statistics of batch norms fixed, and saves the base once, so that last.pt stays small.
+
+    A resumed run reads the base from its own folder, because the weights that it started from may be gone.
+    """
+
+    saves = ("digest",)
+    digest = ""  # SHA-256 of the file, to detect the base of another run
+
+    def before_fit(self, learner: Learner) -> None:
+        from safetensors.torch import save
+
+        content = save({name: tensor.cpu().contiguous() for name, tensor in base_state(learner.model).items()})
+        was, self.digest = self.digest, sha256(content).hexdigest()
+        if was not in ("", self.digest):
+            raise UserError(f"fit.resume: the {BASE} in that folder belongs to another run. Restore it.")
+        if learner.folder is not None:
+            write_atomically(learner.folder / BASE, content)
+
+    def before_train(self, learner: Learner) -> None:
+        """Put norms into evaluation mode."""
+        for module in learner.model.modules():
+            if hasattr(module, "running_mean"):
+                module.eval()

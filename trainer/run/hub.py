@@ -1,0 +1,51 @@
+"""Models on the Hugging Face Hub, named `hf://USER/NAME` or `hf://USER/NAME@REVISION`."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from augment.data.dataset import DATA_DIR
+from augment.support.errors import UserError, first_line
+from trainer.loop.checkpoint import BEST
+from trainer.run.config.schema import CONFIG_FILE
+
+_ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the slashes
+
+
+def local_run(run: Path) -> Path:
+    """Return the folder of a run. Download a run on the hub first, or again if it has changed there.
+
+    Without a network, an earlier download is used.
+
+    Raises:
+        UserError: it cannot be downloaded.
+    """
+    if (address := _ADDRESS.fullmatch(str(run))) is None:
+        return run
+    from huggingface_hub import snapshot_download
+
+    name, revision = address.groups()
+    folder = f"{name}@{revision or 'main'}".replace("/", "--")
+    with hub_errors(f"hf://{name}"):
+        files, place = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place))
+
+
+@contextmanager
+def hub_errors(key: str) -> Iterator[None]:
+    """Turn errors of the hub into a UserError, whose message starts with a key."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HTTPError as NetworkError  # type: ignore[attr-defined]
+
+    try:
+        yield
+    except (HfHubHTTPError, NetworkError, OSError, ValueError) as error:
+        status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
+        if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
+            raise UserError(
+                f"{key}: there is no such repository or revision, or you have no right to it. Check the name. Log in "
+                "with `hf auth login`, or set HF_TOKEN."
+            ) from error
+        what = f"{key}: the hub cannot be used ({first_line(error).rstrip('.')})."
+        raise UserError(f"{what} Check the name and the network.") from error

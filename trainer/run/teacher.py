@@ -1,0 +1,103 @@
+"""Distillation, `fit.teacher`: the model also learns the outputs of a trained model for the same augmented images.
+
+As in Beyer et al. 2022 (arXiv:2106.05237), the teacher sees exactly the images that the model sees, including mixed
+ones.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug
+from augment.support.errors import UserError
+from augment.support.files import require_in
+from augment.support.formatting import list_some, printable
+from trainer.loop.checkpoint import BEST
+from trainer.models.registry import check_model
+from trainer.run.best_model import Trained, load_trained
+from trainer.run.config.schema import Config
+from trainer.tasks.loss import ClassLoss, LossFunction, image_weights, weight_of
+
+# The distance of outputs from a teacher's outputs, (N, K) each, for each image, (N,): the Kullback-Leibler divergence
+# of classes, or the mean cross entropy of labels.
+_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "classify": lambda ours, theirs: F.kl_div(ours.log_softmax(1), theirs.softmax(1), reduction="none").sum(1),
+    "multilabel": lambda ours, theirs: F.binary_cross_entropy_with_logits(
+        ours, theirs.sigmoid(), reduction="none"
+    ).mean(1),
+}
+
+
+def distill(config: Config, labels: LossFunction) -> LossFunction:
+    """Return the loss of a run with a teacher, or the loss of the labels if the run has none.
+
+    The loss is the mean of the loss of the labels and the distance from the teacher, by `fit.teacher_weight`. Outputs
+    of both models are divided by the temperature T. The distance is multiplied by T squared, so that its gradients keep
+    their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
+    """
+    fit, classes = config.fit, config.dataset.classes
+    if fit.teacher is None:
+        return labels
+    trained, device = _load(config), fit.torch_device()
+    teacher = trained.network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    columns = torch.tensor([trained.classes.index(name) for name in classes], device=device)
+    (mean, std), (own_mean, own_std) = _normalization(trained.config.aug), _normalization(config.aug)
+    scale, shift = (own_std / std).to(device), ((own_mean - mean) / std).to(device)
+    distance, temperature = _DISTANCES[trained.task.name], fit.teacher_temperature
+
+    def loss(outputs: Tensor, targets: Tensor, images: Tensor) -> Tensor:
+        with torch.no_grad(), fit.autocast(device):
+            theirs = teacher(images * scale + shift).float()[:, columns]
+        values = distance(outputs / temperature, theirs / temperature) * temperature**2
+        weights = labels.weights if isinstance(labels, ClassLoss) else None
+        each = torch.ones_like(values) if weights is None else image_weights(targets, weights)
+        return torch.lerp(labels(outputs, targets), (values * each).sum() / each.sum(), fit.teacher_weight)
+
+    loss.takes_images = True  # type: ignore[attr-defined]  # see `trainer.loop.batch_runner`
+    loss.weight_of = partial(weight_of, labels)  # type: ignore[attr-defined]
+    return loss  # type: ignore[return-value]
+
+
+def check_teacher(config: Config) -> None:
+    """Check that the teacher exists, and fits the task, classes and image sizes of a run.
+
+    Raises:
+        UserError: it does not.
+    """
+    if config.fit.teacher is None:
+        return
+    require_in(Path(config.fit.teacher), BEST, key="fit.teacher=", allowed="the folder of a run with a best model")
+    trained = _load(config)
+    key = f"fit.teacher={config.fit.teacher} gets the images of this run, but aug.size"
+    for _, _, size in config.fit.fed(config.aug.size):
+        check_model(trained.config.model, len(trained.classes), trained.config.aug.size, fed=size, key=key)
+
+
+def _load(config: Config) -> Trained:
+    """Load the teacher like `load_model` does, with the plugins of the run."""
+    key, task, classes = f"fit.teacher={config.fit.teacher}", config.dataset.task, config.dataset.classes
+    # The batch size and the number of processes are checked together.
+    own = [f"fit.batch_size={config.fit.batch_size}", "fit.gpus=null", "fit.stages=null"]
+    own.append(f"plugins=[{','.join(config.resolved['plugins'])}]")
+    trained = load_trained(Path(str(config.fit.teacher)), own, data=False)
+    if trained.task.name != task or task not in _DISTANCES:
+        raise UserError(
+            f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Distillation needs the same "
+            f"task. Allowed: {', '.join(_DISTANCES)}."
+        )
+    if missing := [printable(name) for name in classes if name not in trained.classes]:
+        raise UserError(
+            f"{key}: it does not predict the {trained.task.units} {list_some(missing, 3)} of the data, but "
+            f"{list_some(map(printable, trained.classes), 3)}. Use a teacher with the same names."
+        )
+    return trained
+
+
+def _normalization(aug: Aug) -> tuple[Tensor, Tensor]:
+    """Return the mean and std of normalized images, (1, 3, 1, 1) each."""
+    mean, std = torch.tensor(aug.mean or IMAGENET_MEAN), torch.tensor(aug.std or IMAGENET_STD)
+    return mean.view(1, 3, 1, 1), std.view(1, 3, 1, 1)

@@ -1,0 +1,113 @@
+"""`python -m trainer push RUN USER/NAME`: publish a run's best model on the Hugging Face Hub."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from jinja2 import Template
+
+from augment.cli.parser import Parser, readable_errors
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
+from augment.support.formatting import printable
+from trainer.loop.checkpoint import BEST, BestModel, load, save
+from trainer.run.best_model import load_trained
+from trainer.run.config.schema import CONFIG_FILE, config_text
+from trainer.run.hub import hub_errors
+
+_EXAMPLES = """\
+  RUN USER/NAME            to a private repository, which is created if it does not exist
+  RUN USER/NAME --public   to a public repository
+
+RUN is the folder of a run. Log in with `hf auth login`, or set HF_TOKEN. The repository gets best.pt without validation
+outputs, config.yaml without the dataset and local paths, and a model card. hf://USER/NAME then names the model in
+load_model, predict, evaluate and export."""
+
+# Names of classes stand in a code block, where they are not Markdown.
+_CARD = Template("""\
+---
+library_name: dali-trainer
+pipeline_tag: {{ {"segment": "image-segmentation", "detect": "object-detection", "keypoints": "keypoint-detection"}\
+.get(task, "image-classification") }}
+{% if license %}license: {{ license | tojson }}
+{% endif %}---
+
+# {{ name }}
+
+{{ model }}, trained with dali-trainer. It predicts {{ count }}:
+
+{% for each in classes %}    {{ each }}
+{% endfor %}
+## Scores
+
+Of the best epoch, on the validation images that chose it.
+
+| metric | value |
+|---|---|
+{% for key, value in row.items() if key.startswith("val_") %}| {{ key }} | {{ "%.4f" | format(value) }} |
+{% endfor %}
+## Use
+
+    python -m trainer predict hf://{{ name }} photos/
+
+```python
+from trainer import load_model
+
+load_model("hf://{{ name }}").predict("photos/")
+```
+
+## Preprocessing
+
+{{ plan | indent(4, first=True) }}
+""")
+
+
+def push(run: Path, name: str, options: Namespace) -> str:
+    """Publish the best model of a run, in a single commit. Return the address of the repository.
+
+    Raises:
+        UserError: the folder holds no trained model, or the hub cannot be used.
+    """
+    from huggingface_hub import HfApi
+
+    trained, best = load_trained(run, trust=options.trust, data=False), load(run / BEST, BestModel)
+    resolved = {**trained.config.resolved, "data": {"source": "sample"}, "callbacks": {}, "run": {}}
+    resolved["fit"] = {**resolved["fit"], "gpus": None, "device": "auto"}
+    card = _CARD.render(
+        name=name,
+        task=best.task,
+        license=options.license,
+        model=trained.config.model_name,
+        count=trained.task.count(len(best.classes)),
+        classes=[printable(" ".join(each.split())) for each in best.classes],
+        row=best.row,
+        plan=str(build_plan(trained.config.aug, "val")),
+    )
+    api = HfApi()
+    with TemporaryDirectory() as folder, hub_errors(name):
+        save(replace(best, samples=None), Path(folder, BEST))
+        Path(folder, CONFIG_FILE).write_text(config_text(replace(trained.config, resolved=resolved)))
+        Path(folder, "README.md").write_text(card)
+        url = api.create_repo(name, private=not options.public, exist_ok=True)
+        if not options.public and not api.model_info(name).private:
+            raise UserError(f"{name}: this repository is public. Add --public, or name another one.")
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Add {trained.config.model_name}")
+    return str(url)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    description = "Publish the best model of a run on the Hugging Face Hub, with its preprocessing and a model card."
+    parser = Parser("trainer push", description, _EXAMPLES, arguments="RUN USER/NAME")
+    parser.add_argument("--public", action="store_true", help="let everybody see the repository (default: private)")
+    parser.add_argument("--license", metavar="ID", help="license in the model card, such as apache-2.0")
+    parser.add_trust_flag()
+    with readable_errors():
+        options, paths, overrides = parser.split_paths(arguments)
+        if len(paths) != 2 or overrides:
+            raise UserError("push needs the folder of a run and the name of a repository: RUN USER/NAME.")
+        sys.stdout.write(printable(f"{push(paths[0], str(paths[1]), options)}\n"))
+    return 0
