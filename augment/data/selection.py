@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.corrections import corrected
 from augment.data.dataset import BadImage, Dataset, Split
 from augment.data.formats.folder import CUT
 from augment.data.image_refs import keys_of, known_of, take_images
@@ -131,7 +132,8 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[H
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Cut val from a source's train split, if its settings ask for it."""
+    """Correct the labels of a source's train split, and cut val from it, as the settings ask for it."""
+    dataset = corrected(dataset, source.labels)
     seed, groups = source.split_seed, None
     if source.group is not None:
         if not source.cuts_val:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from augment.data.corrections import pinned
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
 from augment.data.images import name_of, portable_names
@@ -88,6 +89,13 @@ class Source:
             default=0,
             within=(0, 2**31 - 1),
             doc="seed of val_fraction, folds, fraction and balance, independent of seed",
+        )
+    )
+    labels: str | None = setting(
+        Text(
+            optional=True,
+            doc="CSV file of corrections that change the label of training images or drop them, with the columns "
+            "`path`, `label` and optionally `action`",
         )
     )
     balance: str = setting(
@@ -321,6 +329,8 @@ def parse_data(given: object) -> Source:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
     source = parse_named(_SOURCES, given, "data", "source")
+    if source.labels is not None:
+        source = replace(source, labels=pinned(source.labels))
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold} needs data.folds. Set data.folds=K, or remove data.fold.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):

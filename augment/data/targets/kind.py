@@ -93,6 +93,14 @@ class Kind(ABC):
         """Whether the target is known to hold no object."""
         return False
 
+    def target_of(self, text: str, names: Sequence[str]) -> Target:
+        """Return the target that a text in a file of corrections names.
+
+        Raises:
+            ValueError: the text names no target.
+        """
+        raise ValueError(f"{self.units} cannot be changed. Allowed: action drop or keep.")
+
     def present(self, target: Target) -> Sequence[int]:
         """Return the indices of an image's classes or labels."""
         return ()
