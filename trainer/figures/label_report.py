@@ -20,7 +20,7 @@ from augment.support.formatting import table_cell
 from trainer.figures.images import SIDE, data_uri
 from trainer.tasks.label_errors import Estimate, estimate
 
-TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
+TABLE_FILE, REPORT_FILE = "labels.csv", "labels.json"
 
 COLUMNS = ("path", "given_label", "suggested_label", "score", "probability")
 
@@ -56,6 +56,12 @@ class LabelReport:
     several: bool  # whether images have several labels, separated by semicolons
     pairs: tuple[tuple[str, str, int], ...]  # given label, suggested label, and number of samples, most frequent first
     suspects: tuple[Suspect, ...]  # the most suspicious samples, the worst first
+
+    @property
+    def sentences(self) -> list[str]:
+        """The estimates, and the most frequent errors, in words."""
+        most = ", ".join(f"{suggested} labeled as {given} ({count:,})" for given, suggested, count in self.pairs[:3])
+        return [*(one.sentence for one in self.estimates), *([f"Most often: {most}."] if most else [])]
 
 
 @dataclass(frozen=True)

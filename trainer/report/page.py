@@ -14,16 +14,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from augment.support.files import write_atomically
 from augment.support.formatting import amount, duration, percent
-from augment.support.untrusted_files import read_text
+from augment.support.untrusted_files import read_as, read_text
 from augment.support.yaml_files import MAX_BYTES
 from trainer.callbacks.plots import BATCH
+from trainer.figures import label_report
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
+from trainer.report.labels import PAGE_FILE, write_page
 from trainer.report.run_content import REPORT_FILE, RunRecord
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 from trainer.run.folder.summary import FINISHED, RUNNING
+from trainer.tasks.display import Finding
 from trainer.tasks.task import AUTO
 
 _MOST_LINES = 5000  # lines in the table of epochs
@@ -38,7 +41,16 @@ def write_record(record: RunRecord) -> Path:
     """Write the page of a record into its folder. Return the file."""
     file = record.run.folder / REPORT_FILE
     write_atomically(file, render(record))
+    if labels := labels_of(record):
+        write_page(record.run.folder, labels, record.run.name)
     return file
+
+
+def labels_of(record: RunRecord) -> label_report.LabelReport | None:
+    """Return the label audit of a run that has ended, if there is one."""
+    if record.run.summary.status == RUNNING:
+        return None
+    return record.run.attempt(label_report.REPORT_FILE, partial(read_as, label_report.LabelReport), None)
 
 
 def render(record: RunRecord) -> str:
@@ -46,6 +58,7 @@ def render(record: RunRecord) -> str:
     run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
     running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
+    labels = labels_of(record)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # names of classes and files may contain markup
@@ -61,7 +74,9 @@ def render(record: RunRecord) -> str:
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         ending=ending,
         headline=_headline(record),
-        findings=findings(record),
+        findings=[*findings(record), *_label_findings(labels)],
+        labels=labels,
+        labels_page=PAGE_FILE,
         charts=charts(record),
         display=record.display,
         shown=record.best_pass,
@@ -80,6 +95,12 @@ def render(record: RunRecord) -> str:
         table=_table(record),
         notes=run.notes,
     )
+
+
+def _label_findings(labels: label_report.LabelReport | None) -> Iterator[Finding]:
+    for found in labels.estimates if labels else ():
+        if found.low > 0:
+            yield Finding(found.sentence, warning=True)
 
 
 def _headline(record: RunRecord) -> dict[str, Any]:
