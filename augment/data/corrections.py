@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from augment.data.dataset import Dataset
 from augment.data.formats.text_files import read_table, read_text
 from augment.data.image_refs import take_images
 from augment.data.images import name_of, portable_name
-from augment.support.errors import UserError, nearest
+from augment.support.errors import UserError
 from augment.support.files import digest, expanded
 from augment.support.formatting import amount, from_table_cell
 
@@ -31,11 +31,9 @@ def pinned(file: str) -> str:
     Raises:
         UserError: the file cannot be read.
     """
-    return file if _PINNED.search(file) else f"{file}#{_hash_of(file)}"
-
-
-def _hash_of(file: str) -> str:
-    return digest(read_text("data.labels", expanded(file), _ALLOWED))[:10]
+    if _PINNED.search(file):
+        return file
+    return f"{file}#{digest(read_text('data.labels', expanded(file), _ALLOWED))[:10]}"
 
 
 def corrected(dataset: Dataset, given: str | None) -> Dataset:
@@ -62,22 +60,16 @@ def corrected(dataset: Dataset, given: str | None) -> Dataset:
         if action == "drop":
             dropped += positions
         elif action == "change":
-            try:
-                target = kind.target_of(label, dataset.classes)
-            except ValueError as error:
-                raise UserError(f"{where}: {error}") from None
-            changed += sum(targets[position] != target for position in positions)
+            target = kind.target_of(label, dataset.classes, where)
             for position in positions:
+                changed += targets[position] != target
                 targets[position] = target
     if len(dropped) == len(train) > 0:
         raise UserError(f"data.labels={file} drops all training images. Keep some.")
     notice = f"data.labels: changed the {kind.noun} of {amount(changed, 'image')} and dropped {len(dropped):,}"
-    train = replace(train, targets=tuple(targets))
-    if dropped:
-        kept = np.delete(np.arange(len(train)), dropped)
-        train = replace(
-            train, files=take_images(train.files, kept), targets=tuple(targets[position] for position in kept.tolist())
-        )
+    kept = np.delete(np.arange(len(train)), dropped)
+    files = take_images(train.files, kept) if dropped else train.files
+    train = replace(train, files=files, targets=tuple(targets[position] for position in kept.tolist()))
     return replace(dataset, train=train).noting(notice)
 
 
@@ -85,10 +77,9 @@ def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield the rows of a file: where the row is, for messages, its path, its action and its label."""
     header, rows = read_table("data.labels", expanded(file), _ALLOWED)
     key = f"data.labels={file}"
-    for name in ("path", "label"):
-        if header.count(name) != 1:
-            found = ", ".join(header) or "none"
-            raise UserError(f"{key}: its columns are {found}, but it needs one column '{name}'. Use {_ALLOWED}.")
+    if missing := [name for name in ("path", "label") if header.count(name) != 1]:
+        found = ", ".join(header) or "none"
+        raise UserError(f"{key}: its columns are {found}, but it needs one column '{missing[0]}'. Use {_ALLOWED}.")
     if not rows:
         raise UserError(f"{key} has no rows. Add corrections, or remove data.labels.")
     for number, cells in rows:
@@ -103,42 +94,30 @@ class _Finder:
     """Finds images by their paths."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self._by_name: dict[str, list[int]] = {}
-        self._names: dict[str, set[str]] = {}  # full names by portable name
-        for position, image in enumerate(dataset.train.files):
-            self._by_name.setdefault(name_of(image), []).append(position)
-            self._names.setdefault(portable_name(image), set()).add(name_of(image))
-        # Images that are listed, but cannot be corrected.
-        self._others = {
-            name_of(image): "is a validation image, which corrections do not change" for image in dataset.val.files
-        }
-        self._others |= {name_of(bad.file): "" for bad in (*dataset.train.left_out, *dataset.val.left_out)}
-        for name in self._others:
-            self._names.setdefault("/".join(name.split("/")[-2:]), set()).add(name)
+        # The positions in train by folder and file name, and by full name. Other images have none.
+        self._known: dict[str, dict[str, list[int]]] = {}
+        self._val = set(map(name_of, dataset.val.files))
+        left_out = [image.file for split in (dataset.train, dataset.val) for image in split.left_out]
+        for position, image in enumerate((*dataset.train.files, *dataset.val.files, *left_out)):
+            positions = self._known.setdefault(portable_name(image), {}).setdefault(name_of(image), [])
+            positions += [position] if position < len(dataset.train) else []
 
     def positions(self, path: str, where: str) -> list[int]:
         """Return the positions of an image in train. Images that the check left out have none."""
-        name = path
-        if name not in self._by_name and name not in self._others:
-            name = self._moved(path, where)
-        if why := self._others.get(name):
-            raise UserError(f"{where}: {path} {why}. Remove the line.")
-        return self._by_name.get(name, [])
-
-    def _moved(self, path: str, where: str) -> str:
-        """Return the name whose last folders agree with most of the last folders of a path."""
         parts = path.replace("\\", "/").split("/")[::-1]
-        known = {name: _agreeing(parts, name) for name in self._names.get("/".join(parts[1::-1]), ())}
-        best = [name for name, count in known.items() if count == max(known.values())]
+        known = self._known.get("/".join(parts[1::-1]), {})
+        agreeing = {name: math.inf if name == path else _agreeing(parts, name) for name in known}
+        best = [name for name, count in agreeing.items() if count == max(agreeing.values())]
         if not best:
-            near = nearest(path, list(self._by_name)) if len(self._by_name) < 10_000 else ""
-            raise UserError(f"{where}: no training image is named {path}.{near} Use the paths in a run's labels.csv.")
+            raise UserError(f"{where}: no training image is named {path}. Use the paths in a run's labels.csv.")
         if len(best) > 1:
             raise UserError(f"{where}: {path} matches {len(best)} images, such as {best[0]}. Write the whole path.")
-        return best[0]
+        if best[0] in self._val:
+            raise UserError(f"{where}: {path} is a validation image, which corrections do not change. Remove the line.")
+        return known[best[0]]
 
 
-def _agreeing(parts: list[str], name: str) -> int:
+def _agreeing(parts: list[str], name: str) -> float:
     """Return how many of the last folders of a path, in reverse order, agree with those of a name."""
-    pairs = zip(parts, name.split("/")[::-1], strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    pairs = enumerate(zip(parts, name.split("/")[::-1], strict=False))
+    return next((count for count, (ours, theirs) in pairs if ours != theirs), len(parts))

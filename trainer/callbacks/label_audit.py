@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.data.image_refs import keys_of
-from augment.data.selection import numbered
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
 from augment.params import Count, setting
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback, configurable
+from trainer.loop.ranks import current
 
 if TYPE_CHECKING:
+    from augment.data.dataset import Split
     from trainer.loop.learner import Learner
 
 _MOST = 2**27  # largest number of labels and samples that are recorded, so that a GPU needs at most 1 GiB
@@ -43,21 +44,17 @@ class LabelAudit(Callback):
     given: Tensor | None = field(default=None, init=False)  # the targets in the dataset
     _measured: Tensor | None = field(default=None, init=False)
     _loaded: Tensor | None = field(default=None, init=False)
-    _learner: Any = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
         """Allocate the table, or continue with the table of the resumed run."""
         self.table = self.given = self._measured = None
         split = getattr(learner.train_loader, "split", None)
         kind, names = getattr(split, "kind", None), len(learner.classes)
-        if split is None or learner.training_step is not None or kind not in (CLASSES, LABELS):
+        width = {CLASSES: (4,), LABELS: (names, 2)}.get(kind)
+        if width is None or learner.training_step is not None or kind.task not in learner.task.lineage:
             return
-        if kind.task not in learner.task.lineage or names < 2 - (kind == LABELS):
+        if len(split) * width[0] > _MOST:
             return
-        width = (names, 2) if kind == LABELS else (4,)
-        if len(split) * names * (kind == LABELS) > _MOST:
-            return
-        self._learner = learner
         self.given = kind.collate(split.targets).to(learner.device)
         self.table = torch.zeros(len(split), *width, device=learner.device)
         if self._loaded is not None and self._loaded.shape == self.table.shape and learner.ranks.is_main:
@@ -88,25 +85,24 @@ class LabelAudit(Callback):
         from trainer.figures.label_report import REPORT_FILE, TABLE_FILE, audit_classes, audit_labels
 
         split, rows = learner.train_loader.split, table.double().numpy()
+        audit = audit_labels if rows.ndim == 3 else audit_classes
         if split.repeated:
-            rows = _joined(rows, numbered(keys_of(split.files)))
-        count, several = len(rows), rows.ndim == 3
-        audit = audit_labels if several else audit_classes
-        found = audit(rows, split.targets[:count], learner.classes, learner.progress.position.epoch)
-        files = split.files[:count]
+            rows = _joined(rows, split)
+        files, targets = split.files[: split.images], split.targets[: split.images]
+        found = audit(rows, targets, learner.classes, learner.progress.position.epoch)
         write_atomically(learner.folder / TABLE_FILE, found.as_csv(files))
-        report = found.report(files, learner.classes, self.images, several=several)
+        report = found.report(files, learner.classes, self.images, several=rows.ndim == 3)
         write_atomically(learner.folder / REPORT_FILE, json_line(asdict(report)))
 
     def merged(self) -> Tensor | None:
         """Return the table of all ranks, on the CPU. All ranks must call this method."""
         if self.table is None:
             return None
-        every: list[Tensor] = self._learner.ranks.gather(self.table.cpu())
-        total = torch.stack(every).sum(dim=0)
+        every = torch.stack(current().gather(self.table.cpu()))
+        total: Tensor = every.sum(dim=0)
         if total.ndim == 2:
-            votes = torch.stack([table[:, 3] for table in every])
-            total[:, 2:] = torch.stack(every).gather(0, votes.argmax(dim=0)[None, :, None].expand(1, -1, 4))[0, :, 2:]
+            most = every[:, :, 3].argmax(dim=0)
+            total[:, 2:] = every[most, torch.arange(len(total)), 2:]
         return total
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,12 +113,13 @@ class LabelAudit(Callback):
         self._loaded = None if state["table"] is None else state["table"].cpu()
 
 
-def _joined(rows: Any, numbers: Any) -> Any:
-    """Return the rows of the images, (M, 4), where repeated images have the same number below M."""
-    joined = np.zeros((numbers.max() + 1, 4))
-    np.add.at(joined[:, :2], numbers, rows[:, :2])
-    order = np.argsort(rows[:, 3], kind="stable")
-    joined[numbers[order], 2:] = rows[order, 2:]  # the last one counts, which has the most votes
+def _joined(rows: Any, split: Split) -> Any:
+    """Return the rows of the images, (M, 4). Rows of repeated images are added to those of the images."""
+    first: dict[Any, int] = {}
+    images = np.array([first.setdefault(key, index) for index, key in enumerate(keys_of(split.files))])
+    joined, order = np.zeros((split.images, 4)), np.argsort(rows[:, 3], kind="stable")
+    np.add.at(joined[:, :2], images, rows[:, :2])
+    joined[images[order], 2:] = rows[order, 2:]  # the last one counts, which has the most votes
     return joined
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
@@ -18,14 +18,12 @@ from augment.data.images import name_of, open_image, to_rgb
 from augment.support.background import in_threads
 from augment.support.formatting import table_cell
 from trainer.figures.images import SIDE, data_uri
+from trainer.tasks.display import Finding
 from trainer.tasks.label_errors import Estimate, estimate
 
-TABLE_FILE, REPORT_FILE = "labels.csv", "labels.json"
+TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
-COLUMNS = ("path", "given_label", "suggested_label", "score", "probability")
-
-_PAIRS = 20  # most pairs of a given and a suggested label
-_THREADS = 4
+_PAIRS, _THREADS = 20, 4  # most pairs of a given and a suggested label, and threads that read images
 
 Array = NDArray[np.float64]
 
@@ -63,23 +61,27 @@ class LabelReport:
         most = ", ".join(f"{suggested} labeled as {given} ({count:,})" for given, suggested, count in self.pairs[:3])
         return [*(one.sentence for one in self.estimates), *([f"Most often: {most}."] if most else [])]
 
+    @property
+    def findings(self) -> list[Finding]:
+        """The estimates that are above 0 for sure, as warnings of the report."""
+        return [Finding(one.sentence, warning=True) for one in self.estimates if one.low > 0]
+
 
 @dataclass(frozen=True)
 class Findings:
     """What an audit found about each sample, (N,) each."""
 
     estimates: tuple[Estimate, ...]
-    seen: NDArray[np.bool_]  # whether the sample was trained on
-    score: Array
+    score: Array  # NaN for samples that were not trained on
     probability: Array  # NaN if unknown
     given: list[str]
     suggested: list[str]
-    pairs: Mapping[tuple[str, str], int]
+    pairs: Counter[tuple[str, str]]
 
     def order(self) -> list[int]:
         """Return the samples that were trained on, the most suspicious first."""
         order = np.lexsort((self.score, -np.nan_to_num(self.probability)))
-        return order[self.seen[order]].tolist()
+        return order[~np.isnan(self.score[order])].tolist()
 
     def suspect(self, index: int, file: ImageRef, uri: str = "") -> Suspect:
         score, probability = float(self.score[index]), float(self.probability[index])
@@ -90,14 +92,14 @@ class Findings:
         worst = self.order()[:most]
         with in_threads(_thumbnail, [files[i] for i in worst], _THREADS) as drawn:
             suspects = tuple(self.suspect(i, files[i], uri) for i, uri in zip(worst, drawn, strict=True))
-        pairs = tuple((*pair, count) for pair, count in Counter(self.pairs).most_common(_PAIRS))
+        pairs = tuple((*pair, count) for pair, count in self.pairs.most_common(_PAIRS))
         return LabelReport(self.estimates, tuple(names), several, pairs, suspects)
 
     def as_csv(self, files: Sequence[ImageRef]) -> str:
         """Return the content of labels.csv."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(("path", "given_label", "suggested_label", "score", "probability"))
         for index in self.order():
             one = self.suspect(index, files[index])
             known = "" if math.isnan(one.probability) else f"{one.probability:.4f}"
@@ -112,9 +114,7 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], ep
     found, probability[seen] = estimate(score[seen], epochs)
     given, suggested = ([names[int(one)] for one in column] for column in (targets, table[:, 2]))
     wrong = np.flatnonzero(probability > 0.5).tolist()
-    return Findings(
-        (found,), seen, score, probability, given, suggested, Counter((given[i], suggested[i]) for i in wrong)
-    )
+    return Findings((found,), score, probability, given, suggested, Counter((given[i], suggested[i]) for i in wrong))
 
 
 def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], epochs: int) -> Findings:
@@ -131,19 +131,15 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
         found.append(one)
     known = not np.isnan(probability).all()
     worst = (np.nan_to_num(-probability) if known else np.nan_to_num(scores, nan=math.inf)).argmin(axis=1)
-    rows = np.arange(len(worst))
     flipped = np.nan_to_num(probability) > 0.5
-    pairs = Counter[tuple[str, str]]()
-    for i, k in np.argwhere(flipped).tolist():
-        pairs[(names[k], f"no {names[k]}") if has[i, k] else (f"no {names[k]}", names[k])] += 1
+    rows = np.arange(len(worst))
     flipped[rows, worst] = True
+    given, suggested = ([_joined(row, names) for row in which] for which in (has, has ^ flipped))
+    return Findings(tuple(found), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
 
-    def text(row: NDArray[np.bool_]) -> str:
-        return "; ".join(names[k] for k in np.flatnonzero(row).tolist())
 
-    given, suggested = list(map(text, has)), list(map(text, has ^ flipped))
-    any_seen = seen.any(axis=1)
-    return Findings(tuple(found), any_seen, scores[rows, worst], probability[rows, worst], given, suggested, pairs)
+def _joined(row: NDArray[np.bool_], names: Sequence[str]) -> str:
+    return "; ".join(names[k] for k in np.flatnonzero(row).tolist())
 
 
 def _thumbnail(file: ImageRef) -> str:

@@ -2,9 +2,12 @@
 
 import re
 import shlex
+from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from math import isfinite, nan
 from pathlib import Path
 from statistics import median
@@ -12,8 +15,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from augment.support.files import write_atomically
-from augment.support.formatting import amount, duration, percent
+from augment.support.files import json_line, write_atomically
+from augment.support.formatting import amount, as_bytes, duration, percent
 from augment.support.untrusted_files import read_as, read_text
 from augment.support.yaml_files import MAX_BYTES
 from trainer.callbacks.plots import BATCH
@@ -22,11 +25,9 @@ from trainer.figures.images import data_uri, read_png, without_background
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
-from trainer.report.labels import PAGE_FILE, write_page
 from trainer.report.run_content import REPORT_FILE, RunRecord
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 from trainer.run.folder.summary import FINISHED, RUNNING
-from trainer.tasks.display import Finding
 from trainer.tasks.task import AUTO
 
 _MOST_LINES = 5000  # lines in the table of epochs
@@ -46,19 +47,7 @@ def write_record(record: RunRecord) -> Path:
     return file
 
 
-def labels_of(record: RunRecord) -> label_report.LabelReport | None:
-    """Return the label audit of a run that has ended, if there is one."""
-    if record.run.summary.status == RUNNING:
-        return None
-    return record.run.attempt(label_report.REPORT_FILE, partial(read_as, label_report.LabelReport), None)
-
-
-def render(record: RunRecord) -> str:
-    """Render the page of a run. The HTML has no scripts and refers to no other files."""
-    run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
-    running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
-    resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
-    labels = labels_of(record)
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # names of classes and files may contain markup
@@ -67,40 +56,66 @@ def render(record: RunRecord) -> str:
         lstrip_blocks=True,
     )
     environment.filters["percent"] = percent
-    return environment.get_template("page.html.jinja").render(
-        # A run without a name shows its folder and the folder above it.
-        name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
-        reload=RELOAD if running else 0,
-        written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-        ending=ending,
-        headline=_headline(record),
-        findings=[*findings(record), *_label_findings(labels)],
-        labels=labels,
-        labels_page=PAGE_FILE,
-        charts=charts(record),
-        display=record.display,
-        shown=record.best_pass,
-        figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
-        batch=_inline(run.folder / BATCH),
-        plan=run.attempt(PLAN_FILE, read, ""),
-        config=run.attempt(CONFIG_FILE, read, ""),
-        command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
-        resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
-        facts={
-            **run.versions(),
-            "seed": run.facts.settings.get("seed"),
-            "images": run.facts.settings.get("data.root"),
-            "folder": folder,
-        },
-        table=_table(record),
-        notes=run.notes,
+    return environment
+
+
+def labels_of(record: RunRecord) -> label_report.LabelReport | None:
+    """Return the label audit of a run that has ended, if there is one."""
+    if record.run.summary.status == RUNNING:
+        return None
+    return record.run.attempt(label_report.REPORT_FILE, partial(read_as, label_report.LabelReport), None)
+
+
+def write_page(folder: Path, report: label_report.LabelReport, name: str) -> None:
+    """Write the page for checking labels into the folder of a run. It runs only its own script, and loads nothing."""
+    environment = _environment()
+    script = environment.get_template("labels.js.jinja").render()
+    policy = f"script-src 'sha256-{b64encode(sha256(as_bytes(script)).digest()).decode()}'"
+    shown = {"suspects": [asdict(one) for one in report.suspects], "several": report.several, "names": report.classes}
+    content = json_line(shown).replace("<", "\\u003c")  # names may contain tags
+    page = environment.get_template("labels.html.jinja")
+    text = page.render(name=name, report=report, content=content, script=script, policy=policy)
+    write_atomically(folder / label_report.PAGE_FILE, text)
+
+
+def render(record: RunRecord) -> str:
+    """Render the page of a run. The HTML has no scripts and refers to no other files."""
+    run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
+    running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
+    resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
+    labels = labels_of(record)
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            # A run without a name shows its folder and the folder above it.
+            name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
+            reload=RELOAD if running else 0,
+            written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+            ending=ending,
+            headline=_headline(record),
+            findings=[*findings(record), *(labels.findings if labels else ())],
+            labels=labels,
+            labels_page=label_report.PAGE_FILE,
+            charts=charts(record),
+            display=record.display,
+            shown=record.best_pass,
+            figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
+            batch=_inline(run.folder / BATCH),
+            plan=run.attempt(PLAN_FILE, read, ""),
+            config=run.attempt(CONFIG_FILE, read, ""),
+            command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
+            resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
+            facts={
+                **run.versions(),
+                "seed": run.facts.settings.get("seed"),
+                "images": run.facts.settings.get("data.root"),
+                "folder": folder,
+            },
+            table=_table(record),
+            notes=run.notes,
+        )
     )
-
-
-def _label_findings(labels: label_report.LabelReport | None) -> Iterator[Finding]:
-    for found in labels.estimates if labels else ():
-        if found.low > 0:
-            yield Finding(found.sentence, warning=True)
 
 
 def _headline(record: RunRecord) -> dict[str, Any]:

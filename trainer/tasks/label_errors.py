@@ -12,12 +12,11 @@ from augment.support.formatting import percent
 
 Array = NDArray[np.float64]
 
-FEWEST, EPOCHS = 100, 3  # fewest samples and epochs for an estimate
-
+_FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
 _POINTS = 4000  # most scores that the fit uses, at equal distances in their order
-_APART = 2.0  # smallest distance of the two distributions that is conclusive, in standard deviations
-_SHAPE = 0.1  # share of the estimate that is added to the sampling error, because the true shapes are unknown
-_STARTS = (0.02, 0.2, 0.5)
+# The smallest distance of the two distributions that is conclusive, in standard deviations. And the share of the
+# estimate that is added to the sampling error, because the true shapes are unknown.
+_APART, _SHAPE = 2.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,10 @@ def estimate(scores: Array, epochs: int, what: str = "labels") -> tuple[Estimate
         The estimate, and the probabilities, (N,). They are NaN if the share is unknown.
     """
     unknown = np.full(len(scores), math.nan)
-    if len(scores) < FEWEST:
-        return Estimate(what, len(scores), unknown=f"Too few samples: {len(scores):,} of at least {FEWEST}."), unknown
-    if epochs < EPOCHS:
-        return Estimate(what, len(scores), unknown=f"Too few epochs: {epochs} of at least {EPOCHS}."), unknown
+    if len(scores) < _FEWEST:
+        return Estimate(what, len(scores), unknown=f"Too few samples: {len(scores):,} of at least {_FEWEST}."), unknown
+    if epochs < _EPOCHS:
+        return Estimate(what, len(scores), unknown=f"Too few epochs: {epochs} of at least {_EPOCHS}."), unknown
     every = np.sort(scores)
     some = every[np.linspace(0, len(every) - 1, min(len(every), _POINTS)).round().astype(int)]
     scale = float(some.std()) or 1.0
@@ -79,11 +78,11 @@ def estimate(scores: Array, epochs: int, what: str = "labels") -> tuple[Estimate
         why = "The model separates right and wrong labels too little. Train longer, or with a better model."
         return Estimate(what, len(scores), unknown=why), unknown
     of_wrong, of_right = _densities(scores / scale, values)
-    probability = share * of_wrong / np.maximum(share * of_wrong + (1 - share) * of_right, 1e-300)
+    whole = np.maximum(share * of_wrong + (1 - share) * of_right, 1e-300)
+    probability = share * of_wrong / whole
     order = np.argsort(-scores, kind="stable")
     probability[order] = np.maximum.accumulate(probability[order])  # a lower score is never less suspicious
-    whole = share * of_wrong + (1 - share) * of_right
-    information = float(np.square((of_wrong - of_right) / np.maximum(whole, 1e-300)).sum())
+    information = float(np.square((of_wrong - of_right) / whole).sum())
     error = 1.96 / math.sqrt(max(information, 1.0)) + _SHAPE * share
     return Estimate(what, len(scores), share, max(0.0, share - error), min(1.0, share + error)), probability
 
@@ -103,7 +102,7 @@ def _fit(scores: Array) -> _Values:
         return -float(np.log(values[0] * of_wrong + (1 - values[0]) * of_right + 1e-300).mean())
 
     found = []
-    for share in _STARTS:
+    for share in (0.02, 0.2, 0.5):
         mode, low = np.quantile(scores, [(1 + share) / 2, share / 2])
         start = [math.log(share / (1 - share)), mode, -0.7, -0.7, 0.0, math.log(max(-low, 0.1))]
         found.append(
@@ -113,14 +112,10 @@ def _fit(scores: Array) -> _Values:
 
 
 def _values(free: Array) -> _Values:
-    share, mode, left, right, spread, mean = np.clip(free, -12, 12).tolist()
-    left = math.exp(left)
+    limited = np.clip(free, -12, 12)
+    (left, right, mean), (share, spread) = np.exp(limited[[2, 3, 5]]), 1 / (1 + np.exp(-limited[[0, 4]]))
     # Wrong labels vary at most 1.6 times as much as right ones. Otherwise, a few outliers would be a wide distribution.
-    return _logistic(share), mode, left, math.exp(right), 1.6 * left * _logistic(spread) + 0.01, -math.exp(mean)
-
-
-def _logistic(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
+    return float(share), float(limited[1]), float(left), float(right), float(1.6 * left * spread + 0.01), -float(mean)
 
 
 def _densities(scores: Array, values: _Values) -> tuple[Array, Array]:

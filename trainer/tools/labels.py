@@ -14,8 +14,7 @@ from augment.support.errors import UserError
 from augment.support.files import json_line, require_in, write_atomically
 from augment.support.formatting import printable
 from augment.support.untrusted_files import read_as
-from trainer.figures.label_report import REPORT_FILE, LabelReport
-from trainer.report.labels import PAGE_FILE
+from trainer.figures.label_report import PAGE_FILE, REPORT_FILE, LabelReport
 from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.folder.reader import RunFolder
 

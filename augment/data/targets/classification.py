@@ -66,9 +66,9 @@ class Classes(Kind):
     def blank(self, names: int) -> Target:
         return 0
 
-    def target_of(self, text: str, names: Sequence[str]) -> Target:
+    def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
         """Return the class with a name."""
-        return label_number(text, names)
+        return label_number(text, names, where)
 
     def present(self, target: Target) -> Sequence[int]:
         return (int(target),)

@@ -35,9 +35,9 @@ class LabelSets(Rows):
         shown = ((name, share) for name, share in zip(names, target, strict=True) if share >= 0.005)
         return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
 
-    def target_of(self, text: str, names: Sequence[str]) -> Target:
+    def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
         """Return the row of some labels, which semicolons separate."""
-        labels = {label_number(label.strip(), names) for label in text.split(";") if label.strip()}
+        labels = {label_number(label.strip(), names, where) for label in text.split(";") if label.strip()}
         return tuple(float(index in labels) for index in range(len(names)))
 
     def present(self, target: Target) -> Sequence[int]:

@@ -13,6 +13,7 @@ from fakes import CLASSES as NAMES
 from fakes import Logits, MemoryLoader, frozen, logits_loader, make_learner, needs_gpu
 
 from augment.data.dataset import Split
+from trainer.callbacks import label_audit
 from trainer.callbacks.label_audit import LabelAudit, _joined, _with_classes, _with_labels
 from trainer.callbacks.recorder import Recorder
 from trainer.figures.label_report import LabelReport, audit_classes
@@ -89,7 +90,8 @@ def test_labels_count_where_mixed_images_agree() -> None:
 
 def test_repeated_images_are_joined() -> None:
     rows = np.array([[1.0, 1, 0, 1], [2, 1, 0, 1], [3, 1, 2, 5]])
-    assert _joined(rows, np.array([0, 1, 0])).tolist() == [[4, 2, 2, 5], [2, 1, 0, 1]]
+    split = Split((Path("a"), Path("b"), Path("a")), (0, 1, 0), repeated=1)
+    assert _joined(rows, split).tolist() == [[4, 2, 2, 5], [2, 1, 0, 1]]
 
 
 def test_a_resumed_fit_continues() -> None:
@@ -112,10 +114,9 @@ def test_a_resumed_fit_continues() -> None:
     assert torch.equal(table_of(second), table_of(whole))
 
 
-def test_ranks_are_merged() -> None:
+def test_ranks_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learner_of(LabelAudit(), epochs=1)
     learner.fit()
-    audit = learner.find(LabelAudit)
     other = torch.tensor([[1.0, 2, 2, 9], [0, 0, 0, 0], [0, 0, 0, 0]])
 
     class Two:
@@ -123,7 +124,7 @@ def test_ranks_are_merged() -> None:
             return [own, other]
 
     own = table_of(learner)
-    audit._learner = type("Learner", (), {"ranks": Two()})
+    monkeypatch.setattr(label_audit, "current", Two)
     merged = table_of(learner)
     assert torch.equal(merged[:, :2], own[:, :2] + other[:, :2])
     assert merged[0, 2:].tolist() == [2, 9]

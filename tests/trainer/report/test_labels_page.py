@@ -14,8 +14,8 @@ from augment.data.dataset import Dataset, Split
 from augment.support.errors import UserError
 from augment.support.files import json_line
 from augment.support.untrusted_files import read_as
-from trainer.figures.label_report import LabelReport, Suspect
-from trainer.report.labels import PAGE_FILE, write_page
+from trainer.figures.label_report import PAGE_FILE, LabelReport, Suspect
+from trainer.report.page import write_page
 from trainer.tasks.label_errors import Estimate
 
 NAMES = ("</script><script>alert(1)</script>", '=cmd|"calc"', "bee, wasp", "cat")
