@@ -19,7 +19,7 @@ from augment.support.background import in_threads
 from augment.support.formatting import table_cell
 from trainer.figures.images import SIDE, data_uri
 from trainer.tasks.display import Finding
-from trainer.tasks.label_errors import Estimate, estimate
+from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknown
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
@@ -81,7 +81,7 @@ class Findings:
     def order(self) -> list[int]:
         """Return the samples that were trained on, the most suspicious first."""
         order = np.lexsort((self.score, -np.nan_to_num(self.probability)))
-        return order[~np.isnan(self.score[order])].tolist()
+        return [int(index) for index in order if not np.isnan(self.score[index])]
 
     def suspect(self, index: int, file: ImageRef, uri: str = "") -> Suspect:
         score, probability = float(self.score[index]), float(self.probability[index])
@@ -108,13 +108,18 @@ class Findings:
 
 
 def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], epochs: int) -> Findings:
-    """Return the findings about classes. The table is (N, 4), see `trainer.callbacks.label_audit.LabelAudit.table`."""
+    """Return the findings about classes. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
     seen, (score, probability) = table[:, 1] > 0, np.full((2, len(table)), math.nan)
+    given, means = np.array(targets)[seen], table[seen, 2:] / table[seen, 1:2]
     score[seen] = table[seen, 0] / table[seen, 1]
-    found, probability[seen] = estimate(score[seen], epochs)
-    given, suggested = ([names[int(one)] for one in column] for column in (targets, table[:, 2]))
-    wrong = np.flatnonzero(probability > 0.5).tolist()
-    return Findings((found,), score, probability, given, suggested, Counter((given[i], suggested[i]) for i in wrong))
+    found = Estimate("labels", len(given), unknown=why_unknown(len(given), epochs))
+    if not found.unknown:
+        found, probability[seen] = estimate(score[seen], given, confident(means, given))
+    others = table[:, 2:].copy()
+    others[np.arange(len(others)), targets] = -1
+    labels, suggested = ([names[int(one)] for one in column] for column in (targets, others.argmax(axis=1)))
+    pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(probability > 0.5).tolist())
+    return Findings((found,), score, probability, labels, suggested, pairs)
 
 
 def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], epochs: int) -> Findings:
@@ -125,9 +130,14 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     """
     has, seen = np.array(targets) > 0.5, table[:, :, 1] > 0
     scores = np.divide(table[:, :, 0], table[:, :, 1], out=np.full(seen.shape, math.nan), where=seen)
+    present = 1 / (1 + np.exp(-np.where(has, scores, -scores)[seen]))  # mean probability of the label
+    sure = np.full(seen.shape, -1)
+    sure[seen] = confident(np.stack([1 - present, present], axis=1), has[seen].astype(np.int64))
     probability, found = np.full(seen.shape, math.nan), []
-    for what, of in (("labels", has), ("missing labels", ~has)):
-        one, probability[seen & of] = estimate(scores[seen & of], epochs, what)
+    for what, of in (("labels", has & seen), ("missing labels", ~has & seen)):
+        one = Estimate(what, int(of.sum()), unknown=why_unknown(int(of.sum()), epochs))
+        if not one.unknown:
+            one, probability[of] = estimate(scores[of], has[of].astype(np.int64), sure[of], what)
         found.append(one)
     known = not np.isnan(probability).all()
     worst = (np.nan_to_num(-probability) if known else np.nan_to_num(scores, nan=math.inf)).argmin(axis=1)

@@ -1,4 +1,4 @@
-"""Estimate how many labels are wrong, and which, from the margins of the given labels."""
+"""Estimate how many labels are wrong, and which, from the mean predictions of a model during its training."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from augment.support.formatting import percent
 Array = NDArray[np.float64]
 
 _FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
-_POINTS = 4000  # most scores that the fit uses, at equal distances in their order
-# The smallest distance of the two distributions that is conclusive, in standard deviations. And the share of the
-# estimate that is added to the sampling error, because the true shapes are unknown.
-_APART, _SHAPE = 2.0, 0.1
+# The error of the estimate in addition to the sampling error: a share of it, and an absolute one. On Imagenette with
+# 1 to 50% wrong labels, estimates of runs of 5 and 20 epochs differ from the truth by at most 12% or 0.9 points.
+_RELATIVE, _ABSOLUTE = 0.15, 0.01
 
 
 @dataclass(frozen=True)
@@ -49,78 +48,73 @@ class Estimate:
         )
 
 
-def estimate(scores: Array, epochs: int, what: str = "labels") -> tuple[Estimate, Array]:
-    """Estimate the share of wrong labels, and the probability that each label is wrong.
+def why_unknown(count: int, epochs: int) -> str:
+    """Return why nothing can be estimated from so few samples or epochs. Empty if it can."""
+    if count < _FEWEST:
+        return f"Too few samples: {count:,} of at least {_FEWEST}."
+    return f"Too few epochs: {epochs} of at least {_EPOCHS}." if epochs < _EPOCHS else ""
 
-    The scores of right labels have a two-piece normal distribution, because hard samples make a long left tail. The
-    scores of wrong labels have a normal distribution with a negative mean, because the model prefers another class. All
-    classes are pooled. So the estimate also finds a class whose labels are all wrong.
+
+def confident(means: Array, given: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class of which the model is confident for each sample, (N,), or -1 (Northcutt et al. 2021).
+
+    The model is confident of a class if its probability is at least its mean over the samples with that label
+    (arXiv:1911.00068). Of several such classes, the most probable one counts.
 
     Args:
-        scores: (N,) mean margins.
-        epochs: number of epochs in the means.
+        means: (N, K) mean probabilities of the classes.
+        given: (N,) the labels.
+    """
+    own, counts = means[np.arange(len(given)), given], np.bincount(given, minlength=means.shape[1])
+    thresholds = np.bincount(given, own, means.shape[1]) / np.maximum(counts, 1)
+    thresholds[counts == 0] = 2.0  # nothing is known about classes without samples
+    sure = np.where(means >= thresholds, means, -1.0)
+    return np.where(sure.max(axis=1) >= 0, sure.argmax(axis=1), -1)
+
+
+def estimate(
+    scores: Array, given: NDArray[np.int64], sure: NDArray[np.int64], what: str = "labels"
+) -> tuple[Estimate, Array]:
+    """Estimate the share of wrong labels, and the probability that each label is wrong.
+
+    The share is counted among the samples for which the model is confident of a class. A logistic regression on the
+    scores of these samples gives the probabilities. Their mean is the share.
+
+    Args:
+        scores: (N,) mean margins. Lower scores are more suspicious.
+        given: (N,) the labels.
+        sure: (N,) what `confident` returned.
         what: see `Estimate`.
 
     Returns:
         The estimate, and the probabilities, (N,). They are NaN if the share is unknown.
     """
-    unknown = np.full(len(scores), math.nan)
-    if len(scores) < _FEWEST:
-        return Estimate(what, len(scores), unknown=f"Too few samples: {len(scores):,} of at least {_FEWEST}."), unknown
-    if epochs < _EPOCHS:
-        return Estimate(what, len(scores), unknown=f"Too few epochs: {epochs} of at least {_EPOCHS}."), unknown
-    every = np.sort(scores)
-    some = every[np.linspace(0, len(every) - 1, min(len(every), _POINTS)).round().astype(int)]
-    scale = float(some.std()) or 1.0
-    values = _fit(some / scale)
-    share, mode, left, _, spread, mean = values
-    if mode <= 0 or mode - mean < _APART * math.hypot(left, spread):
+    counted = sure >= 0
+    wrong = (sure != given)[counted]
+    if not counted.any():
         why = "The model separates right and wrong labels too little. Train longer, or with a better model."
-        return Estimate(what, len(scores), unknown=why), unknown
-    of_wrong, of_right = _densities(scores / scale, values)
-    whole = np.maximum(share * of_wrong + (1 - share) * of_right, 1e-300)
-    probability = share * of_wrong / whole
-    order = np.argsort(-scores, kind="stable")
-    probability[order] = np.maximum.accumulate(probability[order])  # a lower score is never less suspicious
-    information = float(np.square((of_wrong - of_right) / whole).sum())
-    error = 1.96 / math.sqrt(max(information, 1.0)) + _SHAPE * share
-    return Estimate(what, len(scores), share, max(0.0, share - error), min(1.0, share + error)), probability
+        return Estimate(what, len(scores), unknown=why), np.full(len(scores), math.nan)
+    share = float(wrong.mean())
+    error = 1.96 * math.sqrt(share * (1 - share) / len(wrong)) + _RELATIVE * share + _ABSOLUTE
+    found = Estimate(what, len(scores), share, max(0.0, share - error), min(1.0, share + error))
+    return found, _probabilities(scores, scores[counted], wrong, share)
 
 
-# The share of wrong labels, the mode of right ones with its deviations to the left and to the right, and the deviation
-# and mean of wrong ones.
-_Values = tuple[float, float, float, float, float, float]
+def _probabilities(scores: Array, known: Array, wrong: NDArray[np.bool_], share: float) -> Array:
+    """Return the probability that each label is wrong, (N,), with a mean of `share`. It falls with the score."""
+    from scipy.optimize import brentq, minimize  # slow imports
+    from scipy.special import expit, log_expit
 
+    scale = float(known.std()) or 1.0
+    sign = np.where(wrong, 1.0, -1.0)
 
-def _fit(scores: Array) -> _Values:
-    """Return the most likely values."""
-    from scipy.optimize import minimize  # a slow import
+    def loss(line: Array) -> float:  # with a small penalty, because the classes may be perfectly separated
+        return float(-log_expit(sign * (line[0] - line[1] * known / scale)).mean() + 1e-4 * line @ line)
 
-    def loss(free: Array) -> float:
-        values = _values(free)
-        of_wrong, of_right = _densities(scores, values)
-        return -float(np.log(values[0] * of_wrong + (1 - values[0]) * of_right + 1e-300).mean())
-
-    found = []
-    for share in (0.02, 0.2, 0.5):
-        mode, low = np.quantile(scores, [(1 + share) / 2, share / 2])
-        start = [math.log(share / (1 - share)), mode, -0.7, -0.7, 0.0, math.log(max(-low, 0.1))]
-        found.append(
-            minimize(loss, start, method="Nelder-Mead", options={"maxfev": 1500, "xatol": 1e-3, "fatol": 1e-6})
-        )
-    return _values(min(found, key=lambda one: float(one.fun)).x)
-
-
-def _values(free: Array) -> _Values:
-    limited = np.clip(free, -12, 12)
-    (left, right, mean), (share, spread) = np.exp(limited[[2, 3, 5]]), 1 / (1 + np.exp(-limited[[0, 4]]))
-    # Wrong labels vary at most 1.6 times as much as right ones. Otherwise, a few outliers would be a wide distribution.
-    return float(share), float(limited[1]), float(left), float(right), float(1.6 * left * spread + 0.01), -float(mean)
-
-
-def _densities(scores: Array, values: _Values) -> tuple[Array, Array]:
-    """Return the densities of wrong and of right labels, (N,) each."""
-    _, mode, left, right, spread, mean = values
-    of_wrong = np.exp(-0.5 * np.square((scores - mean) / spread)) / spread
-    of_right = np.exp(-0.5 * np.square((scores - mode) / np.where(scores < mode, left, right))) * 2 / (left + right)
-    return of_wrong, of_right
+    slope = max(0.0, float(minimize(loss, [0.0, 1.0]).x[1]))
+    steps = -slope * scores / scale
+    limit = 50 + float(np.abs(steps).max())
+    if not 0 < share < 1:
+        return np.full(len(scores), share)
+    level = brentq(lambda level: float(expit(level + steps).mean()) - share, -limit, limit)
+    return np.asarray(expit(level + steps), np.float64)
