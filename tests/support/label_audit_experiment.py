@@ -3,7 +3,7 @@
     python tests/support/label_audit_experiment.py FOLDER LIST.csv [--folds K] [key=value ...]
 
 FOLDER has `train/<class>/*` and `val/<class>/*`, with true labels. LIST.csv has the columns path and label: the paths
-of training images relative to FOLDER, and the labels to train on. `noisy_imagenette.csv` of github.com/fastai/imagenette
+of training images relative to FOLDER, and the labels to train on. `noisy_imagenette.csv` of fastai/imagenette on GitHub
 also works, with `--column noisy_labels_25`. Further arguments are overrides of `python -m trainer`.
 
 It prints AUROC, precision and recall at the true count, the estimated share and the cost in seconds. The rows are the
