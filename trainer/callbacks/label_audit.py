@@ -48,9 +48,9 @@ class LabelAudit(Callback):
     def before_fit(self, learner: Learner) -> None:
         """Allocate the table, or continue with the table of the resumed run."""
         self.table = self.given = self._measured = None
-        split = getattr(learner.train_loader, "split", None)
-        kind, names = getattr(split, "kind", None), len(learner.classes)
-        width = {CLASSES: (4,), LABELS: (names, 2)}.get(kind)
+        split: Any = getattr(learner.train_loader, "split", None)
+        kind: Any = getattr(split, "kind", None)
+        width = {CLASSES: (4,), LABELS: (len(learner.classes), 2)}.get(kind)
         if width is None or learner.training_step is not None or kind.task not in learner.task.lineage:
             return
         if len(split) * width[0] > _MOST:

@@ -91,8 +91,9 @@ class Source:
             doc="seed of val_fraction, folds, fraction and balance, independent of seed",
         )
     )
-    labels: str | None = setting(
+    corrections: str | None = setting(
         Text(
+            aliases=("labels",),
             optional=True,
             doc="CSV file of corrections that change the label of training images or drop them, with the columns "
             "`path`, `label` and optionally `action`",
@@ -329,8 +330,8 @@ def parse_data(given: object) -> Source:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
     source = parse_named(_SOURCES, given, "data", "source")
-    if source.labels is not None:
-        source = replace(source, labels=pinned(source.labels))
+    if source.corrections is not None:
+        source = replace(source, corrections=pinned(source.corrections))
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold} needs data.folds. Set data.folds=K, or remove data.fold.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
