@@ -133,7 +133,7 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[H
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
     """Correct the labels of a source's train split, and cut val from it, as the settings ask for it."""
-    dataset = corrected(dataset, source.corrections)
+    dataset = corrected(dataset, source.labels)
     seed, groups = source.split_seed, None
     if source.group is not None:
         if not source.cuts_val:

@@ -94,7 +94,7 @@ def test_pins_the_content_and_rejects_another(tmp_path: Path) -> None:
         parse_data({"source": "sample", "labels": "c.csv"})
     Path("c.csv").write_text("path,label\nphotos/train/cat/1.jpg,dog")
     source = parse_data({"source": "sample", "labels": "c.csv"})
-    assert source.corrections == pinned(str(source.corrections)) == pinned("c.csv")
+    assert source.labels == pinned(str(source.labels)) == pinned("c.csv")
     assert select(source, dataset()).train.targets == (1, 0, 1, 1)
     Path("c.csv").write_text("path,label\nphotos/train/cat/1.jpg,=owl")
     with pytest.raises(UserError, match="its content has changed"):

@@ -146,4 +146,4 @@ def test_corrections_count_by_their_content(tmp_path: Path) -> None:
 def test_the_label_audit_and_no_corrections_keep_older_identities() -> None:
     plain = text_of({"callbacks": {}})
     assert text_of({"callbacks": {"label_audit": {}}}) == plain
-    assert '"corrections"' not in plain
+    assert '"labels"' not in plain

@@ -11,7 +11,7 @@ from trainer.loop.callback import known_callbacks
 # Settings that were added later, with their defaults. Identities leave out these defaults, so that the ids of older
 # jobs stay the same.
 _ADDED: Mapping[str, Mapping[str, Any]] = {
-    "data": {"group": None, "cache_gb": None, "window": None, "corrections": None},
+    "data": {"group": None, "cache_gb": None, "window": None, "labels": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False},
     "fit": {
@@ -43,8 +43,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(plain.get(key), Mapping)
     }
     data = dict(section_of(plain, "data"))
-    if "corrections" in data:
-        data["corrections"] = str(data["corrections"]).rpartition("#")[2]  # the hash of the file, wherever it is
+    if "labels" in data:
+        data["labels"] = str(data["labels"]).rpartition("#")[2]  # the hash of the file, wherever it is
     aug, fit = section_of(plain, "aug"), {**REMOVED, **section_of(plain, "fit")}
     callbacks = {
         name: value
