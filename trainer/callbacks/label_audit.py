@@ -55,7 +55,7 @@ class LabelAudit(Callback):
         """Allocate the table, or continue with the table of the resumed run."""
         self.table = self.given = self._measured = None
         self._waiting = []
-        split = getattr(learner.train_loader, "split", None)
+        split: Any = getattr(learner.train_loader, "split", None)
         kind, names = getattr(split, "kind", None), len(learner.classes)
         if split is None or learner.training_step is not None or kind not in (CLASSES, LABELS):
             return

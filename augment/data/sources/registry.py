@@ -276,9 +276,11 @@ class LabeledSource(ListedSource):
     def load(self) -> Dataset:
         """List the images of `labels` and interpret their labels."""
         options = self.target_options()
-        return make_dataset([_labeled(key, self.labels(given)) for key, given in self.given().items()], options)
+        # In an instance, the setting `labels` hides the method of the class.
+        read: Any = type(self).labels
+        return make_dataset([_labeled(key, read(self, given)) for key, given in self.given().items()], options)
 
-    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:
+    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:  # type: ignore[override]
         """Return the images that a value of data.train or data.val names, each with one label or number, or a list.
 
         A source defines this method or its own `load`.
