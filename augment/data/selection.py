@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.corrections import corrected
 from augment.data.dataset import BadImage, Dataset, Split
 from augment.data.formats.folder import CUT
 from augment.data.image_refs import keys_of, known_of, take_images
@@ -148,11 +149,12 @@ def take_val(
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Cut the test split and then val from a source's train split, if its settings ask for it.
+    """Correct the labels of a source's train split. Then cut the test split and val from it, as the settings ask.
 
     The test split is drawn from all images, so it is the same for all folds and all values of `val_fraction`. It is
     dropped, unless the source scores it.
     """
+    dataset = corrected(dataset, source.labels)
     seed, groups, rest = source.split_seed, None, 1.0
     if source.group is not None:
         if not source.cuts_val and source.test_fraction is None:

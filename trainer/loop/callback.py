@@ -132,8 +132,8 @@ class Callback:
         main_only: whether only rank 0 has the callback. Set it if the callback only writes, prints or sends. Other
             callbacks run on all ranks, and must make the same decisions there, see `trainer.loop.ranks`.
         per_rank: whether its state differs between ranks.
-        tracks: whether it only sends data to an experiment tracker. Configurations that differ only in such callbacks
-            count as the same.
+        tracks: whether it only watches the run, such as an experiment tracker. Configurations that differ only in such
+            callbacks count as the same.
         reason: why the callback ended the fit early. Empty: it did not.
     """
 

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
 from augment.pipeline.graph.decoding import Placement
 from augment.pipeline.loader import Loader
@@ -32,6 +33,11 @@ class StagedLoader:
     def plan(self) -> Plan:
         """The plan of the current stage."""
         return self._loader.plan
+
+    @property
+    def split(self) -> Split:
+        """The images and targets, the same in all stages."""
+        return self._loader.split
 
     @property
     def placement(self) -> Placement:

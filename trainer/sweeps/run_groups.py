@@ -25,6 +25,7 @@ REPEATED = SEED, FOLD = "seed", "data.fold"
 # Settings of the data that change only the training images, or where files are kept.
 _OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
+_OF_TRAIN.add("labels")  # corrections change no validation images, unless these are cut from train
 
 # Settings that change the meaning of the validation loss, except in classification.
 OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")

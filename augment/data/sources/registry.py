@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+from augment.data.corrections import pinned
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
 from augment.data.images import name_of, portable_names
@@ -98,6 +99,13 @@ class Source:
             default=0,
             within=(0, 2**31 - 1),
             doc="seed of val_fraction, test_fraction, folds, fraction and balance, independent of seed",
+        )
+    )
+    labels: str | None = setting(
+        Text(
+            optional=True,
+            doc="CSV file of corrections that change the label of training images or drop them, with the columns "
+            "`path`, `label` and optionally `action`",
         )
     )
     balance: str = setting(
@@ -333,9 +341,11 @@ class LabeledSource(ListedSource):
     def load(self) -> Dataset:
         """List the images of `labels` and interpret their labels."""
         options = self.target_options()
-        return make_dataset([_labeled(key, self.labels(given)) for key, given in self.given().items()], options)
+        # In an instance, the setting `labels` hides the method of the class.
+        read: Any = type(self).labels
+        return make_dataset([_labeled(key, read(self, given)) for key, given in self.given().items()], options)
 
-    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:
+    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:  # type: ignore[override]
         """Return the images that a value of data.train or data.val names, each with one label or number, or a list.
 
         A source defines this method or its own `load`.
@@ -387,6 +397,8 @@ def parse_data(given: object) -> Source:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
     source = parse_named(_SOURCES, given, "data", "source")
+    if source.labels is not None:
+        source = replace(source, labels=pinned(source.labels))
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold} needs data.folds. Set data.folds=K, or remove data.fold.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):

@@ -315,6 +315,19 @@ def column_names(
     return split.names if split.names and len(split.names) == width > 1 else None
 
 
+def label_number(text: str, names: Sequence[str], where: str) -> int:
+    """Return the index of a class or label by its name. `where` is the row of a file, for messages.
+
+    Raises:
+        UserError: there is no such name.
+    """
+    if not text:
+        raise UserError(f"{where}: the label is empty. Write a label, or the action drop.")
+    if text not in names:
+        raise UserError(f"{where}: the label '{text}' is unknown.{nearest(text, names)} Known: {list_some(names, 10)}.")
+    return list(names).index(text)
+
+
 def read_names(file: str) -> tuple[str, ...]:
     """Read class names, one per line.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.class_names import LabeledSplit, TargetOptions, as_lists, find_names
+from augment.data.targets.class_names import LabeledSplit, TargetOptions, as_lists, find_names, label_number
 from augment.data.targets.kind import Kind, Target, register
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, torch
@@ -65,6 +65,10 @@ class Classes(Kind):
 
     def blank(self, names: int) -> Target:
         return 0
+
+    def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
+        """Return the class with a name."""
+        return label_number(text, names, where)
 
     def present(self, target: Target) -> Sequence[int]:
         return (int(target),)

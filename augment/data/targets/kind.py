@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.class_names import LabeledSplit, TargetOptions
+from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor
 
 # The target of an image. Its kind defines the type, which is hashable.
@@ -92,6 +93,14 @@ class Kind(ABC):
     def is_empty(self, target: Target) -> bool:
         """Whether the target is known to hold no object."""
         return False
+
+    def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
+        """Return the target that a text in a file of corrections names. `where` is the row, for messages.
+
+        Raises:
+            UserError: the text names no target.
+        """
+        raise UserError(f"{where}: {self.units} cannot be changed. Allowed: action drop or keep.")
 
     def present(self, target: Target) -> Sequence[int]:
         """Return the indices of an image's classes or labels."""

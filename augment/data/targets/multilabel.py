@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions, as_lists, find_names
+from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions, as_lists, find_names, label_number
 from augment.data.targets.kind import Target, register
 from augment.data.targets.regression import Rows
 
@@ -34,6 +34,11 @@ class LabelSets(Rows):
         """Return the labels. Mixed labels have their shares."""
         shown = ((name, share) for name, share in zip(names, target, strict=True) if share >= 0.005)
         return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
+
+    def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
+        """Return the row of some labels, which semicolons separate."""
+        labels = {label_number(label.strip(), names, where) for label in text.split(";") if label.strip()}
+        return tuple(float(index in labels) for index in range(len(names)))
 
     def present(self, target: Target) -> Sequence[int]:
         return [index for index, has in enumerate(target) if has]

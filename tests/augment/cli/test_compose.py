@@ -31,7 +31,7 @@ def test_hydra_takes_what_is_normalized_however_it_was_written(plus: str) -> Non
 def test_steps_and_callbacks_may_be_taken_away() -> None:
     config = composed("aug=imagenette", "~aug.train.rotate", "~callbacks.plots", "callbacks.checkpoint=null")
     assert "rotate" not in config["aug"]["train"]
-    assert config["callbacks"] == {"progress_bar": {}, "checkpoint": None, "report": {}}
+    assert config["callbacks"] == {"progress_bar": {}, "checkpoint": None, "report": {}, "label_audit": {}}
 
 
 @pytest.mark.parametrize("given", ["wandb", "[default,wandb]", "[tensorboard,mlflow,default]"])

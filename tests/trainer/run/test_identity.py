@@ -132,3 +132,18 @@ def test_runs_of_versions_before_0_13_raise_one_error(key: str, tmp_path: Path) 
 def test_removed_settings_are_unknown_keys(key: str) -> None:
     with pytest.raises(UserError, match=rf"^fit\.{key}: unknown key\. Did you mean 'loss'"):
         parse_fit({key: "mse"})
+
+
+def test_corrections_count_by_their_content(tmp_path: Path) -> None:
+    texts = []
+    for name, label in (("a.csv", "cat"), ("b.csv", "cat"), ("c.csv", "dog")):
+        (tmp_path / name).write_text(f"path,label\ntrain/1.jpg,{label}\n")
+        texts.append(text_of({"data": {"source": "sample", "labels": str(tmp_path / name)}}))
+    assert texts[0] == texts[1]
+    assert len({*texts, text_of({"data": {"source": "sample"}})}) == 3
+
+
+def test_the_label_audit_and_no_corrections_keep_older_identities() -> None:
+    plain = text_of({"callbacks": {}})
+    assert text_of({"callbacks": {"label_audit": {}}}) == plain
+    assert '"labels"' not in plain

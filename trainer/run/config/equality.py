@@ -11,7 +11,7 @@ from trainer.loop.callback import known_callbacks
 # Settings that were added later, with their defaults. Identities leave out these defaults, so that the ids of older
 # jobs stay the same.
 _ADDED: Mapping[str, Mapping[str, Any]] = {
-    "data": {"group": None, "cache_gb": None, "window": None},
+    "data": {"group": None, "cache_gb": None, "window": None, "labels": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False, "lora": None},
     "fit": {
@@ -50,6 +50,9 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, added in _ADDED.items()
         if isinstance(plain.get(key), Mapping)
     }
+    data = dict(section_of(plain, "data"))
+    if "labels" in data:
+        data["labels"] = str(data["labels"]).rpartition("#")[2]  # the hash of the file, wherever it is
     aug, fit = section_of(plain, "aug"), {**REMOVED, **section_of(plain, "fit")}
     callbacks = {
         name: value
@@ -62,9 +65,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return (
         {name: value for name, value in plain.items() if name != "run"}
         | {
-            "data": _with_arguments(
-                {name: value for name, value in section_of(plain, "data").items() if name not in TEST_DATA}
-            ),
+            "data": _with_arguments({name: value for name, value in data.items() if name not in TEST_DATA}),
             "aug": {name: _pairs(value) if _is_ordered(name, value) else value for name, value in aug.items()},
             "fit": _with_arguments(fit) | {"stages": _pairs(fit.get("stages"))},
             "callbacks": callbacks,

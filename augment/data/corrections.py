@@ -1,0 +1,123 @@
+"""Corrections of training labels: a CSV file that changes the label of some images, and drops others."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from augment.data.dataset import Dataset
+from augment.data.formats.text_files import read_table, read_text
+from augment.data.image_refs import take_images
+from augment.data.images import name_of, portable_name
+from augment.support.errors import UserError
+from augment.support.files import digest, expanded
+from augment.support.formatting import amount, from_table_cell
+
+_ALLOWED = "a CSV file with the columns path, label and optionally action"
+ACTIONS = ("keep", "change", "drop")
+
+_PINNED = re.compile(r"#[0-9a-f]{10}$")
+
+
+def pinned(file: str) -> str:
+    """Return the value of data.labels with a hash of the file's content, such as `corrections.csv#0123456789`.
+
+    So runs with different corrections have different configurations.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    if _PINNED.search(file):
+        return file
+    return f"{file}#{digest(read_text('data.labels', expanded(file), _ALLOWED))[:10]}"
+
+
+def corrected(dataset: Dataset, given: str | None) -> Dataset:
+    """Return a dataset with the corrections that data.labels names applied to train, with a notice.
+
+    Validation images do not change, so scores stay comparable. A path matches an image if it is its name, or if at
+    least the folder and the file name agree, so that the dataset may move.
+
+    Raises:
+        UserError: the file has an unknown path, class or action, or lists an image twice.
+    """
+    if given is None:
+        return dataset
+    file = _PINNED.sub("", given)
+    if given not in (file, pinned(file)):
+        raise UserError(f"data.labels={file}: its content has changed since the run began. Restore it.")
+    train, kind, changed, dropped = dataset.train, dataset.kind, 0, list[int]()
+    targets, seen, find = list(train.targets), set[int](), _Finder(dataset)
+    for where, path, action, label in _rows(file):
+        positions = find.positions(path, where)
+        if not seen.isdisjoint(positions):
+            raise UserError(f"{where}: {path} is also in a line above. Write one line for each image.")
+        seen.update(positions)
+        if action == "drop":
+            dropped += positions
+        elif action == "change":
+            target = kind.target_of(label, dataset.classes, where)
+            for position in positions:
+                changed += targets[position] != target
+                targets[position] = target
+    if len(dropped) == len(train) > 0:
+        raise UserError(f"data.labels={file} drops all training images. Keep some.")
+    notice = f"data.labels: changed the {kind.noun} of {amount(changed, 'image')} and dropped {len(dropped):,}"
+    kept = np.delete(np.arange(len(train)), dropped)
+    files = take_images(train.files, kept) if dropped else train.files
+    train = replace(train, files=files, targets=tuple(targets[position] for position in kept.tolist()))
+    return replace(dataset, train=train).noting(notice)
+
+
+def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of a file: where the row is, for messages, its path, its action and its label."""
+    header, rows = read_table("data.labels", expanded(file), _ALLOWED)
+    key = f"data.labels={file}"
+    if missing := [name for name in ("path", "label") if header.count(name) != 1]:
+        found = ", ".join(header) or "none"
+        raise UserError(f"{key}: its columns are {found}, but it needs one column '{missing[0]}'. Use {_ALLOWED}.")
+    if not rows:
+        raise UserError(f"{key} has no rows. Add corrections, or remove data.labels.")
+    for number, cells in rows:
+        row = {name: from_table_cell(cell) for name, cell in zip(header, cells, strict=True)}
+        where, action = f"{key}: line {number}", row.get("action") or "change"
+        if action not in ACTIONS:
+            raise UserError(f"{where}: unknown action '{action}'. Allowed: {', '.join(ACTIONS)}.")
+        yield where, row["path"], action, row["label"]
+
+
+class _Finder:
+    """Finds images by their paths."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        # The positions in train by folder and file name, and by full name. Other images have none.
+        self._known: dict[str, dict[str, list[int]]] = {}
+        self._val = set(map(name_of, dataset.val.files))
+        left_out = [image.file for split in (dataset.train, dataset.val) for image in split.left_out]
+        for position, image in enumerate((*dataset.train.files, *dataset.val.files, *left_out)):
+            positions = self._known.setdefault(portable_name(image), {}).setdefault(name_of(image), [])
+            positions += [position] if position < len(dataset.train) else []
+
+    def positions(self, path: str, where: str) -> list[int]:
+        """Return the positions of an image in train. Images that the check left out have none."""
+        parts = path.replace("\\", "/").split("/")[::-1]
+        known = self._known.get("/".join(parts[1::-1]), {})
+        agreeing = {name: math.inf if name == path else _agreeing(parts, name) for name in known}
+        best = [name for name, count in agreeing.items() if count == max(agreeing.values())]
+        if not best:
+            raise UserError(f"{where}: no training image is named {path}. Use the paths in a run's labels.csv.")
+        if len(best) > 1:
+            raise UserError(f"{where}: {path} matches {len(best)} images, such as {best[0]}. Write the whole path.")
+        if best[0] in self._val:
+            raise UserError(f"{where}: {path} is a validation image, which corrections do not change. Remove the line.")
+        return known[best[0]]
+
+
+def _agreeing(parts: list[str], name: str) -> float:
+    """Return how many of the last folders of a path, in reverse order, agree with those of a name."""
+    pairs = enumerate(zip(parts, name.split("/")[::-1], strict=False))
+    return next((count for count, (ours, theirs) in pairs if ours != theirs), len(parts))

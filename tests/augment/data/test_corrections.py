@@ -1,0 +1,101 @@
+"""Corrections of training labels: what they change, and one clear sentence for each mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from augment.data.corrections import corrected, pinned
+from augment.data.dataset import Dataset, Split
+from augment.data.sources import parse_data
+from augment.data.sources.loading import select
+from augment.data.targets.regression import NUMBERS
+from augment.support.errors import UserError
+
+CLASSES = ("cat", "dog", "=owl")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def dataset() -> Dataset:
+    train = Split(tuple(Path(f"photos/train/{name}/{n}.jpg") for name in ("cat", "dog") for n in (1, 2)), (0, 0, 1, 1))
+    return Dataset(CLASSES, train, Split((Path("photos/val/cat/1.jpg"), Path("photos/val/dog/9.jpg")), (0, 1)))
+
+
+def apply(text: str | bytes, of: Dataset | None = None) -> Dataset:
+    Path("c.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return corrected(of or dataset(), pinned("c.csv"))
+
+
+def test_changes_and_drops_samples() -> None:
+    rows = ["photos/train/cat/1.jpg,dog,", "photos/train/cat/2.jpg,,drop", "photos/train/dog/1.jpg,cat,keep"]
+    found = apply("\n".join(["path,label,action", *rows]))
+    assert [str(file) for file in found.train.files] == [
+        f"photos/train/{name}.jpg" for name in ("cat/1", "dog/1", "dog/2")
+    ]
+    assert found.train.targets == (1, 1, 1)
+    assert found.val == dataset().val
+    assert found.notices == ("data.labels: changed the class of 1 image and dropped 1",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbfpath,label\r\nphotos/train/cat/1.jpg,'=owl\r\n",  # as spreadsheets and the page write it
+        b"label,path\n=owl,photos/train/cat/1.jpg",
+        b"path,label\n/moved/train/cat/1.jpg,=owl\n",
+        b"path,label\nC:\\moved\\train\\cat\\1.jpg,=owl\n",
+    ],
+)
+def test_accepts_common_encodings_and_a_moved_dataset(text: bytes) -> None:
+    assert apply(text).train.targets == (2, 0, 1, 1)
+
+
+def test_changes_sets_of_labels() -> None:
+    train = Split(tuple(Path(f"a/{n}.jpg") for n in range(3)), ((1.0, 0.0), (1.0, 1.0), (0.0, 0.0)))
+    found = apply("path,label\na/0.jpg,cat; dog\na/1.jpg,\n", Dataset(("cat", "dog"), train))
+    assert found.train.targets == ((1.0, 1.0), (0.0, 0.0), (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "path"),
+        ("path,label\n", "no rows"),
+        ("path,given_label\nphotos/train/cat/1.jpg,dog", "one column 'label'"),
+        ("path,label\nphotos/train/cat/3.jpg,dog", "line 2: no training image is named"),
+        ("path,label\nphotos/train/cat/1.jpg,dgo", "Did you mean 'dog'"),
+        ("path,label\nphotos/train/cat/1.jpg,", "action drop"),
+        ("path,label,action\nphotos/train/cat/1.jpg,,delete", "Allowed: keep, change, drop"),
+        ("path,label\nphotos/train/cat/1.jpg,dog\nmoved/train/cat/1.jpg,dog", "line 3: .* also in a line above"),
+        ("path,label\nphotos/val/dog/9.jpg,cat", "is a validation image"),
+        ("path,label\nx/cat/1.jpg,dog", "matches 2 images"),
+        ("path,label\nphotos/train/cat/1.jpg,dog\n".encode("utf-16"), "not UTF-8"),
+        ("path,label,action\n" + "".join(f"photos/train/{n}.jpg,,drop\n" for n in ("cat/1", "cat/2", "dog/1", "dog/2")),
+         "drops all"),
+    ],
+)  # fmt: skip
+def test_answers_each_mistake(text: str | bytes, why: str) -> None:
+    with pytest.raises(UserError, match=f"^data.labels.*{why}"):
+        apply(text)
+
+
+def test_only_drops_other_targets() -> None:
+    numbers = Dataset(("age",), Split((Path("a/1.jpg"), Path("a/2.jpg")), ((1.0,), (2.0,)), NUMBERS))
+    assert len(apply("path,label,action\na/1.jpg,,drop", numbers).train) == 1
+    with pytest.raises(UserError, match="cannot be changed"):
+        apply("path,label\na/1.jpg,3", numbers)
+
+
+def test_pins_the_content_and_rejects_another(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^data\.labels: the file c\.csv does not exist"):
+        parse_data({"source": "sample", "labels": "c.csv"})
+    Path("c.csv").write_text("path,label\nphotos/train/cat/1.jpg,dog")
+    source = parse_data({"source": "sample", "labels": "c.csv"})
+    assert source.labels == pinned(str(source.labels)) == pinned("c.csv")
+    assert select(source, dataset()).train.targets == (1, 0, 1, 1)
+    Path("c.csv").write_text("path,label\nphotos/train/cat/1.jpg,=owl")
+    with pytest.raises(UserError, match="its content has changed"):
+        select(source, dataset())

@@ -1,0 +1,223 @@
+"""The label audit: margins by hand, mixed images, labels, repeats, resumed runs and ranks, and its files."""
+
+import csv
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import CLASSES as NAMES
+from fakes import Logits, MemoryLoader, frozen, logits_loader, make_learner, needs_gpu
+
+from augment.data.dataset import Split
+from trainer.callbacks import label_audit
+from trainer.callbacks.label_audit import LabelAudit, _joined, _with_classes, _with_labels
+from trainer.callbacks.recorder import Recorder
+from trainer.figures.label_report import LabelReport, audit_classes
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.run.folder.reader import RunFolder
+from trainer.tasks.label_errors import confident, estimate
+
+LOGITS = [[2.0, 1.0, 0.0], [5.0, 1.0, 0.0], [0.0, 1.0, 4.0]]
+GIVEN = [0, 1, 0]
+
+
+def loader(logits: list[list[float]] = LOGITS, given: list[int] = GIVEN, **split: Any) -> MemoryLoader:
+    made: Any = logits_loader(logits, given)
+    made.split = Split(tuple(Path(f"photos/{number}.jpg") for number in range(len(given))), tuple(given), **split)
+    return made
+
+
+def learner_of(*callbacks: Callback, **options: Any) -> Learner:
+    parts = {"train": loader(), "model": Logits(), "optimizer": frozen, "val": logits_loader(LOGITS, GIVEN)}
+    return make_learner(Recorder(), *callbacks, **(parts | options))
+
+
+def table_of(learner: Learner) -> Any:
+    table = learner.find(LabelAudit).merged()
+    assert table is not None
+    return table
+
+
+def test_margins_by_hand() -> None:
+    learner = learner_of(LabelAudit(), epochs=2)
+    learner.fit()
+    table = table_of(learner)
+    assert (table[:, 0] / table[:, 1]).tolist() == pytest.approx([1, -4, -4])
+    assert table[:, 1].tolist() == [1.5, 1.5, 1.5]  # the weights of two epochs are 1/2 and 1
+    assert torch.allclose(table[:, 2:], 1.5 * torch.tensor(LOGITS).softmax(dim=1))
+
+
+def test_the_last_part_of_a_long_run_does_not_count() -> None:
+    learner = learner_of(LabelAudit(), epochs=10)
+    learner.fit()
+    assert table_of(learner)[0, 1] == pytest.approx(sum(range(1, 8)) / 10)
+
+
+def test_changes_no_result() -> None:
+    results = []
+    for callbacks in ((), (LabelAudit(),)):
+        learner = make_learner(Recorder(), *callbacks, epochs=2)
+        learner.fit()
+        results.append([{k: v for k, v in row.items() if "second" not in k and k != "waiting"} for row in
+                        learner.find(Recorder).rows])  # fmt: skip
+    assert results[0] == results[1]
+
+
+def test_a_mixed_image_is_evidence_for_each_label() -> None:
+    logits = torch.tensor([[2.0, 9.0, 1.0]])
+    shares = torch.tensor([[0.75, 0.25, 0.0]])
+    row = _with_classes(logits, torch.tensor([0]), shares)
+    assert row[0, :2].tolist() == [0.75, 0.75]  # the partner's class is no error
+    assert torch.allclose(row[0, 2:], 0.75 * torch.tensor([2.0, -torch.inf, 1.0]).softmax(dim=0))
+    assert not _with_classes(logits[:, :2], torch.tensor([0]), shares[:, :2]).any()  # no class is left to compare with
+    assert not _with_classes(logits * torch.inf, torch.tensor([0]), shares).any()
+
+
+def test_labels_count_where_mixed_images_agree() -> None:
+    given = torch.tensor([[1.0, 0.0, 1.0]])
+    rows = _with_labels(torch.tensor([[-3.0, -2.0, 4.0]]), given, torch.tensor([[1, 0, 0.5]]))
+    assert rows.tolist() == [[[-3, 1], [2, 1], [0, 0]]]
+
+
+def test_repeated_images_are_joined() -> None:
+    rows = np.array([[1.0, 1, 0, 1], [2, 1, 0, 1], [3, 1, 2, 5]])
+    split = Split((Path("a"), Path("b"), Path("a")), (0, 1, 0), repeated=1)
+    assert _joined(rows, split).tolist() == [[4, 2, 2, 6], [2, 1, 0, 1]]
+
+
+def test_a_resumed_fit_continues() -> None:
+    whole = learner_of(LabelAudit(), epochs=3)
+    whole.fit()
+    first = learner_of(LabelAudit(), epochs=3, limit_batches=None)
+    states: list[Any] = []
+
+    class Save(Callback):
+        order = 50
+
+        def after_batch(self, learner: Learner) -> None:
+            if learner.training and not states and learner.progress.batches_done == 3:
+                learner.after_this_batch(lambda one: states.append(deepcopy(one.state())))
+
+    first = learner_of(LabelAudit(), Save(), epochs=3)
+    first.fit()
+    second = learner_of(LabelAudit(), Save(), epochs=3)
+    second.fit(second.restore(states[0]))
+    assert torch.equal(table_of(second), table_of(whole))
+
+
+def test_ranks_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learner_of(LabelAudit(), epochs=1)
+    learner.fit()
+    own = table_of(learner)
+    other = torch.rand(own.shape)
+
+    class Two:
+        def gather(self, own: Any) -> list[Any]:
+            return [own, other]
+
+    monkeypatch.setattr(label_audit, "current", Two)
+    assert torch.equal(table_of(learner), own + other)
+
+
+def test_writes_its_files(tmp_path: Path) -> None:
+    learner = learner_of(LabelAudit(), epochs=3, folder=tmp_path)
+    learner.fit()
+    with (tmp_path / "labels.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == ["photos/1.jpg", "photos/2.jpg", "photos/0.jpg"]
+    assert (rows[0]["given_label"], rows[0]["suggested_label"]) == (NAMES[1], NAMES[0])
+    report = json.loads((tmp_path / "labels.json").read_text())
+    assert report["estimates"][0]["unknown"].startswith("Too few samples: 3")
+    assert [one["uri"] for one in report["suspects"]] == ["", "", ""]  # there are no such files
+    assert RunFolder(tmp_path).notes == {}
+    assert set(report) == set(LabelReport.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("options", [{"task": "regress"}, {"training_step": lambda learner, batch: learner.model(
+    batch.images).mean()}, {"train": logits_loader(LOGITS, GIVEN)}])  # fmt: skip
+def test_is_off_without_known_labels_or_logits(options: Any, tmp_path: Path) -> None:
+    audit = LabelAudit()
+    if options.get("task") == "regress":
+        learner = learner_of(audit, task="regress", loss_function=lambda outputs, _: outputs.mean())
+    else:
+        learner = learner_of(audit, folder=tmp_path, **options)
+    audit.before_fit(learner)
+    assert audit.table is None
+    assert audit.state_dict() == {"table": None}
+
+
+def simulated(share: float, count: int, seed: int) -> tuple[Any, Any, Any]:
+    """Return scores, mean probabilities and given labels of ten classes, then which labels are wrong, and the truth."""
+    rng = np.random.default_rng(seed)
+    true, other = rng.integers(10, size=(2, count))
+    wrong = (rng.random(count) < share) & (other != true)
+    given = np.where(wrong, other, true)
+    logits = rng.normal(0, 1, (count, 10))
+    logits[np.arange(count), true] += rng.gamma(4, 1.5, count)  # some samples are hard
+    means = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    others = logits.copy()
+    others[np.arange(count), given] = -np.inf
+    return (logits[np.arange(count), given] - others.max(axis=1), means, given), wrong, true
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.25, 0.5])
+def test_the_estimated_share_is_near_the_true_one(share: float) -> None:
+    (scores, means, given), wrong, _ = simulated(share, 4000, 0)
+    found, probability = estimate(scores, given, confident(means, given))
+    true = wrong.mean()
+    assert found.share == pytest.approx(true, rel=0.15, abs=0.01)
+    assert found.low <= true <= found.high
+    assert probability.mean() == pytest.approx(found.share, abs=1e-6)
+    assert (np.diff(probability[np.argsort(scores)]) <= 0).all()
+    if share:
+        assert probability[wrong].mean() > 0.75
+
+
+def test_confident_classes_are_those_of_cleanlab() -> None:
+    count = pytest.importorskip("cleanlab.count")
+    (_, means, given), _, _ = simulated(0.2, 2000, 1)
+    sure = confident(means, given)
+    joint = np.zeros((10, 10), int)
+    np.add.at(joint, (given[sure >= 0], sure[sure >= 0]), 1)
+    assert (joint == count.compute_confident_joint(given, means, calibrate=False)).all()
+
+
+@pytest.mark.parametrize(("count", "epochs", "why"), [(50, 5, "Too few samples"), (500, 1, "Too few epochs")])
+def test_answers_what_it_cannot_know(count: int, epochs: int, why: str) -> None:
+    (scores, means, given), _, _ = simulated(0.2, count, 0)
+    table = np.hstack([scores[:, None], np.ones((count, 1)), means])
+    found = audit_classes(table, given.tolist(), [str(number) for number in range(10)], epochs)
+    assert why in found.estimates[0].sentence
+    assert np.isnan(found.probability).all()
+    assert found.order() == np.argsort(scores, kind="stable").tolist()
+
+
+def test_a_model_that_knows_nothing_suspects_nothing() -> None:
+    table = np.hstack([np.zeros((200, 1)), np.ones((200, 1)), np.full((200, 3), 1 / 3)])
+    found = audit_classes(table, [0] * 200, ("a", "b", "c"), 5)
+    assert not (found.probability > 0).any()
+
+
+def test_suggests_the_class_that_the_model_predicts() -> None:
+    (scores, means, given), wrong, true = simulated(0.3, 4000, 2)
+    table = np.hstack([scores[:, None], np.ones((4000, 1)), means])
+    names = [str(number) for number in range(10)]
+    found = audit_classes(table, given.tolist(), names, 5)
+    assert (np.array(found.suggested)[wrong] == true[wrong].astype(str)).mean() > 0.85
+    assert sum(found.pairs.values()) == (found.probability > 0.5).sum()
+
+
+@needs_gpu
+def test_recorded_graphs_give_the_same_margins() -> None:
+    tables = []
+    for graph in (False, True):
+        rows = [row for _ in range(40) for row in LOGITS]
+        learner = learner_of(LabelAudit(), train=loader(rows, GIVEN * 40), device="cuda", graph=graph, epochs=2)
+        learner.fit()
+        tables.append(table_of(learner))
+    assert torch.allclose(*tables)

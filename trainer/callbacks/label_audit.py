@@ -1,0 +1,168 @@
+"""The callback that finds training samples whose label is probably wrong."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.data.image_refs import keys_of
+from augment.data.targets.classification import CLASSES
+from augment.data.targets.multilabel import LABELS
+from augment.params import Count, setting
+from augment.support.files import json_line, write_atomically
+from augment.support.lazy_torch import Tensor, torch
+from trainer.loop.callback import Callback, configurable
+from trainer.loop.ranks import current
+
+if TYPE_CHECKING:
+    from augment.data.dataset import Split
+    from trainer.loop.learner import Learner
+
+_TOGETHER = 16  # batches that are added to the table at once
+# Only the first _SHARE of the epochs count, but at least _EPOCHS. Measured on Imagenette with wrong labels: 20 epochs
+# would find half of them, because the model memorizes the others when the learning rate falls.
+_SHARE, _EPOCHS = 0.7, 5
+_MOST = 2**27  # largest number of labels and samples that are recorded, so that a GPU needs at most 1 GiB
+
+
+@configurable
+@dataclass(eq=False)
+class LabelAudit(Callback):
+    """Finds wrong labels of training images, for classification and multi-label data.
+
+    For each sample, it records how far the logit of the given label is above the logit of the best other class. The
+    mean of this margin over all epochs is low if the label is wrong (Pleiss et al. 2020, arXiv:2001.10528). Nothing
+    waits for the device. Later epochs count more, because a model that has learned little says little. The last part of
+    long runs does not count, because models then memorize wrong labels.
+
+    A mixed image is evidence for each of its labels: the margin excludes the other classes in the image, and counts by
+    the share of the sample. With several labels per image, a mixed label counts only if all mixed images agree on it.
+    """
+
+    images: int = setting(Count(default=200, within=(0, 1000), doc="number of suspicious images in labels.html"))
+    tracks = True
+    # Per sample: with classes, the sum of the margins, the sum of their weights, and the sums of the probabilities of
+    # all classes. With several labels per image: (labels, 2), the sum of each label's margins and of their weights.
+    table: Tensor | None = field(default=None, init=False)
+    given: Tensor | None = field(default=None, init=False)  # the targets in the dataset
+    _measured: Tensor | None = field(default=None, init=False)
+    _loaded: Tensor | None = field(default=None, init=False)
+    _waiting: list[tuple[Tensor, ...]] = field(default_factory=list, init=False)  # batches to add
+
+    def before_fit(self, learner: Learner) -> None:
+        """Allocate the table, or continue with the table of the resumed run."""
+        self.table = self.given = self._measured = None
+        self._waiting = []
+        split: Any = getattr(learner.train_loader, "split", None)
+        kind, names = getattr(split, "kind", None), len(learner.classes)
+        if split is None or learner.training_step is not None or kind not in (CLASSES, LABELS):
+            return
+        width = (2 + names,) if kind == CLASSES else (names, 2)
+        if kind.task not in learner.task.lineage or len(split) * width[0] > _MOST:
+            return
+        self.given = kind.collate(split.targets).to(learner.device)
+        self.table = torch.zeros(len(split), *width, device=learner.device)
+        if self._loaded is not None and self._loaded.shape == self.table.shape and learner.ranks.is_main:
+            self.table.copy_(self._loaded)
+        self._loaded = None
+
+    def after_batch(self, learner: Learner) -> None:
+        """Keep what a training batch says. Adding several batches at once costs less time."""
+        loss = getattr(learner, "loss", None)
+        if self.table is None or not learner.training or loss is self._measured or not learner.batch.share:
+            return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
+        self._measured, progress = loss, learner.progress
+        if progress.epoch + 1 > max(_EPOCHS, _SHARE * progress.epochs):
+            return
+        targets = learner.task.targets_of(learner.batch)
+        self._weight = (progress.epoch + 1) / progress.epochs
+        self._waiting.append((learner.batch.indices, learner.output.detach().clone(), targets))
+        if len(self._waiting) == _TOGETHER:
+            self._add()
+
+    def after_train(self, learner: Learner) -> None:
+        """Add the rest of the epoch."""
+        self._add()
+
+    def _add(self) -> None:
+        """Add the waiting batches to the table."""
+        if not self._waiting:
+            return
+        assert self.table is not None
+        assert self.given is not None
+        with torch.no_grad():
+            indices, logits, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+            rows_of = _with_labels if self.given.ndim == 2 else _with_classes
+            rows = rows_of(logits.float(), self.given[indices], targets)
+            self.table.index_add_(0, indices, rows, alpha=self._weight)
+        self._waiting = []
+
+    def after_fit(self, learner: Learner) -> None:
+        """Write labels.csv and labels.json."""
+        if learner.error is not None or (table := self.merged()) is None:
+            return
+        if learner.folder is None or not learner.folder.is_dir():
+            return
+        from trainer.figures.label_report import REPORT_FILE, TABLE_FILE, audit_classes, audit_labels
+
+        split, rows = learner.train_loader.split, table.double().numpy()
+        audit = audit_labels if rows.ndim == 3 else audit_classes
+        if split.repeated:
+            rows = _joined(rows, split)
+        files, targets = split.files[: split.images], split.targets[: split.images]
+        found = audit(rows, targets, learner.classes, learner.progress.position.epoch)
+        write_atomically(learner.folder / TABLE_FILE, found.as_csv(files))
+        report = found.report(files, learner.classes, self.images, several=rows.ndim == 3)
+        write_atomically(learner.folder / REPORT_FILE, json_line(asdict(report)))
+
+    def merged(self) -> Tensor | None:
+        """Return the table of all ranks, on the CPU. All ranks must call this method."""
+        if self.table is None:
+            return None
+        self._add()
+        return torch.stack(current().gather(self.table.cpu())).sum(dim=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the table of all ranks, which rank 0 continues."""
+        return {"table": self.merged() if self._loaded is None else self._loaded}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loaded = None if state["table"] is None else state["table"].cpu()
+
+
+def _joined(rows: Any, split: Split) -> Any:
+    """Return the rows of the images, (M, ...). Rows of repeated images are added to those of the images."""
+    first: dict[Any, int] = {}
+    images = np.array([first.setdefault(key, index) for index, key in enumerate(keys_of(split.files))])
+    joined = np.zeros((split.images, *rows.shape[1:]))
+    np.add.at(joined, images, rows)
+    return joined
+
+
+def _with_classes(logits: Tensor, given: Tensor, targets: Tensor) -> Tensor:
+    """Return what samples add to the table, (N, 2 + K).
+
+    Args:
+        logits: (N, K).
+        given: (N,) the classes in the dataset.
+        targets: (N,) the same classes, or (N, K) the shares of the classes in mixed images.
+    """
+    column = given[:, None]
+    own, share = logits.gather(1, column), torch.ones_like(column, dtype=logits.dtype)
+    if targets.ndim == 2:
+        share = targets.gather(1, column)
+        logits = logits.masked_fill(targets > 0, -torch.inf).scatter(1, column, own)
+    margins = own - logits.scatter(1, column, -torch.inf).amax(dim=1, keepdim=True)
+    # Without other classes, or after an overflow, there is no evidence.
+    weights = share * margins.isfinite()
+    values = torch.cat([margins, torch.ones_like(margins), logits.softmax(dim=1)], dim=1)
+    return torch.where(weights > 0, values * weights, 0.0)
+
+
+def _with_labels(logits: Tensor, given: Tensor, targets: Tensor) -> Tensor:
+    """Return what samples add to the table, (N, K, 2). All arguments are (N, K)."""
+    weights = (targets == given) * logits.isfinite()
+    margins = logits.nan_to_num(0, 0, 0) * (2 * given - 1)
+    return torch.stack([margins * weights, weights], dim=2)

@@ -1,0 +1,67 @@
+"""`python -m trainer labels RUN`: print how many training labels are probably wrong, and which."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from math import isnan
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from augment.cli.parser import Parser, readable_errors, table_console, whole_number, writing
+from augment.support.errors import UserError
+from augment.support.files import json_line, require_in, write_atomically
+from augment.support.formatting import printable
+from augment.support.untrusted_files import read_as
+from trainer.figures.label_report import PAGE_FILE, REPORT_FILE, LabelReport
+from trainer.run.config.schema import CONFIG_FILE
+from trainer.run.folder.reader import RunFolder
+
+_EXAMPLES = """\
+  RUN                  the estimated share of wrong labels, and the most suspicious samples
+  RUN --top 100        more samples
+  RUN --json FILE      write JSON instead of a table (- writes to the terminal)
+
+RUN is the folder of a run. RUN/labels.csv lists all samples. Open RUN/labels.html to check the images."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    description = "Print how many training labels are probably wrong, and which."
+    parser = Parser("trainer labels", description, _EXAMPLES, arguments="RUN")
+    parser.add_argument("--top", type=whole_number(0), default=20, metavar="N", help="number of samples (default: 20)")
+    parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
+    with readable_errors():
+        options, folders, overrides = parser.split_paths(arguments)
+        if overrides or len(folders) != 1:
+            raise UserError("labels: pass the folder of one run.")
+        run = RunFolder(folders[0])
+        require_in(run.folder, CONFIG_FILE, allowed="the folder of a run")
+        if not (run.folder / REPORT_FILE).is_file():
+            raise UserError(
+                f"{run.folder}: this run has no label audit. It is {run.status}, and its task is "
+                f"{run.facts.task or 'unknown'}. Runs of classification and multi-label data write the audit when they "
+                "end, unless callbacks.label_audit=null."
+            )
+        report = read_as(LabelReport, run.folder / REPORT_FILE)
+        suspects = tuple(replace(one, uri="") for one in report.suspects[: options.top])
+        text = json_line(asdict(replace(report, suspects=suspects)))
+        if options.json == "-":
+            sys.stdout.write(printable(text))
+        elif options.json:
+            with writing(f"--json {options.json}"):
+                write_atomically(Path(options.json), text, follow=True)
+        else:
+            console, table = table_console(), Table("path", "given", "suggested", "score", "probably wrong")
+            for one in suspects:
+                known = "" if isnan(one.probability) else f"{one.probability:.1%}"
+                cells = one.path, one.given or "none", one.suggested or "none", f"{one.score:.2f}", known
+                table.add_row(*map(Text, cells))  # Text, because the console would read [words] as markup
+            console.print(table)
+            page = (
+                f"Check the images in {run.folder / PAGE_FILE}. python -m trainer report {run.folder} writes it again."
+            )
+            lines = [*report.sentences, page]
+            console.print(Text("\n".join(lines)), soft_wrap=True)
+    return 0
