@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from augment.cli.parser import Parser, readable_errors, table_console, whole_number, writing
+from augment.cli.parser import readable_errors, table_console, whole_number, writing
 from augment.support.errors import UserError
 from augment.support.files import json_line, require_in, write_atomically
 from augment.support.formatting import printable
@@ -17,6 +17,7 @@ from augment.support.untrusted_files import read_as
 from trainer.figures.label_report import PAGE_FILE, REPORT_FILE, LabelReport
 from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.run_names import RunParser
 
 _EXAMPLES = """\
   RUN                  the estimated share of wrong labels, and the most suspicious samples
@@ -29,7 +30,7 @@ RUN is the folder of a run. RUN/labels.csv lists all samples. Open RUN/labels.ht
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Print how many training labels are probably wrong, and which."
-    parser = Parser("trainer labels", description, _EXAMPLES, arguments="RUN")
+    parser = RunParser("trainer labels", description, _EXAMPLES, arguments="RUN")
     parser.add_argument("--top", type=whole_number(0), default=20, metavar="N", help="number of samples (default: 20)")
     parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
     with readable_errors():

@@ -345,7 +345,7 @@ class LabeledSource(ListedSource):
         read: Any = type(self).labels
         return make_dataset([_labeled(key, read(self, given)) for key, given in self.given().items()], options)
 
-    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:  # type: ignore[override]
+    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:  # type: ignore[misc, override]
         """Return the images that a value of data.train or data.val names, each with one label or number, or a list.
 
         A source defines this method or its own `load`.
