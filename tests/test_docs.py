@@ -57,6 +57,7 @@ def test_modules_that_are_named_exist(page: str) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     for page in TEXTS.keys() - {"README.md", "docs/index.md"}:
         assert f"({page.removeprefix('docs/')})" in TEXTS["docs/index.md"], page
+        assert page not in ("docs/search.md", "docs/genindex.md"), "Sphinx overwrites this page with its own"
 
 
 @every_page

@@ -220,8 +220,8 @@ def batch(
 
     Images and their partners are normalized (N, 3, height, width) float tensors. The partner of a sample is the next
     sample of the batch. The partner of the last sample is the first. `share`, (N,), is each sample's own share of the
-    mixed target. If K following samples contribute, it is (N, 1 + K): the own share, then their shares. Drawn values
-    are (N,) tensors. The function may write to all its arguments.
+    mixed target. If K following samples contribute, it is (N, 1 + K): the sample's own share, then the shares of
+    the following samples. Drawn values are (N,) tensors. The function may write to all its arguments.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
@@ -232,7 +232,7 @@ def batch(
             parts of the sample itself and of the K following samples the image shows. Masks and boxes follow it. The
             seven numbers are left, top, right and bottom edge of a rectangle in pixels, a scale s, and shifts x and y.
             A point (u, v) from the top left corner of the sample appears at (s u + x, s v + y). A rectangle without
-            area shows nothing. The own sample is visible where no other rectangle covers it. Without `parts`, the op
+            area shows nothing. The sample itself is visible where no other rectangle covers it. Without `parts`, the op
             fails on data with boxes. It needs `neutral`.
         blends: whether several samples are visible at the same position, which masks cannot represent.
         params: the op's parameters by name. p is added.

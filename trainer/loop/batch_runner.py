@@ -102,7 +102,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Finish the gradients of a step. The body makes or cancels the step. A cancelled step keeps its gradients."""
+        """Finish the gradients of a step, which the `with` block makes or cancels. A cancelled step keeps them."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Cancel(Exception):  # noqa: N818  (not an error)
     """Base of the exceptions with which a callback ends a level of the loop. The level's after event still runs.
 
-    Outside its level, and in the after event, the exception is an error like any other. All ranks must raise it at the
+    If a callback raises it outside its level, or in the after event, the run fails. All ranks must raise it at the
     same time, see `trainer.loop.ranks.Ranks.agree`.
     """
 

@@ -59,7 +59,7 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
     windows: list[int]  # with frames: the position of each view's window among the windows in the outputs
 
     def hand_out(self, stream: Any) -> Outputs:
-        """Return the outputs of a scheduled run for use on a PyTorch stream, None on the CPU. Nothing waits."""
+        """Return a scheduled run's outputs for a PyTorch stream (None on the CPU). The host does not wait."""
         outputs = [output.as_tensor() for output in self.outputs(stream)]
         # With frames, a pipeline on the GPU also has CPU outputs. DLPack cannot share their pinned memory.
         pinned = TensorCPU if stream is not None else ()

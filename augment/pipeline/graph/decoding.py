@@ -80,7 +80,8 @@ class GraphImage:
 
     Attributes:
         window: the height and width of the upright image, then the top, left, bottom and right edges of the crop window
-            in pixels, (6,) int32 or float32. None if the op resized an image that `decode` did not return.
+            in pixels, (6,) int32 or float32. None if the op resized another image than the one
+            from `decode`.
     """
 
     def __init__(

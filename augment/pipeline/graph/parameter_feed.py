@@ -206,9 +206,9 @@ def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.f
 def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
     """Return the values that the parts of a remap stage take, see `augment.pipeline.geometry.remap`.
 
-    `chain`, (N, parts, 3, 3), holds the inverse matrix of each part in pixels from the middle of the image. For a
-    remap, it holds zeros if the remap applies to the sample, and otherwise the identity. The other values belong to the
-    remaps. Each has a name and the number of its part.
+    `chain`, (N, parts, 3, 3), holds the inverse matrix of each part in pixels from the middle of the image. At the
+    position of a remap, it holds zeros for samples with the remap, and the identity for other samples.
+    The other values belong to the remaps. Each has a name and the number of its part.
     """
     values: dict[str, Values] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
     for number, steps in enumerate(stage.parts):

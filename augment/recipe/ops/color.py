@@ -57,7 +57,7 @@ def _contrast(factor: Array, pivot: str) -> Array:
     return np.concatenate([away, mean, np.zeros((*mean.shape[:-1], 1))], axis=-1)
 
 
-# Nobody rotates hue by half a degree. Such a value is probably torchvision's hue, which is in turns.
+# Nobody rotates hue by half a degree. Such a value probably comes from torchvision, where 1 is a full turn.
 _TURNS = (0.5, "torchvision's hue of 0.1 is 36 deg")
 
 
