@@ -42,6 +42,7 @@ class Parsed(BaseException):
 @pytest.mark.usefixtures("sample_drawn")
 def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "corrections.csv").write_text("path,label\n")
     package, *arguments = command
     tools = find_tools(package)
     if arguments[0] == "--help":

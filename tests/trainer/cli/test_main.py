@@ -34,7 +34,8 @@ def test_a_run_prints_and_writes_everything_and_imports_nothing_slow_that_it_doe
     texts = {"config.yaml", "plan.txt", "environment.json", "run.json", "mistakes.json", "left_out.json"}
     texts |= {"metrics.jsonl", "steps.jsonl", "summary.json", "trainer.log", "report.html", ".hydra", ".lock"}
     names = {path.name for path in folder.iterdir()}
-    assert names == texts | {"batch.png", "confusion.png", "last.pt", "last.1.pt", "best.pt"}
+    labels = {"labels.csv", "labels.html", "labels.json"}
+    assert names == texts | labels | {"batch.png", "confusion.png", "last.pt", "last.1.pt", "best.pt"}
     rows = read_metrics(folder)
     assert [row["epoch"] for row in rows] == [0, 1]
     assert {"train_loss", "val_loss", "val_accuracy"} <= rows[0].keys()

@@ -127,7 +127,10 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_compare_shows_test_scores_without_ranking_by_them(runs: Path, capsys: Any) -> None:
+def test_compare_shows_test_scores_without_ranking_by_them(
+    runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert compare([str(runs)]) == 0
     before = capsys.readouterr().out
     assert "test_accuracy" not in before
