@@ -36,11 +36,17 @@ def pinned(file: str) -> str:
     return f"{file}#{digest(read_text('data.labels', expanded(file), _ALLOWED))[:10]}"
 
 
-def corrected(dataset: Dataset, given: str | None) -> Dataset:
+def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
     """Return a dataset with the corrections that data.labels names applied to train, with a notice.
 
-    Validation images do not change, so scores stay comparable. A path matches an image if it is its name, or if at
-    least the folder and the file name agree, so that the dataset may move.
+    Validation and test images do not change, so scores stay comparable. A path matches an image if it is its name, or
+    if at least the folder and the file name agree, so that the dataset may move.
+
+    Args:
+        dataset: the dataset.
+        given: the value of data.labels.
+        whole: the dataset before splits were cut from train. Lines about images of these splits have no effect, so that
+            all folds can use one file.
 
     Raises:
         UserError: the file has an unknown path, class or action, or lists an image twice.
@@ -51,7 +57,7 @@ def corrected(dataset: Dataset, given: str | None) -> Dataset:
     if given not in (file, pinned(file)):
         raise UserError(f"data.labels={file}: its content has changed since the run began. Restore it.")
     train, kind, changed, dropped = dataset.train, dataset.kind, 0, list[int]()
-    targets, seen, find = list(train.targets), set[int](), _Finder(dataset)
+    targets, seen, find = list(train.targets), set[int](), _Finder(dataset, whole)
     for where, path, action, label in _rows(file):
         positions = find.positions(path, where)
         if not seen.isdisjoint(positions):
@@ -93,12 +99,13 @@ def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
 class _Finder:
     """Finds images by their paths."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, whole: Dataset) -> None:
         # The positions in train by folder and file name, and by full name. Other images have none.
         self._known: dict[str, dict[str, list[int]]] = {}
-        self._val = set(map(name_of, dataset.val.files))
-        left_out = [image.file for split in (dataset.train, dataset.val) for image in split.left_out]
-        for position, image in enumerate((*dataset.train.files, *dataset.val.files, *left_out)):
+        self._val = set(map(name_of, whole.val.files))
+        left_out = [image.file for split in (whole.train, whole.val) for image in split.left_out]
+        others = (*whole.train.files, *whole.val.files, *left_out)
+        for position, image in enumerate((*dataset.train.files, *others)):
             positions = self._known.setdefault(portable_name(image), {}).setdefault(name_of(image), [])
             positions += [position] if position < len(dataset.train) else []
 

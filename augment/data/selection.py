@@ -149,12 +149,19 @@ def take_val(
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Correct the labels of a source's train split. Then cut the test split and val from it, as the settings ask.
+    """Cut the test split and val from a source's train split, as the settings ask. Then correct the labels of train.
+
+    So the same images are scored with and without corrections.
+    """
+    return corrected(_cut_splits(source, dataset), source.labels, dataset)
+
+
+def _cut_splits(source: Source, dataset: Dataset) -> Dataset:
+    """Cut the test split and val from a source's train split.
 
     The test split is drawn from all images, so it is the same for all folds and all values of `val_fraction`. It is
     dropped, unless the source scores it.
     """
-    dataset = corrected(dataset, source.labels)
     seed, groups, rest = source.split_seed, None, 1.0
     if source.group is not None:
         if not source.cuts_val and source.test_fraction is None:

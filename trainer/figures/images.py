@@ -20,7 +20,8 @@ from trainer.tasks.metric import Samples
 from trainer.tasks.task import Task
 
 SIDE = 160  # of a usual thumbnail, in pixels
-_THREADS = 4
+_UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError)  # errors of files that are no images
+THREADS = 4  # threads that read images
 
 
 def worst_images(
@@ -54,7 +55,7 @@ def worst_images(
                 upright, orientation = np.array(upright_size(image)), orientation_of(image)
                 image.draft("RGB", (2 * task.thumbnail, 2 * task.thumbnail))
                 small = to_rgb(image)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+        except _UNREADABLE:
             return sample, file, None
         small.thumbnail((task.thumbnail, task.thumbnail))
         scale = small.size / upright
@@ -63,7 +64,7 @@ def worst_images(
         place = place @ turns(np.array([orientation]), upright[None, ::-1])[0]
         return sample, file, task.draw(small, place, samples, sample.position, names)
 
-    with in_threads(draw, islice(task.mistakes(samples, names), most), _THREADS) as drawn:
+    with in_threads(draw, islice(task.mistakes(samples, names), most), THREADS) as drawn:
         return list(drawn)
 
 
@@ -97,6 +98,18 @@ def without_background(figure: Image.Image) -> Image.Image:
     letters = Image.new("RGB", figure.size, (128, 128, 128))
     seen = ImageChops.lighter(ImageOps.invert(figure.convert("L")).point(lambda ink: min(255, ink * 5 // 4)), mask)
     return Image.merge("RGBA", (*Image.composite(figure, letters, mask).split(), seen))
+
+
+def thumbnail(file: ImageRef) -> str:
+    """Return a thumbnail as a data URI, empty if the file cannot be read."""
+    try:
+        with open_image(file) as image:
+            image.draft("RGB", (2 * SIDE, 2 * SIDE))
+            small = to_rgb(image)
+    except _UNREADABLE:
+        return ""
+    small.thumbnail((SIDE, SIDE))
+    return data_uri(small, "JPEG", 82)
 
 
 def data_uri(image: Image.Image, form: str, quality: int) -> str:

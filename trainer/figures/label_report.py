@@ -11,19 +11,18 @@ from io import StringIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
-from augment.data.images import name_of, open_image, to_rgb
+from augment.data.images import name_of
 from augment.support.background import in_threads
 from augment.support.formatting import table_cell
-from trainer.figures.images import SIDE, data_uri
+from trainer.figures.images import THREADS, thumbnail
 from trainer.tasks.display import Finding
 from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknown
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
-_PAIRS, _THREADS = 20, 4  # most pairs of a given and a suggested label, and threads that read images
+_PAIRS = 20  # most pairs of a given and a suggested label
 
 Array = NDArray[np.float64]
 
@@ -90,7 +89,7 @@ class Findings:
     def report(self, files: Sequence[ImageRef], names: Sequence[str], most: int, *, several: bool) -> LabelReport:
         """Return the content of labels.json with at most `most` samples."""
         worst = self.order()[:most]
-        with in_threads(_thumbnail, [files[i] for i in worst], _THREADS) as drawn:
+        with in_threads(thumbnail, [files[i] for i in worst], THREADS) as drawn:
             suspects = tuple(self.suspect(i, files[i], uri) for i, uri in zip(worst, drawn, strict=True))
         pairs = tuple((*pair, count) for pair, count in self.pairs.most_common(_PAIRS))
         return LabelReport(self.estimates, tuple(names), several, pairs, suspects)
@@ -150,15 +149,3 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
 
 def _joined(row: NDArray[np.bool_], names: Sequence[str]) -> str:
     return "; ".join(names[k] for k in np.flatnonzero(row).tolist())
-
-
-def _thumbnail(file: ImageRef) -> str:
-    """Return a thumbnail as a data URI, empty if the file cannot be read."""
-    try:
-        with open_image(file) as image:
-            image.draft("RGB", (2 * SIDE, 2 * SIDE))
-            small = to_rgb(image)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return ""
-    small.thumbnail((SIDE, SIDE))
-    return data_uri(small, "JPEG", 82)

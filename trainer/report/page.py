@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from augment.support.files import json_line, write_atomically
 from augment.support.formatting import amount, as_bytes, duration, percent
 from augment.support.untrusted_files import read_as, read_text
@@ -22,6 +20,7 @@ from augment.support.yaml_files import MAX_BYTES
 from trainer.callbacks.plots import BATCH
 from trainer.figures import label_report
 from trainer.figures.images import data_uri, read_png, without_background
+from trainer.figures.templates import html_template
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
@@ -30,6 +29,7 @@ from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 from trainer.run.folder.summary import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
+_HERE = Path(__file__).parent
 _MOST_LINES = 5000  # lines in the table of epochs
 _MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # maximum pixels of a figure. Real figures have a tenth of them
 
@@ -47,18 +47,6 @@ def write_record(record: RunRecord) -> Path:
     return file
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # names of classes and files may contain markup
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = percent
-    return environment
-
-
 def labels_of(record: RunRecord) -> label_report.LabelReport | None:
     """Return the label audit of a run that has ended, if there is one."""
     if record.run.summary.status == RUNNING:
@@ -68,12 +56,11 @@ def labels_of(record: RunRecord) -> label_report.LabelReport | None:
 
 def write_page(folder: Path, report: label_report.LabelReport, name: str) -> None:
     """Write the page for checking labels into the folder of a run. It runs only its own script, and loads nothing."""
-    environment = _environment()
-    script = environment.get_template("labels.js.jinja").render()
+    script = html_template(_HERE, "labels.js.jinja").render()
     policy = f"script-src 'sha256-{b64encode(sha256(as_bytes(script)).digest()).decode()}'"
     shown = {"suspects": [asdict(one) for one in report.suspects], "several": report.several, "names": report.classes}
     content = json_line(shown).replace("<", "\\u003c")  # names may contain tags
-    page = environment.get_template("labels.html.jinja")
+    page = html_template(_HERE, "labels.html.jinja")
     text = page.render(name=name, report=report, content=content, script=script, policy=policy)
     write_atomically(folder / label_report.PAGE_FILE, text)
 
@@ -84,38 +71,34 @@ def render(record: RunRecord) -> str:
     running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
     labels = labels_of(record)
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            # A run without a name shows its folder and the folder above it.
-            name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
-            reload=RELOAD if running else 0,
-            written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-            ending=ending,
-            headline=_headline(record),
-            test=run.test_scores,
-            findings=[*findings(record), *(labels.findings if labels else ())],
-            labels=labels,
-            labels_page=label_report.PAGE_FILE,
-            charts=charts(record),
-            display=record.display,
-            shown=record.best_pass,
-            figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
-            batch=_inline(run.folder / BATCH),
-            plan=run.attempt(PLAN_FILE, read, ""),
-            config=run.attempt(CONFIG_FILE, read, ""),
-            command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
-            resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
-            facts={
-                **run.versions(),
-                "seed": run.facts.settings.get("seed"),
-                "images": run.facts.settings.get("data.root"),
-                "folder": folder,
-            },
-            table=_table(record),
-            notes=run.notes,
-        )
+    return html_template(_HERE, "page.html.jinja").render(
+        # A run without a name shows its folder and the folder above it.
+        name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
+        reload=RELOAD if running else 0,
+        written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+        ending=ending,
+        headline=_headline(record),
+        test=run.test_scores,
+        findings=[*findings(record), *(labels.findings if labels else ())],
+        labels=labels,
+        labels_page=label_report.PAGE_FILE,
+        charts=charts(record),
+        display=record.display,
+        shown=record.best_pass,
+        figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
+        batch=_inline(run.folder / BATCH),
+        plan=run.attempt(PLAN_FILE, read, ""),
+        config=run.attempt(CONFIG_FILE, read, ""),
+        command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
+        resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
+        facts={
+            **run.versions(),
+            "seed": run.facts.settings.get("seed"),
+            "images": run.facts.settings.get("data.root"),
+            "folder": folder,
+        },
+        table=_table(record),
+        notes=run.notes,
     )
 
 

@@ -141,6 +141,8 @@ def load_trained(
     for section, name in (("model", "weights"), ("fit", "resume"), ("fit", "teacher")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}
+    if not data:  # a run folder may not make this read a file of corrections
+        loaded["data"] = {**section_of(loaded, "data"), "labels": None}
     saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)
     config = parse_config(saved.with_overrides(given))
 

@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from augment.data.dataset import ImageRef
-from augment.data.images import name_of, open_image, to_rgb
-from augment.support.formatting import percent
-from trainer.figures.images import SIDE, data_uri
+from augment.data.images import name_of
+from trainer.figures.images import data_uri, thumbnail
+from trainer.figures.templates import html_template
 from trainer.stress.corruptions import STRENGTHS
 from trainer.stress.scores import StressTest, Weakness
 
@@ -19,15 +17,7 @@ _WIDTH, _HEIGHT, _FAILED = 220.0, 90.0, 24
 
 def render(result: StressTest) -> str:
     """Render the page. It has no scripts and refers to no other files."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # names of files may contain markup
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = percent
-    return environment.get_template("page.html.jinja").render(
+    return html_template(Path(__file__).parent, "page.html.jinja").render(
         result=result,
         charts=[_chart(result, weakness) for weakness in result.weaknesses],
         highest=_highest(result),
@@ -74,17 +64,7 @@ def _failed(result: StressTest) -> Iterator[dict[str, Any]]:
     """Yield the images that fail first, each with a thumbnail and the corruptions that break it."""
     for position, times, mild in result.first_to_fail(_FAILED):
         file = result.files[position]
-        yield {"name": name_of(file), "times": times, "mild": mild, "uri": _uri(_thumbnail(file))}
-
-
-def _thumbnail(file: ImageRef) -> Image.Image | None:
-    try:
-        with open_image(file) as image:
-            small = to_rgb(image)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return None
-    small.thumbnail((SIDE, SIDE))
-    return small
+        yield {"name": name_of(file), "times": times, "mild": mild, "uri": thumbnail(file)}
 
 
 def _uri(image: Image.Image | None) -> str:

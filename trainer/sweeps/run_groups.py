@@ -23,9 +23,8 @@ from trainer.tasks.task import Task
 REPEATED = SEED, FOLD = "seed", "data.fold"
 
 # Settings of the data that change only the training images, or where files are kept.
-_OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}
+_OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
-_OF_TRAIN.add("labels")  # corrections change no validation images, unless these are cut from train
 
 # Settings that change the meaning of the validation loss, except in classification.
 OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
@@ -120,7 +119,7 @@ def basis_of(run: RunFolder) -> Settings:
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
         # The loss is in standard deviations of the training targets.
-        names = ("fraction", "test_fraction", *sorted(_OF_TRAIN))
+        names = ("fraction", "test_fraction", "labels", *sorted(_OF_TRAIN))
         given = {name: section[name] for name in names if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
     if run.score == STRESS:

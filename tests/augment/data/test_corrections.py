@@ -26,7 +26,8 @@ def dataset() -> Dataset:
 
 def apply(text: str | bytes, of: Dataset | None = None) -> Dataset:
     Path("c.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return corrected(of or dataset(), pinned("c.csv"))
+    given = of or dataset()
+    return corrected(given, pinned("c.csv"), given)
 
 
 def test_changes_and_drops_samples() -> None:
@@ -99,3 +100,24 @@ def test_pins_the_content_and_rejects_another(tmp_path: Path) -> None:
     Path("c.csv").write_text("path,label\nphotos/train/cat/1.jpg,=owl")
     with pytest.raises(UserError, match="its content has changed"):
         select(source, dataset())
+
+
+@pytest.mark.parametrize(
+    "split", [{"val_fraction": 0.3}, {"folds": 3, "fold": 0}, {"val_fraction": 0.2, "test_fraction": 0.2}]
+)
+def test_corrections_do_not_change_the_scored_images(split: dict[str, object]) -> None:
+    train = Split(
+        tuple(Path(f"photos/train/{'cat' if n < 10 else 'dog'}/{n}.jpg") for n in range(20)), (0,) * 10 + (1,) * 10
+    )
+    whole = Dataset(CLASSES, train)
+    rows = [f"{file},{'' if n % 2 else 'dog'},{'drop' if n % 2 else ''}" for n, file in enumerate(train.files[:10])]
+    Path("c.csv").write_text("\n".join(["path,label,action", *rows]))
+    plain, source = (
+        parse_data({"source": "sample", **split}),
+        parse_data({"source": "sample", "labels": "c.csv", **split}),
+    )
+    before, after = select(plain, whole), select(source, whole)
+    assert after.val == before.val
+    assert set(after.train.files) < set(before.train.files)
+    if source.test_fraction:
+        assert select(source.with_test(), whole).val == select(plain.with_test(), whole).val

@@ -73,7 +73,7 @@ def test_saves_what_data_labels_reads(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     Path("corrections.csv").write_text(found["text"], encoding="utf-8")
     data = Dataset(NAMES, Split(tuple(map(Path, PATHS)), (0, 1, 2, 3, 0)))
-    train = corrected(data, pinned("corrections.csv")).train
+    train = corrected(data, pinned("corrections.csv"), data).train
     assert [str(file) for file in train.files] == [PATHS[n] for n in (0, 2, 3, 4)]
     assert train.targets == (1, 2, 2, 0)
 

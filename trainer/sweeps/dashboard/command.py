@@ -16,7 +16,6 @@ from threading import Lock
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -25,6 +24,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import digest, shown, write_atomically
 from augment.support.formatting import amount, as_bytes, printable
 from trainer.callbacks.plots import BATCH, REPORT
+from trainer.figures.templates import html_template
 from trainer.run.folder.reader import find_runs
 from trainer.sweeps.dashboard.content import FIGURES, collect
 
@@ -52,10 +52,7 @@ def render(data: Mapping[str, Any], version: str = "") -> str:
     script, echarts = f'"use strict";\n(() => {{\n{code}\n}})();', (_HERE / "echarts/echarts.min.js").read_text("utf-8")
     hashes = " ".join(f"'sha256-{b64encode(sha256(as_bytes(code)).digest()).decode()}'" for code in (echarts, script))
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
-    environment = Environment(
-        loader=FileSystemLoader(page), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("page.html.jinja").render(
+    return html_template(page, "page.html.jinja").render(
         title=data["title"],
         version=version,
         policy=f"{policy}; connect-src 'self'" if version else policy,
