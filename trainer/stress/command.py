@@ -22,8 +22,8 @@ _EXAMPLES = """\
   RUN --images 5000 fit.device=cuda
   RUN data=folder data.root=DIR       on another source's validation data
 
-RUN is the folder of a run. The result is written to stress.json and stress.html in that folder. compare --metric stress
-ranks runs by it."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The result is written to stress.json and
+stress.html in that folder. compare --metric stress ranks runs by it."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -103,8 +103,10 @@ class StressTest:
 
     def change(self, value: float) -> str:
         """Return the difference from the clean score as text."""
-        sign = "+" if value > self.clean.value else "-"
-        return f"{sign}{self.show(abs(value - self.clean.value))}"
+        text = self.show(abs(value - self.clean.value))
+        if text == self.show(0):
+            return text
+        return f"{'+' if value > self.clean.value else '-'}{text}"
 
     def sentences(self, most: int = 3) -> list[str]:
         """Return a sentence on each of the worst corruptions, at the level that loses most between two levels."""

@@ -24,7 +24,8 @@ _EXAMPLES = """\
   RUN --top 100        more samples
   RUN --json FILE      write JSON instead of a table (- writes to the terminal)
 
-RUN is the folder of a run. RUN/labels.csv lists all samples. Open RUN/labels.html to check the images."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. RUN/labels.csv lists all samples. Open
+RUN/labels.html to check the images."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,22 +9,23 @@ from tempfile import TemporaryDirectory
 
 from jinja2 import Template
 
-from augment.cli.parser import Parser, readable_errors
+from augment.cli.parser import readable_errors
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.formatting import printable
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.run.best_model import load_trained
 from trainer.run.config.schema import CONFIG_FILE, config_text
+from trainer.run.folder.run_names import RunParser
 from trainer.run.hub import hub_errors
 
 _EXAMPLES = """\
   RUN USER/NAME            to a private repository, which is created if it does not exist
   RUN USER/NAME --public   to a public repository
 
-RUN is the folder of a run. Log in with `hf auth login`, or set HF_TOKEN. The repository gets best.pt without validation
-outputs, config.yaml without the dataset and local paths, and a model card. hf://USER/NAME then names the model in
-load_model, predict, evaluate and export."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Log in with `hf auth login`, or set HF_TOKEN. The
+repository gets best.pt without validation outputs, config.yaml without the dataset and local paths, and a model card.
+hf://USER/NAME then names the model in load_model, predict, evaluate and export."""
 
 # Names of classes stand in a code block, where they are not Markdown.
 _CARD = Template("""\
@@ -101,7 +102,7 @@ def push(run: Path, name: str, options: Namespace) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Publish the best model of a run on the Hugging Face Hub, with its preprocessing and a model card."
-    parser = Parser("trainer push", description, _EXAMPLES, arguments="RUN USER/NAME")
+    parser = RunParser("trainer push", description, _EXAMPLES, arguments="RUN USER/NAME")
     parser.add_argument("--public", action="store_true", help="let everybody see the repository (default: private)")
     parser.add_argument("--license", metavar="ID", help="license in the model card, such as apache-2.0")
     parser.add_trust_flag()

@@ -113,7 +113,9 @@ def _split_folders(
     if not root.exists():
         raise UserError(f"the folder does not exist.{near_file(root, folder=True)}")
     if not root.is_dir():
-        raise UserError("this is a file. Name a folder that holds the folders train and val.")
+        raise UserError(
+            "this is a file. Unpack it if it is an archive. Then name a folder that holds the folders train and val."
+        )
     names = [train_dir or "train", val_dir or "val"]
     train, val = (root / name for name in names)
     missing = [name for name in names[: 1 if cuts_val else 2] if not (root / name).is_dir()]

@@ -23,7 +23,7 @@ from trainer.run.train import train
 from trainer.stress.command import main
 from trainer.stress.corruptions import Corruption, corruptions
 from trainer.stress.page import render
-from trainer.stress.scores import StressTest, stress_test
+from trainer.stress.scores import Score, StressTest, stress_test
 from trainer.sweeps.compare.command import main as compare
 from trainer.tools.evaluate import evaluate, evaluated_split
 
@@ -127,6 +127,12 @@ def test_scores_equal_an_evaluation_by_hand(run: Path) -> None:
     assert found["grayscale"] == pytest.approx([accuracy(tv.rgb_to_grayscale(pixels, 3))], abs=1.5 / len(pixels))
     assert found["invert"] == [accuracy(255 - pixels)]
     assert min(map(min, found.values())) < result.clean.value, "no corruption has an effect"
+
+
+def test_an_unchanged_score_has_no_sign() -> None:
+    clean = Score(0.1, None, frozenset(), None)
+    result = StressTest(Path(), "accuracy", "Accuracy", True, False, 9, clean, (), {}, ())
+    assert [result.change(value) for value in (0.1, 0.09999, 0.2, 0.0)] == ["0.0%", "0.0%", "+10.0%", "-10.0%"]
 
 
 def test_all_models_get_the_same_corrupted_images(run: Path, data: Path, tmp_path: Path) -> None:

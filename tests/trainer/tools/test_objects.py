@@ -364,6 +364,11 @@ def test_an_exported_detector_finds_what_predict_finds(
     printed = capsys.readouterr()
     assert "missing.jpg" in printed.err
     assert printed.out.splitlines()[0].split("  ")[1].split()[0] in ("cat", "dog")
+    for arguments, code in (["--help"], "0"), ([], "2"), ([str(run.parent / "val")], "0"), ([str(out)], "2"):
+        monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), *arguments])
+        with pytest.raises(SystemExit, match=code):
+            runpy.run_path(str(out / "predict.py"), run_name="__main__")
+    assert all(Path(f"boxes/{file.stem}.png").is_file() for file in (run.parent / "val").glob("*.jpg"))
     with Image.open("boxes/6.png") as drawn:
         assert drawn.size == (48, 36)
         assert np.ptp(np.asarray(drawn), axis=2).max() > 50, "boxes in color on the gray image"

@@ -71,6 +71,7 @@ def test_mistakes(hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest
     assert "RUN USER/NAME" in fails(lambda: push([str(finished_run)]), capsys)
     assert "Repo id must" in fails(lambda: push([str(finished_run), "a/b/c"]), capsys)
     assert "best.pt" in fails(lambda: push(["nowhere", "me/colors"]), capsys) or not hub.files
+    assert "no run has started" in fails(lambda: push(["last", "me/colors"]), capsys)
     hub.denied = True
     assert "no right to it" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
     with pytest.raises(UserError, match=r"^hf://me/colors: there is no such repository"):

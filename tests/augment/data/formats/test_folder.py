@@ -71,6 +71,11 @@ def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     assert f"the folder does not exist. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
 
 
+def test_an_archive_must_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "images.tar").write_bytes(b"x")
+    assert "Unpack it" in message(tmp_path / "images.tar")
+
+
 def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path) -> None:
     dataset = scan_folder(make(tmp_path, "cat/a.jpg", "owl/b.jpg", "owl/more/c.jpg"), cuts_val=True)
     assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("cat", "owl"), (0, 1, 1), 0)
