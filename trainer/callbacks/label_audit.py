@@ -34,8 +34,8 @@ class LabelAudit(Callback):
 
     For each sample, it records how far the logit of the given label is above the logit of the best other class. The
     mean of this margin over all epochs is low if the label is wrong (Pleiss et al. 2020, arXiv:2001.10528). Nothing
-    waits for the device. Later epochs count more, because a model that has learned little says little. The last part of
-    long runs does not count, because models then memorize wrong labels.
+    waits for the device. Later epochs count more, because the model knows more. The last part of long runs does not
+    count, because models then memorize wrong labels.
 
     A mixed image is evidence for each of its labels: the margin excludes the other classes in the image, and counts by
     the share of the sample. With several labels per image, a mixed label counts only if all mixed images agree on it.
@@ -69,7 +69,7 @@ class LabelAudit(Callback):
         self._loaded = None
 
     def after_batch(self, learner: Learner) -> None:
-        """Keep what a training batch says. Adding several batches at once costs less time."""
+        """Keep the outputs of a training batch. They are added for several batches at once, which costs less time."""
         loss = getattr(learner, "loss", None)
         if self.table is None or not learner.training or loss is self._measured or not learner.batch.share:
             return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass

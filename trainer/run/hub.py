@@ -44,7 +44,7 @@ def hub_errors(key: str) -> Iterator[None]:
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
-                f"{key}: there is no such repository or revision, or you have no right to it. Check the name. Log in "
+                f"{key}: there is no such repository or revision, or you may not read it. Check the name. Log in "
                 "with `hf auth login`, or set HF_TOKEN."
             ) from error
         what = f"{key}: the hub cannot be used ({first_line(error).rstrip('.')})."

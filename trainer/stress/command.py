@@ -1,4 +1,4 @@
-"""`python -m trainer stress RUN`: score a run's best model under corruptions, and show what it does not survive."""
+"""`python -m trainer stress RUN`: score a run's best model on corrupted images, and show its weaknesses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Score the best model of a run under one corruption at a time, at five strengths."
     parser = RunParser("trainer stress", description, _EXAMPLES, arguments="RUN [key=value ...]")
-    parser.add_argument("--ops", metavar="NAME,...", help="ops to test (default: what happens to photos)")
+    parser.add_argument(
+        "--ops", metavar="NAME,...", help="ops to test (default: effects of cameras, viewpoints and file formats)"
+    )
     parser.add_argument("--images", type=whole_number(1), default=IMAGES, metavar="N",
                         help=f"largest number of images (default: {IMAGES:,})")  # fmt: skip
     parser.add_trust_flag()

@@ -132,14 +132,14 @@ def _leaks(info: Info) -> Iterator[str]:
     """Find val images that are also in train, and duplicates with different targets."""
     why = "This inflates the scores on val. Remove such images from one of the splits."
     looks = (
-        f"judging by their looks: re-encoded, resized, or almost the same scene. {why} This list may include images "
+        f"because they look alike: re-encoded, resized, or almost the same scene. {why} This list may include images "
         "that are naturally similar (scans, icons, video frames), so check the pairs in the figure. If val is taken "
         "from train, data.group keeps the images of a video, patient or scene in one split."
     )
     for counts, how in ((info.same, f"byte for byte. {why}"), (info.alike, looks)):
         if leaked := counts["val_in_train"]:
             yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
-    for kind, how in (("same", "byte for byte"), ("alike", "judging by their looks")):
+    for kind, how in (("same", "byte for byte"), ("alike", "because they look alike")):
         if leaked := tally(getattr(info.leaks, kind), len(info.images))["val_in_train"] if info.leaks else 0:
             yield f"{_part(leaked, len(info.test), *_ARE, noun='test image')} also in train or val, {how}. Remove them."
     if odd := info.contradicting:

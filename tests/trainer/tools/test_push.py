@@ -73,7 +73,7 @@ def test_mistakes(hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest
     assert "best.pt" in fails(lambda: push(["nowhere", "me/colors"]), capsys) or not hub.files
     assert "no run has started" in fails(lambda: push(["last", "me/colors"]), capsys)
     hub.denied = True
-    assert "no right to it" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    assert "may not read it" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
     with pytest.raises(UserError, match=r"^hf://me/colors: there is no such repository"):
         load_model("hf://me/colors")
     hub.denied = False
