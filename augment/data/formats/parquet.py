@@ -4,7 +4,6 @@ The images are copied into one plain file once, and read from there. Reading a s
 decoding a page or row group with a hundred or a thousand images. In shuffled order, that would happen for each image.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,12 @@ from augment.data.formats.records import Record, RecordFile
 from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import atomic_path
+from augment.support.formatting import amount
+from augment.support.untrusted_files import parse_json
+
+# Encoded images hardly get smaller. A file may unpack to this many times its size, or to 64 MiB if that is more.
+# Each row also counts as 100 bytes. A tiny file could otherwise repeat a value until memory or disk are full.
+_MAX_RATIO, _ALWAYS, _ROW = 100, 2**26, 100
 
 
 def read_table(
@@ -32,8 +37,8 @@ def read_table(
         destination: returns the file that the images are copied to.
 
     Raises:
-        UserError: the file is not a parquet file, a column is missing or has another type, an image is only a path, a
-            row has no label, or the disk is full.
+        UserError: the file is not a parquet file, or unpacks to far more than its size, a column is missing or has
+            another type, an image is only a path, a row has no label, or the disk is full.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -45,12 +50,13 @@ def read_table(
             for name, key in key_of.items():
                 if name not in table.schema_arrow.names:
                     raise UserError(f"cannot find column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
-            rows = (row for some in table.iter_batches(64, columns=list(key_of)) for row in some.to_pylist())
+            most = max(_MAX_RATIO * file.size, _ALWAYS)
             with atomic_path(destination(file)) as part:
                 with part.open("wb") as stream:
-                    for number, row in enumerate(rows):
+                    for number, row in enumerate(_rows(table, list(key_of), most)):
                         labels = _labels([row[name] for name in columns], f"row {number}", columns)
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
+                        _require_size(offset + length + _ROW * number, most)
                         yield Record(offset, length, labels)
                 # The copy gets the file's time, so that a run that reads an equal copy notices no change.
                 os.utime(part, ns=(time_ns(), file.mtime_ns))
@@ -60,14 +66,26 @@ def read_table(
         raise UserError(f"cannot be read or unpacked: {error.strerror or first_line(error)}.") from None
 
 
+def _rows(table: Any, columns: list[str], most: int) -> Iterator[dict[str, Any]]:
+    for batch in table.iter_batches(16, columns=columns):
+        _require_size(batch.nbytes, most)
+        yield from batch.to_pylist()
+
+
+def _require_size(size: int, most: int) -> None:
+    if size > most:
+        what = f"unpacks to more than {amount(most, 'byte')}, which is too much for its size"
+        raise UserError(f"{what}. Write each image into one row only.")
+
+
 def class_names(file: Path, label: str) -> tuple[str, ...] | None:
     """Return the class names that the hub's library writes into a file's schema, or None."""
     from pyarrow import parquet
 
     try:
-        feature = json.loads(parquet.read_schema(file).metadata[b"huggingface"])["info"]["features"][label]
+        feature = parse_json(parquet.read_schema(file).metadata[b"huggingface"])["info"]["features"][label]
         feature = feature.get("feature", feature)
-        return tuple(feature["names"]) if feature["_type"] == "ClassLabel" else None
+        return tuple(map(str, feature["names"])) if feature["_type"] == "ClassLabel" else None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 

@@ -58,7 +58,7 @@ def _draw_classes(axes: Axes, info: Info) -> None:
     frame(axes, f"{what} per {info.data.kind.noun}, train + val{some}", "", _TEXT, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(_THOUSANDS)
-    axes.set_xlim(0, 1.12 * max((train + val).max(), 1))
+    axes.set_xlim(0, 1.12 * (train + val).max(initial=1))
     _add_legend(axes)
 
 

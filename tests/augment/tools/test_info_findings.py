@@ -143,10 +143,11 @@ def test_text_and_figure_of_all_kinds_of_data(name: str, tmp_path: Path) -> None
     assert all(axes.get_xlabel() and axes.get_ylabel() for part in figure.subfigs[1:2] for axes in part.axes)
 
 
-def test_data_without_a_class_is_described() -> None:
+def test_data_without_a_class_is_described_and_drawn() -> None:
     blank = Boxes().blank(1)
     info = make_info([blank, blank], [blank], classes=("background",), task="detect")
     assert report(info, find_problems(info, skip_bad=True))
+    assert draw(info)
 
 
 def test_the_most_severe_pairs_are_shown_first() -> None:

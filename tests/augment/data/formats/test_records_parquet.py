@@ -106,3 +106,22 @@ def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message
         unpack(path)
     assert message in str(caught.value)
     assert not list(tmp_path.glob(".*.part"))
+
+
+@pytest.mark.parametrize(("image", "rows"), [(bytes(2**23), 100), (b"", 1_000_000)])
+def test_small_files_that_repeat_a_value_without_end_are_rejected(image: bytes, rows: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([image], pa.binary()))
+    table = pa.table({"image": repeated, "label": pa.array([0] * rows)})
+    parquet.write_table(table, path, compression="zstd", write_statistics=False, dictionary_pagesize_limit=2**30)
+    with pytest.raises(UserError, match="which is too much for its size"):
+        unpack(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("written", "names"), [("[" * 100_000, None), ('["a", 1]', ("a", "1"))])
+def test_class_names_of_the_hub_may_be_malformed(written: str, names: object, tmp_path: Path) -> None:
+    table = pa.table({"image": [b"1"], "label": [0]})
+    features = f'{{"info": {{"features": {{"label": {{"_type": "ClassLabel", "names": {written}}}}}}}}}'
+    parquet.write_table(table.replace_schema_metadata({"huggingface": features}), tmp_path / "a.parquet")
+    assert class_names(tmp_path / "a.parquet", "label") == names
