@@ -21,6 +21,7 @@ from augment.data.formats.records import MATCHES, RecordFile, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
+from augment.support.expansion import expanded_values
 from augment.support.files import atomic_path, digest, remove_parts
 from augment.support.formatting import amount
 from augment.support.untrusted_files import locked
@@ -125,7 +126,7 @@ def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
         infos = {store.unstrip_protocol(name): info for name, info in sorted(found.items()) if info["type"] == "file"}
         if not infos:
             raise UserError(f"{what}: no object matches {url}.")
-        return [_shard(store, what, name, info, folder) for name, info in infos.items()]
+        return [_shard(store, what, name, info, folder) for name, info in expanded_values(infos.items(), what)]
 
     with in_threads(find, expand_braces(pattern, what), _TOGETHER) as found:
         return [shard for some in found for shard in some]

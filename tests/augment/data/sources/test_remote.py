@@ -191,6 +191,11 @@ def test_what_is_not_in_s3(url: str, reason: str, s3: Path) -> None:
     assert re.fullmatch(f"data.train={re.escape(url)}: .*{re.escape(reason)}", said("webdataset", settings(url)))
 
 
+def test_too_many_objects_in_s3(s3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.support.expansion.MAX_EXPANDED", 1)
+    assert "expands to more than 1 values" in said("webdataset", settings("s3://bucket/set/train-*.tar"))
+
+
 def test_s3_without_credentials(s3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
