@@ -125,7 +125,7 @@ def parse(token: str) -> Override:
     """Parse one override. A UserError explains what Hydra cannot parse."""
     try:
         return OverridesParser.create().parse_override(_readable(token))
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # Python does not convert more than 4,300 digits
         raise UserError(
             f"{masked(token)}: cannot be parsed{_reason(token, first_line(error))}. Write key=value. If the value "
             "has any of = , : [ ] { } ( ), put it in double quotes, and the whole override in single "

@@ -63,7 +63,7 @@ def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
         assert normalize([given]) == [f"++{given}"]
 
 
-@pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c"])
+@pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c", f"aug.size={'9' * 5000}"])
 def test_what_cannot_be_parsed_is_named(given: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be parsed.*in double quotes"):
         normalize([given])
