@@ -183,7 +183,9 @@ def draw_map(
         band = slice(top, top + rows)
         drawn.paste(overlay(plain[band], warped[band].clip(0)), (0, top))
     unseen = warped[..., None] < 0
-    entries = [(None, title), *[(None, "pale: cropped away")] * bool(unseen.any())]
-    strip = with_legend(np.where(unseen, plain // 2 + 128, drawn), entries, drawing.weight)
+    entries = [(None, title)]
+    if unseen.any():
+        entries.append((None, "pale: cropped away"))
+    strip = with_legend(np.where(unseen, plain // 2 + 128, np.asarray(drawn)), entries, drawing.weight)
     colors = overlay(np.full((1, 64, 3), 128, np.uint8), np.linspace(0, 1, 64, dtype=np.float32)[None])
     return with_scale(strip, np.asarray(colors), drawing.weight)
