@@ -232,6 +232,24 @@ def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight
     return np.asarray(sheet.crop((0, 0, wide, top + step - gap)))
 
 
+def with_scale(image: Pixels, colors: Pixels, weight: int = 1) -> Pixels:
+    """Return an image with a white strip below it that shows a color bar from "little" to "much".
+
+    Args:
+        image: (height, width, 3) RGB. The width is at least 320 times the weight.
+        colors: the colors of the bar, (1, length, 3) RGB.
+        weight: see `Drawing`.
+    """
+    square, gap = _TEXT * weight, 4 * weight
+    strip = Image.new("RGB", (image.shape[1], square + 2 * gap), _WHITE)
+    bar, left = Image.fromarray(colors).resize((10 * square, square)), gap + _extent("little", weight)[0]
+    strip.paste(bar, (left, gap))
+    canvas = ImageDraw.Draw(strip)
+    for x, text in ((gap, "little"), (left + bar.width + gap, "much")):
+        canvas.text((x, gap + square - weight), text, _INK, _face(text, weight), "ls")
+    return np.concatenate([image, strip])
+
+
 @cache
 def _face(text: str, weight: int) -> ImageFont.FreeTypeFont:
     """Return a font with all characters of a text, or the default font."""

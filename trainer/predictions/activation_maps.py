@@ -1,7 +1,7 @@
 """Class activation maps of classifiers by captum's LayerGradCam (Selvaraju et al. 2017, arXiv:1610.02391)."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,36 +16,52 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from augment.pipeline.batch import Batch, as_pixels
+from augment.data.dataset import ImageRef
+from augment.data.images import open_image, to_rgb
+from augment.pipeline.batch import as_pixels
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
-from augment.recipe.plan import Plan
 from augment.support.errors import UserError, first_line
 from augment.support.files import write_atomically
+from augment.support.formatting import percent
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.learner import Learner
 from trainer.models.lora import plain_copy
+from trainer.predictions.masks import upright
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 
 _BATCH = 16  # images per batch, because gradients need memory
 _SHARE = 0.55  # share of the color at the map's maximum
+_MOST = 2**20  # largest number of pixels to draw on at once
 
 log = logging.getLogger(__name__)
 
 
 class MapWriter(Callback):
-    """Writes each image of a pass, as fed to the model, with a map of the predicted class as a PNG file."""
+    """Writes each image of a pass with a map of its predicted class as a PNG file, see `draw_map`.
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files = files
+    Args:
+        images: the images. Their batches have frames.
+        files: the file of each drawing.
+        names: the names of the classes.
+    """
+
+    def __init__(self, images: Sequence[ImageRef], files: Sequence[Path], names: Sequence[str]) -> None:
+        self._images, self._files, self._names = images, files, names
 
     def after_batch(self, learner: Learner) -> None:
-        plan = learner.train_loader.plan
-        for number, image in _overlays(learner.model, learner.batch, learner.output.argmax(dim=1), plan):
-            content = BytesIO()
-            image.save(content, "PNG")
+        batch = learner.batch
+        assert batch.frames is not None
+        found, classes = learner.task.activate(learner.output.float()).max(dim=1)
+        maps = class_maps(learner.model, batch.images, classes).cpu().numpy()
+        columns = batch.indices.tolist(), classes.tolist(), found.tolist(), maps, batch.frames.cpu()
+        for number, label, share, values, frame in zip(*columns, strict=True):
+            with open_image(self._images[number]) as image:
+                matrix, pixels = (frame @ upright(image)[0]).numpy(), np.asarray(to_rgb(image))
+            drawn, content = draw_map(pixels, values, matrix, f"{self._names[label]} {percent(share, 1)}"), BytesIO()
+            Image.fromarray(drawn).save(content, "PNG")
             write_atomically(self._files[number], content.getvalue())
 
 
@@ -63,24 +79,21 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     targets = tuple(loader.split.targets[i] for i in indices)
     split = replace(loader.split, files=files, targets=targets, repeated=0, bad=(), left_out=())
     order = Order(min(loader.batch_size, len(files)), 0, RankShard(0, 1), False)
+    found = dict[int, Image.Image]()
     try:
-        network, images = plain_copy(learner.model, learner.model.state_dict()).eval(), dict[int, Image.Image]()
+        network = plain_copy(learner.model, learner.model.state_dict()).eval()
         network.load_state_dict(load(folder / BEST, BestModel).model)
         # On the CPU, because another decoder on the GPU would take longer to start.
         placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)
         with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as part:
             for batch in part:
-                images |= _overlays(network, batch, classes[batch.indices].to(learner.device), loader.plan)
+                maps = class_maps(network, batch.images, classes[batch.indices].to(learner.device)).cpu().numpy()
+                drawn = map(overlay, as_pixels(batch.images, loader.plan), maps)
+                found |= zip(batch.indices.tolist(), drawn, strict=True)
     except Exception as error:  # a report without maps is better than no report
         log.info("no class activation maps: %s", first_line(error))
         return []
-    return [images[number] for number in range(len(files))]
-
-
-def _overlays(network: nn.Module, batch: Batch, classes: Tensor, plan: Plan) -> Iterator[tuple[int, Image.Image]]:
-    maps = class_maps(network, batch.images, classes).cpu().numpy()
-    for number, pixels, values in zip(batch.indices.tolist(), as_pixels(batch.images, plan), maps, strict=True):
-        yield number, overlay(pixels, values)
+    return [found[number] for number in range(len(files))]
 
 
 def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
@@ -140,3 +153,39 @@ def overlay(pixels: NDArray[np.uint8], values: NDArray[np.float32]) -> Image.Ima
 
     colors, share = colormaps["inferno"](values)[..., :3] * 255, _SHARE * values[..., None]
     return Image.fromarray((pixels * (1 - share) + colors * share).round().astype(np.uint8))
+
+
+def draw_map(
+    pixels: NDArray[np.uint8], values: NDArray[np.float32], frame: NDArray[np.float64], title: str
+) -> NDArray[np.uint8]:
+    """Draw a map on the image that it belongs to, with a title and a scale below it.
+
+    Pixels that the model does not get are pale. A very small image is enlarged, and a huge one is reduced.
+
+    Args:
+        pixels: the upright image, (height, width, 3).
+        values: the map of the model's input, (rows, columns) in [0, 1].
+        frame: the matrix from pixels of the image to pixels of the input, (3, 3).
+        title: a text.
+    """
+    from augment.drawing.target_overlays import Drawing, with_legend, with_scale  # with Matplotlib
+
+    drawing = Drawing.readable(pixels)
+    plain, (height, width, _) = drawing.pixels, drawing.pixels.shape
+    # Pillow and edges have pixel centers at 0.5. Frames have them at integers.
+    center = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
+    smaller = np.diag([pixels.shape[1] / width, pixels.shape[0] / height, 1])
+    matrix = center @ frame @ np.linalg.inv(center) @ smaller
+    given = (width, height), Image.Transform.PERSPECTIVE, (matrix / matrix[2, 2]).ravel()[:8].tolist()
+    warped = np.asarray(Image.fromarray(values).transform(*given, Image.Resampling.BILINEAR, fillcolor=-1))
+    drawn, rows = Image.new("RGB", (width, height)), max(1, _MOST // width)
+    for top in range(0, height, rows):
+        band = slice(top, top + rows)
+        drawn.paste(overlay(plain[band], warped[band].clip(0)), (0, top))
+    unseen = warped[..., None] < 0
+    entries = [(None, title)]
+    if unseen.any():
+        entries.append((None, "pale: cropped away"))
+    strip = with_legend(np.where(unseen, plain // 2 + 128, np.asarray(drawn)), entries, drawing.weight)
+    colors = overlay(np.full((1, 64, 3), 128, np.uint8), np.linspace(0, 1, 64, dtype=np.float32)[None])
+    return with_scale(strip, np.asarray(colors), drawing.weight)

@@ -148,15 +148,11 @@ def _predict(
     if maps:
         from trainer.predictions.activation_maps import MapWriter  # imports PyTorch
 
-        writers.append(MapWriter([maps[_path_of(file)] for file in split.files]))
+        writers.append(MapWriter(split.files, [maps[_path_of(file)] for file in split.files], names))
     with writing("--explain"):
-        trained.run_over(split, *writers, description="predicting")
+        trained.run_over(split, *writers, description="predicting", frames=bool(maps))
     outputs, *frames = kept.in_order()
     outputs = outputs.float()
-    if frames:
-        for file, frame in zip(split.files, frames[0], strict=True):
-            with open_image(file) as image:
-                frame.copy_(frame @ upright(image)[0])
     if task.ranked:
         # With `top`, the most probable labels are named, even below their thresholds.
         needed = (trained.thresholds if default is not None and threshold is None else ()) or [lowest] * len(names)
@@ -165,6 +161,10 @@ def _predict(
             classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= needed[unit])
             yield Prediction(_path_of(file), classes, unit=task.unit)
     else:
+        if frames:
+            for file, frame in zip(split.files, frames[0], strict=True):
+                with open_image(file) as image:
+                    frame.copy_(frame @ upright(image)[0])
         columns, values = task.numbers(outputs, frames[0] if frames else None, names)
         for file, numbers in zip(split.files, values.tolist(), strict=True):
             yield Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))

@@ -73,21 +73,26 @@ class Trained:
     run: Path  # its folder
     thresholds: tuple[float, ...] = ()  # see `trainer.loop.checkpoint.BestModel`
 
-    def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
-        """Make one pass over images with the plan, precision and test-time augmentation of validation."""
+    def run_over(self, split: Split, *callbacks: Callback, description: str, frames: bool = False) -> None:
+        """Make one pass over images with the plan, precision and test-time augmentation of validation.
+
+        With `frames`, all batches have frames.
+        """
         from trainer.callbacks.progress import PassBar
         from trainer.run.build import session
 
-        loader = self.loader(split)
+        loader = self.loader(split, frames=frames)
         with session(self.config), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
             self.validate(loader, *callbacks, bar)
 
-    def loader(self, split: Split, plan: Plan | None = None, placement: Placement | None = None) -> Loader:
+    def loader(
+        self, split: Split, plan: Plan | None = None, placement: Placement | None = None, *, frames: bool = False
+    ) -> Loader:
         """Make a loader of validation batches. Default plan: the run's."""
         from trainer.run.build import make_loader
 
         plan = plan or build_plan(self.config.aug, "val")
-        return make_loader(self.config, plan, split, placement, classes=self.classes)
+        return make_loader(self.config, plan, split, placement, classes=self.classes, frames=frames)
 
     def validate(self, loader: Loader, *callbacks: Callback) -> None:
         """Make one pass over a loader. Call this within `trainer.run.build.session`.

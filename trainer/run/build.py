@@ -51,7 +51,13 @@ log = logging.getLogger(__name__)
 
 
 def make_loader(
-    config: Config, plan: Plan, split: Split, placement: Placement | None = None, *, classes: Sequence[str] = ()
+    config: Config,
+    plan: Plan,
+    split: Split,
+    placement: Placement | None = None,
+    *,
+    classes: Sequence[str] = (),
+    frames: bool = False,
 ) -> Loader:
     """Make the loader of a split.
 
@@ -61,6 +67,7 @@ def make_loader(
         split: images and targets.
         placement: where images are decoded. Default: chosen for the split.
         classes: class names. Default: the dataset's.
+        frames: whether all batches have frames. Batches with targets in the image always have them.
     """
     device = config.fit.torch_device()
     if placement is None:
@@ -78,7 +85,7 @@ def make_loader(
             batch_size, config.seed, RankShard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"
         ),
         placement.on(device, config.fit.cpu_threads()),  # rank 0 chose it, perhaps for another GPU
-        Form(half=device.type == "cuda" and config.fit.half),
+        Form(half=device.type == "cuda" and config.fit.half, frames=frames),
         classes=classes or config.dataset.classes,
     )
 

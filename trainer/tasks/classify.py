@@ -20,8 +20,8 @@ from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
 
 # Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more classes, it shows the _PAIRS
-# most confused pairs next to the bars, and the matrix as an image below the bars.
-_BESIDE, _PAIRS = 12, 20
+# most confused pairs next to the bars, and the matrix below. With more than _TABLE classes, the matrix is an image.
+_BESIDE, _PAIRS, _TABLE = 12, 20, 150
 
 _TOP = 5
 
@@ -146,21 +146,21 @@ class ClassTask(Task[S]):
         return outputs.softmax(dim=1)
 
     def confused(self, matrix: Matrix) -> tuple[Block, ...]:
-        """Return the confusion matrix, or the most confused pairs and the matrix as an image."""
+        """Return the confusion matrix or its image. With many classes, return the most confused pairs first."""
         names = matrix.names
-        if len(names) <= _BESIDE:
-            return (matrix,)
-        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
-        image = FigureImage("Confusion matrix", alt)
+        shown: Matrix | FigureImage = matrix
+        if len(names) > _TABLE:
+            alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
+            shown = FigureImage("Confusion matrix", alt)
         pairs = most_confused(matrix.counts, names, _PAIRS)
-        if not pairs:
-            return (image,)
+        if len(names) <= _BESIDE or not pairs:
+            return (shown,)
         title = f"The {amount(len(pairs), 'most confused pair')}"
         if matrix.shares:
             rows = [(true, predicted, percent(share, 1)) for true, predicted, _, share in pairs]
-            return Table(f"{title}, by pixels", ("true", "mistaken for", "of the class"), rows, left=2), image
+            return Table(f"{title}, by pixels", ("true", "mistaken for", "of the class"), rows, left=2), shown
         counted = [(true, predicted, str(times), percent(share)) for true, predicted, times, share in pairs]
-        return Table(title, ("true", "mistaken for", "times", "of the class"), counted, left=2), image
+        return Table(title, ("true", "mistaken for", "times", "of the class"), counted, left=2), shown
 
 
 @register

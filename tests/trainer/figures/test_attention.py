@@ -1,4 +1,4 @@
-"""Where a model looks: in the corner on which its class depends; rejections; overlays."""
+"""Where a model looks: in the corner on which its class depends; rejections; overlays on whole images."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
-from trainer.predictions.activation_maps import class_maps, feature_layer, overlay
+from trainer.predictions.activation_maps import class_maps, draw_map, feature_layer, overlay
 
 
 class Corner(nn.Module):
@@ -67,3 +67,58 @@ def test_an_overlay_is_the_image_where_the_map_is_zero_and_bright_where_it_is_on
     assert red > 170
     assert green > 170
     assert blue < 150
+
+
+GRAY = np.full((400, 600, 3), 100, np.uint8)
+
+
+def frame(scale: float, left: float, top: float) -> np.ndarray:
+    """Return the matrix from an image to a crop that begins at (left, top), in pixels, and is then resized."""
+    across, down = ((0.5 - start) * scale - 0.5 for start in (left, top))
+    return np.array([[scale, 0, across], [0, scale, down], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(("size", "zoom"), [((400, 600), 1), ((40, 60), 6), ((3000, 4500), 4096 / 4500)])
+def test_a_map_is_drawn_at_the_place_of_its_crop(size: tuple[int, int], zoom: float) -> None:
+    (height, width), values = size, np.zeros((32, 32), np.float32)
+    values[8, 24] = 1  # in a crop of the middle, as high as the image
+    pixels, matrix = np.resize(GRAY, (*size, 3)), frame(32 / height, (width - height) / 2, 0)
+    drawn = draw_map(pixels, values, matrix, "cat 93.1%").astype(int)
+    shown = drawn[: round(height * zoom)]
+    assert shown.shape == (round(height * zoom), round(width * zoom), 3)
+    assert 35 < len(drawn) - len(shown) < 200
+    hot = (shown[..., 0] - shown[..., 2]).argmax()
+    row, column = np.divmod(hot, shown.shape[1]) / np.array(zoom)
+    assert abs(row - 8.5 / 32 * height) < 0.02 * height
+    assert abs(column - ((width - height) / 2 + 24.5 / 32 * height)) < 0.02 * height
+    outside = [*range(round(95 * shown.shape[1] / 600)), *range(-round(95 * shown.shape[1] / 600), 0)]
+    assert (shown[:, outside] == 178).all()  # pale
+    assert (shown[-10:, shown.shape[1] // 2] == 100).all()  # the model looks elsewhere
+
+
+def test_a_map_follows_mirrored_and_turned_images() -> None:
+    values = np.zeros((40, 40), np.float32)
+    values[5, 10] = 1
+    for matrix, expected in (
+        (np.array([[-0.1, 0, 39.45], [0, 0.1, -0.45], [0, 0, 1]]), (55, 294)),
+        (np.array([[0, 0.1, -0.45], [0.1, 0, -0.45], [0, 0, 1]]), (105, 55)),
+    ):
+        drawn = draw_map(GRAY[:, :400], values, matrix, "cat").astype(int)[:400]
+        assert np.abs(np.divmod((drawn[..., 0] - drawn[..., 2]).argmax(), 400) - np.array(expected)).max() < 6
+        assert (drawn != 178).all()
+
+
+def test_a_map_has_a_title_and_a_scale() -> None:
+    values = np.zeros((32, 32), np.float32)
+    whole = np.diag([32 / 600, 32 / 400, 1])
+    whole[:2, 2] = (whole.diagonal()[:2] - 1) / 2
+    cat, dog = (draw_map(GRAY, values, whole, title)[400:].astype(int) for title in ("cat 93.1%", "dog 4.0%"))
+    title, scale = cat[: len(cat) // 2], cat[len(cat) // 2 :]
+    assert (title != dog[: len(title)]).any()
+    assert (title.std(axis=2) == 0).all()  # black letters on white
+    assert (scale == dog[len(title) :]).all()
+    colors = scale[len(scale) // 2, (scale.std(axis=2) > 0).any(axis=0)]
+    assert len(colors) > 80
+    assert colors[-1, 0] - colors[-1, 2] > 30 > abs(colors[0, 0] - colors[0, 2])  # from gray to yellow
+    pale = draw_map(GRAY, values, frame(32 / 400, 100, 0), "cat 93.1%")[400:].astype(int)
+    assert (pale[: len(title)] != title).any()  # it explains pale pixels

@@ -81,20 +81,30 @@ def test_names_of_classes_are_escaped(run: Path) -> None:
         assert b"script" not in base64.b64decode(uri)
 
 
-@pytest.mark.parametrize(("classes", "table", "listed", "figures"), [(12, True, False, 0), (13, False, True, 1)])
-def test_the_confusion_matrix_by_the_number_of_classes(
-    classes: int, table: bool, listed: bool, figures: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("classes", "table", "figures"), [(12, "matrix", 0), (13, "matrix many", 0), (151, "", 1)])
+def test_the_confusion_matrix_by_the_number_of_classes(classes: int, table: str, figures: int, tmp_path: Path) -> None:
     counts = np.eye(classes, dtype=np.int64) * 5 + np.eye(classes, k=1, dtype=np.int64)
     names = tuple(f"class {i}" for i in range(classes))
     Image.new("RGB", (64, 64)).save(tmp_path / "confusion.png")
     text = render(record([row(0, 1, 1)], tmp_path, samples=counted(counts.tolist()), classes=names))
-    assert ('<table class="matrix">' in text) is table
-    assert ("most confused pairs" in text) is listed
-    assert text.count("Confusion matrix of 13 classes") == figures
+    assert re.findall(r'<table class="(matrix.*?)">', text) == ([table] if table else [])
+    assert ("most confused pairs" in text) is (classes > 12)
+    assert text.count("Confusion matrix of 151 classes") == figures
+    # Cells without images are empty in a large matrix.
+    cells = {12: 144, 13: 25, 151: 0}
+    assert len(re.findall(r' title="class \d+ predicted as class \d+: ', text)) == cells[classes]
     if table:
-        assert len(re.findall(r' title="class \d+ predicted as class \d+: ', text)) == classes * classes
         assert "class 0 predicted as class 1: 1 of 6" in text
+        matrix = text.partition('<table class="matrix')[2].partition("</table>")[0]
+        assert [matrix.count(tag) for tag in ('scope="row"', 'scope="col"', "<td")] == [classes, classes, classes**2]
+        assert ('<div class="scroll tall">' in text) is (classes > 12)
+
+
+def test_long_names_of_many_classes_are_shortened_above_the_matrix(tmp_path: Path) -> None:
+    names = tuple(f"{'long ' * 9}{i}" for i in range(13))
+    text = render(record([row(0, 1, 1)], tmp_path, samples=counted(np.eye(13, dtype=int).tolist()), classes=names))
+    assert f'<th scope="col" title="{names[0]}">long long long long long …</th>' in text
+    assert f'<th scope="row" title="{names[0]}">{names[0]}</th>' in text
 
 
 @pytest.mark.parametrize("missing", [BEST, FACTS_FILE, METRICS_FILE, SUMMARY_FILE, PLAN_FILE, ".hydra"])
