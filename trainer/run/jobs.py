@@ -35,6 +35,7 @@ from trainer.run.folder.run_names import named_run
 from trainer.run.folder.summary import OVERRIDES_FILE, Summary
 
 _DEFAULT = Start()
+_NAMING = ("fit.resume", "fit.teacher", "model.weights")  # settings that accept names of runs
 
 
 class RanksError(UserError):
@@ -150,6 +151,16 @@ def resumed_in(tokens: Sequence[str]) -> str | None:
     return None if not values or values[-1] is None else str(values[-1])
 
 
+def _with_folder(token: str) -> str:
+    """Replace a name of a run in an override, such as `fit.resume=last`, by the folder."""
+    override = parse(token)
+    key, value = key_of(override), override.value()
+    if key not in _NAMING or not isinstance(value, str) or (folder := named_run(Path(value))) == Path(value):
+        return token
+    quoted = str(folder).replace('"', r"\"")
+    return f'++{key}="{quoted}"'
+
+
 def start_of(
     tokens: Sequence[str], *, trust: bool = False, config_name: str = "config"
 ) -> tuple[list[str], Start, list[str]]:
@@ -168,12 +179,11 @@ def start_of(
                 f"{token}: this name is not UTF-8, so config.yaml cannot hold it. Rename it, or use a symbolic link "
                 "with a UTF-8 name. Only images and class folders may have other names."
             )
-    resume, given = resumed_in(tokens), normalize(tokens)
+    given = [*map(_with_folder, normalize(tokens))]
+    resume = resumed_in(given)
     if resume in (None, AUTO):
         return given, Start(config_name), []
-    if (folder := named_run(Path(str(resume)))) != Path(str(resume)):
-        quoted = str(folder).replace('"', r"\"")
-        given = [*(token for token in given if key_of(parse(token)) != "fit.resume"), f'++fit.resume="{quoted}"']
+    folder = Path(str(resume))
     allowed = "the folder of a run with a checkpoint"
     require_in(folder, LAST, CONFIG_FILE, key="fit.resume=", allowed=allowed)
     given_keys = {key_of(parse(token)) for token in tokens} | {"fit.resume", "hydra"}

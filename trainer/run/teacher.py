@@ -71,11 +71,6 @@ def check_teacher(config: Config) -> None:
     if config.fit.teacher is None:
         return
     teacher = Path(config.fit.teacher)
-    if teacher.name.rpartition(":")[2] in ("last", "best") and not teacher.exists():
-        raise UserError(
-            f"fit.teacher={teacher}: this key accepts no names of runs, such as last. Name the folder of a run, which "
-            "training prints in its last line."
-        )
     require_in(teacher, BEST, key="fit.teacher=", allowed="the folder of a run with a best model")
     trained = _load(config)
     key = f"fit.teacher={config.fit.teacher} gets the images of this run, but aug.size"

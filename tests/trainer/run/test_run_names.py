@@ -11,6 +11,7 @@ from photos import draw_photo
 from PIL import Image
 from sweeps import write_run
 
+from augment.cli.overrides import key_of, parse
 from augment.support.errors import UserError
 from trainer.predictions.trained_model import load_model
 from trainer.report.command import main as report
@@ -122,6 +123,15 @@ def test_the_newest_run_is_resumed(finished_run: Path, own_folder: Path) -> None
     tokens, start, _ = start_of(["fit.epochs=4", "fit.resume=last", "fit.lr=0.1"])
     assert start.saved
     assert start.saved.where.parent.resolve() == run
-    assert [token for token in tokens if "resume" in token] == [tokens[-1]]
+    assert [key_of(parse(token)) for token in tokens] == ["fit.epochs", "fit.resume", "fit.lr"]
     assert Path(str(resumed_in(tokens))) == run.relative_to(own_folder)
     assert resumed_in(start_of(["fit.resume=outputs:last"])[0]) == resumed_in(tokens)
+
+
+def test_settings_that_name_a_run_accept_its_name(finished_run: Path, own_folder: Path) -> None:
+    shutil.copytree(finished_run, own_folder / "outputs" / "run")
+    given = ["fit.teacher=last", "model.weights=outputs:last", "run.name=last", "fit.resume=auto", "seed=1,2"]
+    values = {key_of(parse(token)): parse(token).value() for token in start_of(given)[0][:4]}
+    assert values == {
+        "fit.teacher": "outputs/run", "model.weights": "outputs/run", "run.name": "last", "fit.resume": "auto",
+    }  # fmt: skip

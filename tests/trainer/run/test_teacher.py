@@ -125,8 +125,6 @@ def test_a_run_belongs_to_its_teacher(images: Path, teacher: Path, tmp_path: Pat
 def test_teachers_that_do_not_fit(images: Path, teacher: Path, own_folder: Path) -> None:
     with pytest.raises(UserError, match=r"^fit\.teacher=nowhere: this folder does not exist\."):
         check_config(student(images, Path("nowhere")))
-    with pytest.raises(UserError, match=r"^fit\.teacher=last: .* Name the folder of a run"):
-        check_config(student(images, Path("last")))
     others = draw_classes(own_folder / "others", ("ant", "wasp"))
     with pytest.raises(UserError, match=r"^fit\.teacher=.*: it does not predict the classes wasp .* ant, bee\. Use"):
         check_config(student(others, teacher))
