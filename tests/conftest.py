@@ -14,12 +14,13 @@ import composed
 import numpy as np
 import pytest
 import torch
-from decoded import MemoryImage, decoded, for_device
+from decoded import decoded, for_device
 from photos import SIZES, SQUARE, draw_photo
 from PIL import Image
 from rich.console import Console
 
 from augment.data.dataset import DATA_DIR, Split
+from augment.data.images import MemoryImage
 from augment.recipe.op import _OPS
 
 # One thread for PyTorch's CPU kernels, also in processes that tests start: results depend on the number of threads, and

@@ -6,6 +6,7 @@ Pillow's images are rotated and scaled as DALI's decoder does it.
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, TypeGuard
@@ -48,6 +49,20 @@ def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
     """Encode an image, (height, width, 3) or (height, width, 1), as PPM or PGM."""
     height, width, channels = pixels.shape
     return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + pixels.tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryImage:
+    """A decoded image in memory. See `augment.data.image_refs.DecodedImage`."""
+
+    name: str
+    pixels: NDArray[np.uint8]  # (height, width, 3) RGB
+
+    def read(self) -> bytes:
+        return as_ppm(self.pixels)
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        return self.pixels
 
 
 def as_jpeg(image: Image.Image, quality: int) -> bytes:

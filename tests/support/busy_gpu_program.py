@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from decoded import MemoryImage
 from loaders import build_loader
 
 from augment import Transform, load_recipe
 from augment.data.dataset import Split
+from augment.data.images import MemoryImage
 from augment.pipeline.graph.decoding import Placement
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug

@@ -1,28 +1,13 @@
 """Images that are decoded already: their pipelines have no decoder, which takes seconds to create for a GPU."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef
-from augment.data.images import as_ppm, name_of, open_image
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryImage:
-    """An image in memory; see `augment.data.dataset.DecodedImage`."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-
-    def read(self) -> bytes:
-        return as_ppm(self.pixels)
-
-    def read_pixels(self) -> NDArray[np.uint8]:
-        return self.pixels
+from augment.data.images import MemoryImage, name_of, open_image
 
 
 def pixels_of(image: ImageRef) -> NDArray[np.uint8]:

@@ -20,13 +20,13 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 from compressed import compressed
-from decoded import MemoryImage
 from loaders import build_loader
 from photos import draw_photo
 from pipelines import SEED, Pixels, plan_of, run
 
 from augment import load_recipe
 from augment.data.dataset import Split
+from augment.data.images import MemoryImage
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
 from augment.pipeline import transform

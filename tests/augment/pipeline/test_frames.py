@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoded import MemoryImage
 from fakes import needs_gpu
 from loaders import build_loader
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from PIL import Image
 
 from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef, Split
+from augment.data.images import MemoryImage
 from augment.params import Number
 from augment.pipeline.batch import Batch
 from augment.pipeline.graph.decoding import Placement

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from decoded import MemoryImage
 
+from augment.data.images import MemoryImage
 from augment.pipeline.graph.sample_order import ImageFeed, Reading
 from augment.support.errors import UserError
 

@@ -9,13 +9,13 @@ from weakref import finalize
 import numpy as np
 import pytest
 import torch
-from decoded import MemoryImage
 from loaders import build_loader
 from photos import draw_photo
 from PIL import Image
 from stores import FIXED
 
 from augment.data.dataset import Split
+from augment.data.images import MemoryImage
 from augment.pipeline.graph.decoding import Placement
 from augment.pipeline.graph.device_placement import place
 from augment.recipe.steps import parse_aug

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoded import MemoryImage, decoded
+from decoded import decoded
 from fakes import needs_gpu, reject_waiting
 from numpy.typing import NDArray
 from photos import draw_photo
@@ -18,6 +18,7 @@ from pipelines import SEED, SIZE, plan_of, run
 from rendering import chi_square
 
 from augment import Transform, load_recipe
+from augment.data.images import MemoryImage
 from augment.pipeline.graph import build
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.kernels.decoded_images import Direct
