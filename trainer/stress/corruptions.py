@@ -32,51 +32,51 @@ class Corruption:
         name: the op and, if it has two directions, "lower" or "higher".
         op: name of the op.
         setting: the setting that rises, or empty for an op without strengths.
-        levels: its values from mild to severe. A single 0 for an op without strengths.
+        values: its value at each strength, from mild to severe. A single 0 for an op without strengths.
         signed: whether each image draws the value or its opposite.
     """
 
     name: str
     op: str
     setting: str = ""
-    levels: tuple[float, ...] = (0.0,)
+    values: tuple[float, ...] = (0.0,)
     signed: bool = False
 
-    def describe(self, level: int) -> str:
-        """Return the corruption at a level in words, such as "rotate, angle 9 deg"."""
+    def describe(self, strength: int) -> str:
+        """Return the corruption at a strength in words, such as "rotate, angle 9 deg"."""
         if not self.setting:
             return self.name
         param = OPS[self.op].params[self.setting]
-        return f"{self.name}, {_drawn(self.setting)} {self.levels[level]:.3g} {param.unit}".rstrip()
+        return f"{self.name}, {_drawn(self.setting)} {self.values[strength]:.3g} {param.unit}".rstrip()
 
     def recipe(self) -> str:
         """Return overrides that train with the milder half of the corruption."""
         if not self.setting:
             return f"aug.train.{self.op}.p=0.5"
-        far = self.levels[STRENGTHS // 2]
-        ends = (-far, far) if self.signed else sorted((self.levels[0], far))
+        far = self.values[STRENGTHS // 2]
+        ends = (-far, far) if self.signed else sorted((self.values[0], far))
         return f"aug.train.{self.op}.p=0.5 'aug.train.{self.op}.{self.setting}=[{ends[0]:.3g},{ends[1]:.3g}]'"
 
-    def plan(self, aug: Aug, level: int, *, moving_targets: bool) -> Plan:
+    def plan(self, aug: Aug, strength: int, *, moving_targets: bool) -> Plan:
         """Return the plan of validation with the corruption as its last step.
 
         Args:
             aug: the recipe of the run.
-            level: position in `levels`.
+            strength: position in `values`, from 0.
             moving_targets: whether masks, boxes or keypoints follow the image. Areas beyond its edges are then black,
                 because mirrored objects would have no targets.
         """
         op = OPS[self.op]
-        values: dict[str, Any] = {"op": self.op}
+        step: dict[str, Any] = {"op": self.op}
         for name, param in op.params.items():
             if isinstance(param, Range) and param.neutral is not None:
-                values[name] = [param.neutral] * 2
+                step[name] = [param.neutral] * 2
         if self.setting:
-            value = self.levels[level]
-            values[self.setting] = {"values": [-value, value]} if self.signed else [value, value]
+            value = self.values[strength]
+            step[self.setting] = {"values": [-value, value]} if self.signed else [value, value]
         if moving_targets and "border" in op.params:
-            values["border"] = "constant"
-        steps = {**plain_steps(aug.val), _STEP: values}
+            step["border"] = "constant"
+        steps = {**plain_steps(aug.val), _STEP: step}
         return build_plan(replace(aug, val=parse_steps(steps, "aug.val")), "val")
 
 
@@ -102,15 +102,15 @@ def _of_op(op: Op) -> Iterator[Corruption]:
     setting = next((name for name, param in ranges.items() if param.severe), next(iter(ranges)))
     param = ranges[setting]
     severest = param.severe or (_four_times(param),)
-    for value in severest:
-        start = _mildest(param, value)
-        direction = "" if len(severest) == 1 else " lower" if value < start else " higher"
-        levels = [start + (value - start) * (level + 1) / STRENGTHS for level in range(STRENGTHS)]
+    for severe in severest:
+        start = _mildest(param, severe)
+        direction = "" if len(severest) == 1 else " lower" if severe < start else " higher"
+        values = [start + (severe - start) * (strength + 1) / STRENGTHS for strength in range(STRENGTHS)]
         yield Corruption(
             f"{title}{direction}",
             op.name,
             setting,
-            tuple(float(round(level)) for level in levels) if param.whole else tuple(levels),
+            tuple(float(round(value)) for value in values) if param.whole else tuple(values),
             signed=param.neutral == 0 and param.few,
         )
 

@@ -47,8 +47,8 @@ def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
         "curve": points([score.value for score in scores]),
         "band": band,
         "texts": [
-            f"{weakness.corruption.describe(level)}: {result.show(score.value)}"
-            for level, score in enumerate(weakness.scores)
+            f"{weakness.corruption.describe(strength)}: {result.show(score.value)}"
+            for strength, score in enumerate(weakness.scores)
         ],
         "examples": [_uri(score.example) for score in shown],
     }

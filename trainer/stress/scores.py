@@ -11,11 +11,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.data.images import as_ppm, name_of
+from augment.data.images import MemoryImage, name_of
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
@@ -50,7 +49,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Weakness:
-    """The scores under a corruption, from the mildest to the severest level."""
+    """The scores under a corruption, from the mildest to the severest strength."""
 
     corruption: Corruption
     scores: tuple[Score, ...]
@@ -90,7 +89,7 @@ class StressTest:
 
     @property
     def mean(self) -> float:
-        """The mean score over all corruptions, each with the mean over its levels."""
+        """The mean score over all corruptions, each with the mean over its strengths."""
         return fmean(weakness.mean for weakness in self.weaknesses)
 
     def lost(self, value: float) -> float:
@@ -109,20 +108,20 @@ class StressTest:
         return f"{'+' if value > self.clean.value else '-'}{text}"
 
     def sentences(self, most: int = 3) -> list[str]:
-        """Return a sentence on each of the worst corruptions, at the level that loses most between two levels."""
+        """Return a sentence on each of the worst corruptions, at the strength with the largest single drop."""
         return [self._sentence(weakness) for weakness in self.weaknesses[:most]]
 
     def _sentence(self, weakness: Weakness) -> str:
         values = [self.clean.value, *(score.value for score in weakness.scores)]
-        level = max(range(len(weakness.scores)), key=lambda at: self.lost(values[at + 1]) - self.lost(values[at]))
-        what = weakness.corruption.describe(level)
-        return f"{what}: {self.show(self.clean.value)} → {self.show(values[level + 1])}"
+        strength = max(range(len(weakness.scores)), key=lambda at: self.lost(values[at + 1]) - self.lost(values[at]))
+        what = weakness.corruption.describe(strength)
+        return f"{what}: {self.show(self.clean.value)} → {self.show(values[strength + 1])}"
 
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
         """Return the images that are right without corruption and wrong in most passes.
 
         Each entry has the position of the image, its number of wrong passes, and the corruptions that already break it
-        at the mildest level.
+        at the mildest strength.
         """
         passes = [score.wrong for weakness in self.weaknesses for score in weakness.scores]
         counts = np.bincount([i for wrong in passes for i in wrong - self.clean.wrong], minlength=1)
@@ -157,29 +156,15 @@ def _plain(score: Score) -> dict[str, Any]:
     return {"value": score.value, "interval": score.interval, "wrong": len(score.wrong)}
 
 
-@dataclass(frozen=True, eq=False)
-class _CroppedImage:
-    """An image in memory. See `augment.data.image_refs.DecodedImage`."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-
-    def read(self) -> bytes:
-        return as_ppm(self.pixels)
-
-    def read_pixels(self) -> NDArray[np.uint8]:
-        return self.pixels
-
-
 def _cropped(trained: Trained, split: Split) -> Split:
     """Decode and crop all images once, because each decoder of a GPU would take half a second to create."""
     plan, usual = build_plan(trained.config.aug, "val").only(), trained.loader(split)
     order, placement = Order(usual.batch_size, 0, RankShard(0, 1), False), usual.placement
-    files, targets = list[_CroppedImage](), list[Any]()
+    files, targets = list[MemoryImage](), list[Any]()
     with session(trained.config), closing(Loader(plan, split, order, placement, Form(raw=True))) as loader:
         for batch in loader:
             for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
-                files.append(_CroppedImage(name_of(split.files[index]), pixels))
+                files.append(MemoryImage(name_of(split.files[index]), pixels))
                 targets.append(split.targets[index])
     return replace(split, files=tuple(files), targets=tuple(targets), repeated=0, max_bad=0, left_out=(), bad=())
 
@@ -197,7 +182,7 @@ class _Example(Callback):
             self.image.thumbnail((_SIDE, _SIDE))
 
 
-def stress_test(trained: Trained, split: Split, which: Sequence[Corruption], images: int) -> StressTest:
+def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
     """Score a trained model under corruptions.
 
     The corrupted images depend only on the images, their order and the corruption. So all models get the same images.
@@ -205,7 +190,7 @@ def stress_test(trained: Trained, split: Split, which: Sequence[Corruption], ima
     Args:
         trained: the model.
         split: the images and targets.
-        which: the corruptions.
+        corruptions: the corruptions.
         images: largest number of images. If there are more, some are chosen at random, always the same ones.
 
     Raises:
@@ -217,8 +202,8 @@ def stress_test(trained: Trained, split: Split, which: Sequence[Corruption], ima
         split = _cropped(trained, split)
         aug = replace(aug, val=tuple(step for step in aug.val if step.op.kind != "crop"))
     passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
-    for one in which:
-        passes += [(one, one.plan(aug, level, moving_targets=moving)) for level in range(len(one.levels))]
+    for one in corruptions:
+        passes += [(one, one.plan(aug, strength, moving_targets=moving)) for strength in range(len(one.values))]
     found: dict[Corruption | None, list[Score]] = {}
     left_out: dict[str, str] = {}
     for (corruption, _), score in zip(passes, _scores(trained, split, [plan for _, plan in passes]), strict=True):

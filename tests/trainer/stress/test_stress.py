@@ -74,20 +74,20 @@ def stressed(run: Path, *names: str, images: int = 100) -> StressTest:
 def test_every_op_is_a_corruption_of_rising_strength_within_its_range(name: str) -> None:
     aug = parse_config(compose([])).aug
     for corruption in corruptions([name]):
-        plans = [corruption.plan(aug, level, moving_targets=False) for level in range(len(corruption.levels))]
+        plans = [corruption.plan(aug, strength, moving_targets=False) for strength in range(len(corruption.values))]
         assert [plan.steps[-1].op.name for plan in plans] == [name] * len(plans)
-        rises = np.diff(corruption.levels)
+        rises = np.diff(corruption.values)
         assert (rises >= 0).all() or (rises <= 0).all()
 
 
 def test_strengths_start_where_the_op_changes_nothing() -> None:
     (rotated,) = corruptions(["rotate"])
-    assert rotated.levels == (9, 18, 27, 36, 45)
+    assert rotated.values == (9, 18, 27, 36, 45)
     assert rotated.signed
     lower, higher = corruptions(["brightness"])
-    assert lower.levels == pytest.approx((0.84, 0.68, 0.52, 0.36, 0.2))
-    assert higher.levels == pytest.approx((1.3, 1.6, 1.9, 2.2, 2.5))
-    assert corruptions(["jpeg"])[0].levels == (73, 56, 39, 22, 5)
+    assert lower.values == pytest.approx((0.84, 0.68, 0.52, 0.36, 0.2))
+    assert higher.values == pytest.approx((1.3, 1.6, 1.9, 2.2, 2.5))
+    assert corruptions(["jpeg"])[0].values == (73, 56, 39, 22, 5)
     assert corruptions(["grayscale"]) == [Corruption("grayscale", "grayscale")]
 
 
@@ -99,7 +99,7 @@ def test_an_op_of_a_plugin_is_tested_too() -> None:
         return np.roll(image, int(rows), axis=0)
 
     (rolled,) = [corruption for corruption in corruptions() if corruption.op == "roll"]
-    assert rolled.levels == (7, 12, 18, 23, 29)
+    assert rolled.values == (7, 12, 18, 23, 29)
 
 
 def test_scores_equal_an_evaluation_by_hand(run: Path) -> None:
@@ -120,8 +120,8 @@ def test_scores_equal_an_evaluation_by_hand(run: Path) -> None:
 
     found = {one.corruption.name: [score.value for score in one.scores] for one in result.weaknesses}
     for name in ("brightness lower", "brightness higher"):
-        (levels,) = [one.corruption.levels for one in result.weaknesses if one.corruption.name == name]
-        expected = [accuracy(tv.adjust_brightness(pixels, level)) for level in levels]
+        (strengths,) = [one.corruption.values for one in result.weaknesses if one.corruption.name == name]
+        expected = [accuracy(tv.adjust_brightness(pixels, strength)) for strength in strengths]
         assert found[name] == pytest.approx(expected, abs=1.5 / len(pixels))  # pixels may round differently
     assert found["flip"] == [accuracy(pixels.flip(3))]
     assert found["grayscale"] == pytest.approx([accuracy(tv.rgb_to_grayscale(pixels, 3))], abs=1.5 / len(pixels))
@@ -139,8 +139,8 @@ def test_all_models_get_the_same_corrupted_images(run: Path, data: Path, tmp_pat
     other = trained_on(data, tmp_path / "other", "seed=5", "fit.batch_size=4", "fit.epochs=1")
     ours, theirs = (stressed(folder, "rotate", "gaussian_noise", "erase", images=5) for folder in (run, other))
     drawn = [
-        {(one.corruption.name, level): score.example.tobytes() for one in result.weaknesses
-         for level, score in enumerate(one.scores) if score.example}
+        {(one.corruption.name, strength): score.example.tobytes() for one in result.weaknesses
+         for strength, score in enumerate(one.scores) if score.example}
         for result in (ours, theirs)
     ]  # fmt: skip
     assert drawn[0] == drawn[1]

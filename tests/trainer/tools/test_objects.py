@@ -356,6 +356,10 @@ def test_an_exported_detector_finds_what_predict_finds(
         names = ("boxes", "scores", "labels")
         assert_same(dict(zip(names, (of.detach().numpy() for of in program(pixels)), strict=True)), expected)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5])])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(out / "predict.py"), run_name="__main__")
+    assert capsys.readouterr().out == f"{files[5]}  no object\n"
     source = (out / "predict.py").read_text().replace("LOWEST = 0.5", "LOWEST = 0.01")
     (out / "predict.py").write_text(source)
     monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5]), "missing.jpg"])
