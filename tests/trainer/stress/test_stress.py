@@ -87,6 +87,10 @@ def test_strengths_start_where_the_op_changes_nothing() -> None:
     lower, higher = corruptions(["brightness"])
     assert lower.values == pytest.approx((0.84, 0.68, 0.52, 0.36, 0.2))
     assert higher.values == pytest.approx((1.3, 1.6, 1.9, 2.2, 2.5))
+    (moved,) = corruptions(["translate"])
+    step = moved.plan(parse_config(compose([])).aug, 4, moving_targets=True).steps[-1]
+    assert step.params["y_range"] == (0, 0), "only the stressed setting changes the image"
+    assert step.params["border"] == "constant"
     assert corruptions(["jpeg"])[0].values == (73, 56, 39, 22, 5)
     assert corruptions(["grayscale"]) == [Corruption("grayscale", "grayscale")]
 
@@ -165,11 +169,18 @@ def test_the_command_writes_its_result_and_compare_ranks_by_it(
     assert "aug.train.hue.p=0.5" in page
     assert "<blue>" not in page
 
-    shutil.copytree(run, tmp_path / "other")
-    written |= {"mean": 2.0, "tested": "other corruptions"}
-    (tmp_path / "other" / "stress.json").write_text(json.dumps(written))
-    assert compare([str(run), "--metric", "stress"]) == 0
-    assert "last stress" in capsys.readouterr().out
+    other = shutil.copytree(run, tmp_path / "other")
+    config = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(config.replace("weight_decay: ", "weight_decay: 1"))
+    assert (other / "config.yaml").read_text() != config
+    (other / "stress.json").write_text(json.dumps(written | {"mean": written["mean"] + 0.1}))
+    assert compare([str(run), str(other), "--metric", "stress"]) == 0
+    assert "not compared" not in capsys.readouterr().out
+    (other / "stress.json").write_text(json.dumps(written | {"tested": "other corruptions"}))
+    assert compare([str(run), str(other), "--metric", "stress"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "last stress" in shown
+    assert "not compared" in shown
 
 
 def test_images_that_fail_first_are_right_without_corruption(run: Path) -> None:

@@ -63,6 +63,7 @@ def test_segmentation_counts_pixels() -> None:
     outputs, targets = drawn(5, 6)
     targets[0] = IGNORE
     asked = ["precision_macro", "recall_micro", "specificity_macro", "f1", "cohen_kappa", "matthews_corrcoef", "f1_dog"]
+    asked.append("specificity_micro")
     found = scores_of("segment", asked, outputs, targets)
     true, said = targets[1:].flatten().numpy(), outputs[1:].argmax(1).flatten().numpy()
     f1 = sklearn.f1_score(true, said, labels=range(4), average=None, zero_division=0)
@@ -70,6 +71,7 @@ def test_segmentation_counts_pixels() -> None:
         "precision_macro": sklearn.precision_score(true, said, average="macro", zero_division=0),
         "recall_micro": sklearn.recall_score(true, said, average="micro"),
         "specificity_macro": np.mean([sklearn.recall_score(true != i, said != i) for i in range(4)]),
+        "specificity_micro": np.sum([(true != i) & (said != i) for i in range(4)]) / (3 * len(true)),
         "f1": f1.mean(),
         "f1_dog": f1[1],
         "cohen_kappa": sklearn.cohen_kappa_score(true, said),
