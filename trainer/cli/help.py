@@ -2,8 +2,11 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from augment.cli.compose import TOP
@@ -133,8 +136,22 @@ def _short(line: str) -> str:
     return fixed + textwrap.shorten(rest, _WIDTH - len(fixed), placeholder=" ...") if gap else line[:_WIDTH]
 
 
+def answer(words: Sequence[str]) -> str:
+    """Return the text of `--help WORD ...`: an explanation of each word, then what else contains all words.
+
+    Raises:
+        UserError: a word names nothing, and nothing contains all words.
+    """
+    found = [] if {*words} & {"all", *topics(), *OPS} else _mentions(words)  # too many contain these
+    explained = ""
+    with suppress(*([UserError] if found else [])):
+        explained = "\n".join(map(explain, words))
+    more = [line for line in found if line not in explained]
+    return "\n".join([explained, f"{' '.join(words)} is mentioned in", *more, ""]).lstrip() if more else explained
+
+
 def explain(word: str) -> str:
-    """Return the text of `--help WORD` for a topic, a file of conf/, an op or a key.
+    """Return an explanation of a topic, a file of conf/, an op or a key.
 
     Raises:
         UserError: nothing has this name.
@@ -158,8 +175,6 @@ def explain(word: str) -> str:
         known = {*topics(), *find_tools("trainer"), *OPS, *keys, *keys.values()}
         known |= {f"{group}={file}" for group in group_names() for file in config_files(group)}
         allowed = f"all, {', '.join(topics())}, or a tool, an op or a key"
-        if found := _mentions(name):
-            return "\n".join([f"{word} is mentioned in", *(f"  {line}" for line in found), ""])
         raise UserError(f"--help {word}: unknown topic.{nearest(name, known)} Allowed: {allowed}.")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -193,11 +208,28 @@ def _of_key(name: str) -> Iterator[str]:
             yield from section.lines()
 
 
-def _mentions(word: str) -> list[str]:
-    """Return the lines of up to six settings that contain a word."""
-    pattern = re.compile(rf"(?<![a-z]){re.escape(word)}(?![a-z])".replace("\\ ", "[ _]"), re.IGNORECASE)
-    lines = [line.strip() for section in sections() for line in section.lines()[1:]]
-    return list({line.partition(": ")[0]: line for line in reversed(lines) if pattern.search(line)}.values())[::-1][:6]
+def _mentions(words: Sequence[str]) -> list[str]:
+    """Return the tool options, settings and pages that contain all words, the pages by frequency."""
+    # A word may be a part of a key, or have an ending, as in `imbalanced`.
+    each = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
+    pattern = re.compile(f"^{''.join(each)}.*", re.IGNORECASE | re.MULTILINE)
+    lines = dict.fromkeys([*_options(), *(line for section in sections() for line in section.lines()[1:])])
+    counts = {
+        f"  docs/{file.name}": len(pattern.findall(file.read_text()))
+        for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # only in a clone
+    }
+    pages = sorted(filter(counts.get, counts), key=counts.__getitem__, reverse=True)
+    return [*filter(pattern.match, lines)][:16] + pages[:8]
+
+
+def _options() -> Iterator[str]:
+    """Yield a line for each option of each tool, from the tool's own --help."""
+    for name, tool in find_tools("trainer").items():
+        with redirect_stdout(StringIO()) as page, suppress(SystemExit):
+            tool.run(["--help"])
+        unwrapped = re.sub(r"\n {9,}", " ", page.getvalue())
+        for option, text in re.findall(r"^  (--\S+).*?  +(\S.*)", unwrapped, re.MULTILINE):
+            yield f"  python -m trainer {name} {option}: {text}"
 
 
 def _comment(text: str) -> str:

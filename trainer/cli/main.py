@@ -126,13 +126,13 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
 
 def _help(given: Sequence[str]) -> int:
     """Print the overview, or explain topics, tools and config files. Return the exit code."""
-    from trainer.cli.help import explain, overview
+    from trainer.cli.help import answer, overview
 
     tools, groups = find_tools("augment") | find_tools("trainer"), group_names()
     words = [token for token in given if "=" not in token or token.lstrip("+").partition("=")[0] in groups]
     if tool := next((tools[word] for word in words if word in tools), None):
         return tool.run(["--help"])
-    print_help("\n".join(map(explain, words)) or overview())
+    print_help(answer(words) if words else overview())
     return 0
 
 

@@ -98,6 +98,31 @@ def test_a_word_that_is_no_topic_explains_the_keys_that_mention_it(
     assert {*keys.split(", ")} <= {line.strip().partition(":")[0] for line in lines}
 
 
+@pytest.mark.parametrize(
+    ("words", "mentions"),
+    [
+        (["threshold"], ["python -m trainer predict --threshold", "docs/multilabel.md"]),
+        (["resume"], ["fit.resume", "docs/resume.md"]),
+        (["lora"], ["model.lora", "docs/finetune.md"]),
+        (["test", "split"], ["data.test_fraction", "python -m trainer compare --split", "docs/splits.md"]),
+        (["overfitting"], ["docs/quickstart.md"]),
+    ],
+)
+def test_words_find_settings_options_and_pages(
+    words: list[str], mentions: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help", *words]) == 0
+    lines = [line.strip().partition(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert {*mentions} <= {*lines}
+
+
+def test_words_that_nothing_contains_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["nonsense"], ["resume", "nonsense"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["--help", *words])
+        assert "--help nonsense: unknown topic" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["--help", "preview"], ["--help", "evaluate"]])
 def test_a_tool_is_a_topic(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
