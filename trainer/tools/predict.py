@@ -69,7 +69,9 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
     for prediction in good:
         cells = [f"{number:.4g}" for _, number in prediction.numbers]
         if not columns:
-            cells = [", ".join(f"{name} {share:.1%}" for name, share in prediction.classes)]
+            shown = prediction.classes[: 20 if prediction.objects else None]  # objects may be hundreds
+            more = [f"{left} more"] if (left := len(prediction.classes) - len(shown)) else []
+            cells = [", ".join([*(f"{name} {share:.1%}" for name, share in shown), *more])]
         # Text, because the console would read [words] as markup.
         table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))
     console.print(table)

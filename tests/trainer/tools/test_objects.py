@@ -127,6 +127,22 @@ def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     assert len(lines) == 1 + sum(max(1, len(prediction.classes)) for prediction in found)
 
 
+def test_the_table_shows_the_best_objects_and_files_have_all(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(run), str(run.parent / "val" / "0.jpg"), "--threshold", "1e-6"]
+    assert predict.main([*words, "--csv", str(tmp_path / "all.csv")]) == 0
+    rows = (tmp_path / "all.csv").read_text().splitlines()[1:]
+    assert len(rows) > 20
+    capsys.readouterr()
+    assert predict.main(words) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("%") == 20
+    assert f"%, {len(rows) - 20} more" in printed
+    assert predict.main([*words, "--top", "20"]) == 0
+    assert " more" not in capsys.readouterr().out
+
+
 def test_predictions_have_the_ids_of_the_annotations(run: Path, tmp_path: Path) -> None:
     images = sorted((run.parent / "val").glob("*.jpg"))
     Image.open(images[0]).save(tmp_path / "new.jpg")
