@@ -7,6 +7,7 @@ gives the same value, or with `--trust`.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.compose import REMOVE, TOP, compose_run, edited, edits_of, plain_values
@@ -91,10 +93,14 @@ class Saved:
         for key, reach, value in self._reaching(plain):
             theirs = value_at(named, key)
             if theirs is None or (value != {} and theirs != value_at(config, key)):
-                shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
+                shown = (
+                    yaml.safe_dump(value, default_flow_style=True, width=999).strip()
+                    if isinstance(value, list | dict)
+                    else value
+                )
                 raise UntrustedError(
                     f"{key}: {shown} in {self.where} is not used, because a run folder may not decide {reach}. "
-                    f"Pass {key}={shown} {ALLOWED}."
+                    f"Pass {shlex.quote(f'{key}={shown}')} {ALLOWED}."
                 )
 
     def _reaching(self, config: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:

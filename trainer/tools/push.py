@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 from jinja2 import Template
 
-from augment.cli.parser import readable_errors
+from augment.cli.parser import TRUST_FLAG, readable_errors
+from augment.cli.trust import UntrustedError
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.formatting import printable
@@ -74,7 +75,10 @@ def push(run: Path, name: str, options: Namespace) -> str:
     """
     from huggingface_hub import HfApi
 
-    trained, best = load_trained(run, trust=options.trust, data=False), load(run / BEST, BestModel)
+    try:
+        trained, best = load_trained(run, trust=options.trust, data=False), load(run / BEST, BestModel)
+    except UntrustedError as error:  # push takes no settings, which the error proposes
+        raise UserError(f"{str(error).rpartition(' Pass ')[0]} Add {TRUST_FLAG} if you trust the folder.") from error
     resolved = {**trained.config.resolved, "data": {"source": "sample"}, "callbacks": {}, "run": {}}
     resolved["fit"] = {**resolved["fit"], "gpus": None, "device": "auto"}
     card = _CARD.render(

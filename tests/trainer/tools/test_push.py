@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from hub_server import Hub, hub
 
 from augment.support.errors import UserError
@@ -103,3 +104,20 @@ def test_a_repository_of_a_stranger_is_data(hub: Hub, finished_run: Path) -> Non
     assert b"[evil]" in files["config.yaml"]
     with pytest.raises(UserError, match=r"plugins: .evil. in .* is not used"):
         load_model("hf://me/colors", device="cpu")
+
+
+def test_arguments_of_other_code_need_trust(
+    hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`push` takes no settings, so that its remedy is the flag. Other tools print an override for a shell."""
+    shutil.copytree(finished_run, own_folder / "run")
+    config = own_folder / "run" / "config.yaml"
+    values = yaml.safe_load(config.read_text())
+    values["model"] = {"kind": "timm", "name": "test_vit", "options": {"act": "a b", "depth": 3}}
+    config.write_text(yaml.safe_dump(values))
+    printed = fails(lambda: push(["run", "me/colors"]), capsys)
+    assert printed.startswith("error: model.options: {act: a b, depth: 3} in run/config.yaml is not used")
+    assert printed.endswith(". Add --trust if you trust the folder.\n")
+    assert not hub.files
+    printed = fails(lambda: predict(["run", "photo.png"]), capsys)
+    assert "Pass 'model.options={act: a b, depth: 3}' on the command line, or --trust" in printed

@@ -102,7 +102,7 @@ def test_a_plugin_is_imported_if_the_command_line_names_it(
     if not arguments:
         printed = capsys.readouterr().err
         assert printed.startswith(f"error: plugins: [evil] in {run / 'config.yaml'} is not used")
-        assert "Pass plugins=[evil] on the command line, or --trust" in printed
+        assert "Pass 'plugins=[evil]' on the command line, or --trust" in printed
 
 
 @pytest.mark.usefixtures("clean_registry")
