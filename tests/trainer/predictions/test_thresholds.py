@@ -31,6 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
+        patch.setattr("augment.data.generated.sample.SCENES", {"train": 64, "val": 64})
         train(parse_config(compose([*GIVEN, "fit.threads=1"])), work / "run", console=Console(quiet=True))
         Image.fromarray(draw_photo(50, 40, 1)).save(work / "photo.png")
     return work / "run"

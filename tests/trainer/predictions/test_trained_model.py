@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from augment.cli.compose import compose
+from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError
 from trainer import load_model
 from trainer.predictions.formats import as_json
@@ -50,8 +52,16 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+def work(tmp_path_factory: pytest.TempPathFactory, sample_set: Path) -> Iterator[Path]:
+    """Return a folder, in which few images are generated."""
+    root = tmp_path_factory.mktemp("runs")
+    (root / DATA_DIR).parent.mkdir()
+    (root / DATA_DIR).symlink_to(sample_set)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("augment.data.generated.sample.SCENES", {"train": 8, "val": 8})
+        for name in ("TRAIN", "VAL"):
+            patch.setattr(f"augment.data.generated.annotated.{name}", 8)
+        yield root
 
 
 @pytest.fixture(scope="module", params=TASKS)
