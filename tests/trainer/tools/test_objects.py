@@ -269,8 +269,9 @@ def test_what_boxes_cannot_have_is_rejected(folder: Path, overrides: Sequence[st
 
 @pytest.fixture
 def small_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the backbone and the proposals of Mask R-CNN by fewer ones."""
+    """Replace the backbone, the heads and the proposals of Mask R-CNN by smaller or fewer ones."""
     from torchvision.models import detection
+    from torchvision.models.detection import mask_rcnn
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.ops import MultiScaleRoIAlign
 
@@ -284,6 +285,7 @@ def small_masks(monkeypatch: pytest.MonkeyPatch) -> None:
             rpn_anchor_generator=AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3),
             box_roi_pool=MultiScaleRoIAlign(places, 7, 2),
             mask_roi_pool=MultiScaleRoIAlign(places, 14, 2),
+            mask_head=mask_rcnn.MaskRCNNHeads(64, (16, 256), 1),
             **{f"rpn_{when}_nms_top_n_{split}": 20 for when in ("pre", "post") for split in ("train", "test")},
             box_batch_size_per_image=16,
             box_score_thresh=0.0,
@@ -456,7 +458,45 @@ def served_input(photo: torch.Tensor) -> torch.Tensor:
     return Crop(build_plan(LETTERBOX, "val"))(photo)
 
 
+class TwoLevels(torch.nn.Module):
+    """A small backbone with the last two levels of its pyramid."""
+
+    def __init__(self) -> None:
+        from trainer.models.torchvision_detector import _SmallBackbone
+
+        super().__init__()
+        self.whole = _SmallBackbone()
+        self.out_channels = self.whole.out_channels
+
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = self.whole(images)
+        return {"1": found["1"], "2": found["2"]}
+
+
+@pytest.fixture
+def small_kinds(small_masks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give RetinaNet and SSDLite two levels: to export the others takes half a minute and shows nothing new."""
+    from torchvision.models import detection
+    from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
+    from torchvision.models.detection.ssd import SSD
+    from torchvision.models.detection.ssdlite import SSDLiteHead
+
+    def retinanet(*, num_classes: int, **_: object) -> object:
+        anchors = AnchorGenerator(((16,), (32,)), ((1.0,),) * 2)
+        return detection.RetinaNet(TwoLevels(), num_classes, anchor_generator=anchors)
+
+    def ssdlite(*, num_classes: int, **_: object) -> object:
+        anchors = DefaultBoxGenerator([[2, 3], [2, 3]], min_ratio=0.2, max_ratio=0.95)
+        counts = anchors.num_anchors_per_location()
+        head = SSDLiteHead([64, 64], counts, num_classes, torch.nn.BatchNorm2d)
+        return SSD(TwoLevels(), anchors, (320, 320), num_classes, head=head, nms_thresh=0.55, topk_candidates=300)
+
+    monkeypatch.setattr(detection, "retinanet_resnet50_fpn", retinanet)
+    monkeypatch.setattr(detection, "ssdlite320_mobilenet_v3_large", ssdlite)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_kinds")
 @pytest.mark.parametrize("name", ["fcos_cnn", "maskrcnn_resnet50_fpn", "retinanet_resnet50_fpn",
                                   "ssdlite320_mobilenet_v3_large"])  # fmt: skip
 def test_each_kind_of_detector_is_exported(name: str) -> None:
