@@ -7,8 +7,11 @@ import runpy
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import cache
 from importlib.util import find_spec
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -137,33 +140,44 @@ def test_the_script_prints_both_coordinates_of_each_point(
     assert printed_names(tmp_path, monkeypatch, capsys) == ["top_x", "top_y", "left_x", "left_y"]
 
 
-def test_a_graph_computes_what_the_run_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Numbers are in their own units, for any number of images of any size; the script prints all of them."""
+NAMES = ("x", "year", "y", "z")
+LETTERBOX = parse_aug({"size": 32, "val": {"letterbox": None}})
+
+
+@pytest.fixture(scope="module")
+def of_numbers() -> tuple[Served, Any]:
+    """Return a model of four numbers with its preprocessing, and its graph."""
     torch.manual_seed(0)
     network = Cnn().build(4, Size(32, 32)).eval()
-    task, names = task_named("regress"), ("x", "year", "y", "z")
     standardize(network, torch.tensor([0.0, 1990.0, -5.0, 7.0]), torch.tensor([1.0, 20.0, 0.1, 1.0]))
-    aug = parse_aug({"size": 32, "val": {"letterbox": None}})
-    config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
-    plan = build_plan(aug, "val")
-    served = Served(Trained(cast(Any, config), names, network, task, Path()), plan)
-    program = served.export()
-    graph = program.module()
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=LETTERBOX)
+    served = Served(Trained(config, NAMES, network, task_named("regress"), Path()), build_plan(LETTERBOX, "val"))
+    return served, served.export()
+
+
+def test_a_graph_computes_what_the_run_does(
+    of_numbers: tuple[Served, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Numbers are in their own units, for any number of images of any size; the script prints all of them."""
+    served, program = of_numbers
+    graph, crop = program.module(), Crop(build_plan(LETTERBOX, "val"))
+    torch.manual_seed(1)
     for shape in ((1, 50, 20, 3), (3, 21, 90, 3)):
         photos = torch.randint(0, 256, shape, dtype=torch.uint8)
         with torch.inference_mode():
-            expected = network(Crop(plan)(photos))
+            expected = served.network(crop(photos))
             (numbers,) = graph(photos)
         assert expected.shape == (shape[0], 4)
         torch.testing.assert_close(numbers, expected)
     pytest.importorskip("onnxscript")
-    content = onnx_bytes(program, served, {"classes": names, "outputs": served.outputs})
+    content = onnx_bytes(program, served, {"classes": NAMES, "outputs": served.outputs})
     (tmp_path / "model.onnx").write_bytes(content)
     (tmp_path / "predict.py").write_text(predict_source(inside=True))
     assert imports_of(tmp_path / "predict.py") == PACKAGES
-    assert printed_names(tmp_path, monkeypatch, capsys) == list(names)
+    assert printed_names(tmp_path, monkeypatch, capsys) == list(NAMES)
 
 
 def test_a_graph_averages_points_of_any_number_of_mirror_images() -> None:
@@ -198,25 +212,40 @@ def data(images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["data=folder", f"data.root={root}"]
 
 
+@pytest.fixture(scope="module")
+def exported(
+    finished_run: Path, data: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, str]]:
+    """Return the folder with all variants, and what is printed, with the preprocessing inside or beside the model."""
+    pytest.importorskip("onnxscript")
+
+    @cache
+    def export_all(place: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp(place)
+        (folder / "model.onnx").symlink_to(folder / "elsewhere.onnx")
+        given = ["--variants", "torch,fp16,int8", "--preprocessing", place, "--calibrate", "10", "--out", str(folder)]
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+            patch.setattr("trainer.tools.export.write._SECONDS", 0.01)
+            assert main([str(finished_run), *data, *given]) == 0
+        return folder, printed.getvalue()
+
+    return export_all
+
+
 @pytest.mark.parametrize("place", ["inside", "beside"])
 def test_variants_are_compared_in_one_table(
-    finished_run: Path,
-    data: list[str],
+    exported: Callable[[str], tuple[Path, str]],
     place: str,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pytest.importorskip("onnxscript")
-    monkeypatch.setattr("trainer.tools.export.write._SECONDS", 0.01)
-    given = ["--variants", "torch,fp16,int8", "--preprocessing", place, "--calibrate", "10"]
-    assert main([str(finished_run), *data, *given, "--out", str(tmp_path)]) == 0
-    printed, report = capsys.readouterr().out, json.loads((tmp_path / "export.json").read_text())
+    folder, printed = exported(place)
+    report = json.loads((folder / "export.json").read_text())
     names = ["model.onnx", "model.pt2", "model-fp16.onnx", "model-int8.onnx"]
     assert list(report["files"]) == names
     for name, found in report["files"].items():
         assert name in printed
-        assert found["bytes"] == (tmp_path / name).stat().st_size
+        assert found["bytes"] == (folder / name).stat().st_size
         assert found["lost"] == pytest.approx(
             100 * (report["pytorch"]["val_accuracy"] - found["exported"]["val_accuracy"])
         )
@@ -226,12 +255,12 @@ def test_variants_are_compared_in_one_table(
     assert half["bytes"] < 0.7 * plain["bytes"]
     assert half["largest"] < 0.02
     assert plain["largest"] < int8["largest"] < 0.2
-    monkeypatch.syspath_prepend(tmp_path)
-    Image.new("RGB", (9, 7)).save(tmp_path / "a.png")
+    monkeypatch.syspath_prepend(folder)
+    Image.new("RGB", (9, 7)).save(folder / "a.png")
     for name in ("model-fp16.onnx", "model-int8.onnx"):
-        monkeypatch.setattr(sys, "argv", ["predict.py", str(tmp_path / name), str(tmp_path / "a.png")])
+        monkeypatch.setattr(sys, "argv", ["predict.py", str(folder / name), str(folder / "a.png")])
         with pytest.raises(SystemExit, match="0"):
-            runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
+            runpy.run_path(str(folder / "predict.py"), run_name="__main__")
         assert capsys.readouterr().out
     sys.modules.pop("transform", None)
 
@@ -250,22 +279,20 @@ def test_float16_does_not_round_the_units_of_numbers() -> None:
     assert next(network.parameters()).dtype == torch.float32, "a copy"
 
 
-def test_int8_leaves_preprocessing_and_the_last_layer_alone() -> None:
+def test_int8_leaves_preprocessing_and_the_last_layer_alone(of_numbers: tuple[Served, Any]) -> None:
     onnx = pytest.importorskip("onnx")
-    network = Cnn().build(4, Size(32, 32)).eval()
-    aug = parse_aug({"size": 32, "val": {"resize": None}})
-    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
-    served = Served(Trained(config, COLORS, network, task_named("regress"), Path()), build_plan(aug, "val"))
-    program = served.export()
+    served, program = of_numbers
     photos = (np.random.default_rng(i).integers(0, 256, (1, 40, 50, 3)).astype(np.uint8) for i in range(10))
-    model = onnx.load_from_string(quantized(onnx_bytes(program, served, {"classes": COLORS}), photos))
+    model = onnx.load_from_string(quantized(onnx_bytes(program, served, {"classes": NAMES}), photos))
     made_by = {name: node.op_type for node in model.graph.node for name in node.output}
     inputs = [made_by.get(node.input[0]) for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
     *inner, last = inputs
-    assert inner.count("DequantizeLinear") == len([m for m in network.modules() if isinstance(m, torch.nn.Conv2d)])
+    assert inner.count("DequantizeLinear") == len(
+        [m for m in served.network.modules() if isinstance(m, torch.nn.Conv2d)]
+    )
     assert last != "DequantizeLinear"
-    assert json.loads({of.key: of.value for of in model.metadata_props}["classes"]) == list(COLORS)
-    assert torch.export.load(BytesIO(program_bytes(program, {"classes": COLORS}))).module()
+    assert json.loads({of.key: of.value for of in model.metadata_props}["classes"]) == list(NAMES)
+    assert torch.export.load(BytesIO(program_bytes(program, {"classes": NAMES}))).module()
 
 
 def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:
@@ -286,11 +313,10 @@ def shown(*words: str) -> str:
 
 @pytest.mark.slow
 def test_other_runtimes_as_shown(
-    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    exported: Callable[[str], tuple[Path, str]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    assert main([str(finished_run), "--unchecked", "--variants", "torch", "--out", str(tmp_path)]) == 0
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(exported("inside")[0])
     expected = onnxruntime.InferenceSession("model.onnx").run(None, {"images": np.zeros((1, 480, 640, 3), np.uint8)})
     names: dict[str, Any] = {}
     exec(shown("torch.export.load", "torchvision"), names)
@@ -321,13 +347,11 @@ def test_core_ml_as_shown(finished_run: Path, tmp_path: Path, monkeypatch: pytes
 # --- mistakes ---
 
 
-def test_a_link_is_replaced_and_not_followed(finished_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (file := tmp_path / "out/model.onnx").symlink_to(tmp_path / "elsewhere.onnx")
-    assert main([str(finished_run), "--unchecked", "--out", str(tmp_path / "out")]) == 0
-    assert file.is_file()
-    assert not file.is_symlink()
-    assert not (tmp_path / "elsewhere.onnx").exists()
+def test_a_link_is_replaced_and_not_followed(exported: Callable[[str], tuple[Path, str]]) -> None:
+    folder, _ = exported("inside")
+    assert (folder / "model.onnx").is_file()
+    assert not (folder / "model.onnx").is_symlink()
+    assert not (folder / "elsewhere.onnx").exists()
 
 
 def test_a_missing_package_is_named(finished_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
