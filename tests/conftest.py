@@ -73,15 +73,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is quick; deselect the fault harness, and what else takes long, unless -m names it."""
+    """Mark what is quick; deselect the fault harness, and what else takes long, unless -m names it.
+
+    Files with slow tests come first. Otherwise, one process works on the last of them while the others have ended.
+    """
     for item in items:
         path = str(item.path.relative_to(Path(__file__).parent))
         if (path.startswith(QUICK) or path in QUICK_FILES) and not item.get_closest_marker("slow"):
             item.add_marker("quick")
     unasked = [marker for marker in ("faults", "long") if marker not in config.option.markexpr]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    left_out = {item for item in items if any(map(item.get_closest_marker, unasked))}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # whole files, which share their fixtures
 
 
 def pytest_collection_finish() -> None:

@@ -43,6 +43,7 @@ def test_each_source_reads_test_data_only_if_asked(source: str, own_folder: Path
     assert "test" in str(tested.val.files[0])
 
 
+@pytest.mark.usefixtures("sample_drawn")
 @pytest.mark.parametrize("source", [*(one for one in ALL if one != "numpy"), "sample"])
 def test_each_source_can_hold_out_a_share_of_its_training_images(source: str, own_folder: Path) -> None:
     settings = {"source": source} if source == "sample" else given(source, train=30, val=6)
@@ -121,6 +122,7 @@ def test_contradictions_are_rejected(settings: dict[str, Any], text: str) -> Non
         parse_data({"source": "folder", "root": "set", **settings})
 
 
+@pytest.mark.usefixtures("sample_drawn")
 @pytest.mark.parametrize("source", ["folder", "filelist", "sample", "imagenette"])
 def test_a_missing_test_split_is_an_error(source: str, own_folder: Path) -> None:
     settings = {"source": source} if source in ("sample", "imagenette") else given(source, train=6, val=3)
@@ -279,7 +281,9 @@ def test_a_file_is_scored_without_the_training_data(source: str, own_folder: Pat
 
 
 @pytest.mark.parametrize(("source", "path"), [("numpy", "test.npy"), ("sample_boxes", "set"), ("masks", "nowhere")])
-def test_paths_that_cannot_be_scored(source: str, path: str, own_folder: Path) -> None:
+def test_paths_that_cannot_be_scored(source: str, path: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRAIN", "VAL"):
+        monkeypatch.setattr(f"augment.data.generated.annotated.{name}", 4)
     settings = {"source": source} if source == "sample_boxes" else {}
     if source == "numpy":
         settings = given("numpy", train=9, val=6, test=3)
