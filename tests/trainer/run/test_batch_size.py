@@ -145,6 +145,7 @@ def test_identities_of_runs_without_auto_stay_the_same() -> None:
     assert identity(config_of("fit.base_batch_size=8").resolved)["fit"]["base_batch_size"] == 8
 
 
+@pytest.mark.usefixtures("sample_drawn")
 def test_a_run_records_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It resumes with the same numbers, and the same command continues it."""
     monkeypatch.chdir(tmp_path)
