@@ -1,4 +1,4 @@
-"""Corrections of training labels: a CSV file that changes the label of some images, and drops others."""
+"""Corrections of training labels: a CSV file that changes the labels of some images and drops others."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PINNED = re.compile(r"#[0-9a-f]{10}$")
 
 
 def pinned(file: str) -> str:
-    """Return the value of data.labels with a hash of the file's content, such as `corrections.csv#0123456789`.
+    """Append a hash of the file's content to the value of data.labels, such as `corrections.csv#0123456789`.
 
-    So runs with different corrections have different configurations.
+    The hash gives runs with different corrections different configurations.
 
     Raises:
         UserError: the file cannot be read.
@@ -37,10 +37,10 @@ def pinned(file: str) -> str:
 
 
 def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
-    """Return a dataset with the corrections that data.labels names applied to train, with a notice.
+    """Apply the corrections in the file of data.labels to train. Return the dataset, with a notice.
 
-    Validation and test images do not change, so scores stay comparable. A path matches an image if it is its name, or
-    if at least the folder and the file name agree, so that the dataset may move.
+    Validation and test images do not change, so scores stay comparable. A path matches the image with this name. In a
+    dataset that has moved, it matches the image with the same folder and file name.
 
     Args:
         dataset: the dataset.
@@ -55,13 +55,13 @@ def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
         return dataset
     file = _PINNED.sub("", given)
     if given not in (file, pinned(file)):
-        raise UserError(f"data.labels={file}: its content has changed since the run began. Restore it.")
+        raise UserError(f"data.labels={file}: its content has changed since the run started. Restore the file.")
     train, kind, changed, dropped = dataset.train, dataset.kind, 0, list[int]()
     targets, seen, find = list(train.targets), set[int](), _Finder(dataset, whole)
     for where, path, action, label in _rows(file):
         positions = find.positions(path, where)
         if not seen.isdisjoint(positions):
-            raise UserError(f"{where}: {path} is also in a line above. Write one line for each image.")
+            raise UserError(f"{where}: {path} is also in a line above. Keep one line for each image.")
         seen.update(positions)
         if action == "drop":
             dropped += positions
@@ -71,7 +71,7 @@ def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
                 changed += targets[position] != target
                 targets[position] = target
     if len(dropped) == len(train) > 0:
-        raise UserError(f"data.labels={file} drops all training images. Keep some.")
+        raise UserError(f"data.labels={file} drops all training images. Remove some of its lines.")
     notice = f"data.labels: changed the {kind.noun} of {amount(changed, 'image')} and dropped {len(dropped):,}"
     kept = np.delete(np.arange(len(train)), dropped)
     files = take_images(train.files, kept) if dropped else train.files
@@ -80,7 +80,7 @@ def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
 
 
 def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of a file: where the row is, for messages, its path, its action and its label."""
+    """Yield the location of each row for messages, its path, its action and its label."""
     header, rows = read_table("data.labels", expanded(file), _ALLOWED)
     key = f"data.labels={file}"
     if missing := [name for name in ("path", "label") if header.count(name) != 1]:
@@ -97,10 +97,10 @@ def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 class _Finder:
-    """Finds images by their paths."""
+    """Finds training images by path."""
 
     def __init__(self, dataset: Dataset, whole: Dataset) -> None:
-        # The positions in train by folder and file name, and by full name. Other images have none.
+        # Positions in train by folder and file name, then by full name. The lists of other images are empty.
         self._known: dict[str, dict[str, list[int]]] = {}
         self._val = set(map(name_of, whole.val.files))
         left_out = [image.file for split in (whole.train, whole.val) for image in split.left_out]
@@ -110,7 +110,7 @@ class _Finder:
             positions += [position] if position < len(dataset.train) else []
 
     def positions(self, path: str, where: str) -> list[int]:
-        """Return the positions of an image in train. Images that the check left out have none."""
+        """Return the positions of an image in train. An image that the check left out has none."""
         parts = path.replace("\\", "/").split("/")[::-1]
         known = self._known.get("/".join(parts[1::-1]), {})
         agreeing = {name: math.inf if name == path else _agreeing(parts, name) for name in known}
@@ -118,13 +118,13 @@ class _Finder:
         if not best:
             raise UserError(f"{where}: no training image is named {path}. Use the paths in a run's labels.csv.")
         if len(best) > 1:
-            raise UserError(f"{where}: {path} matches {len(best)} images, such as {best[0]}. Write the whole path.")
+            raise UserError(f"{where}: {path} matches {len(best)} images, such as {best[0]}. Write the full path.")
         if best[0] in self._val:
             raise UserError(f"{where}: {path} is a validation image, which corrections do not change. Remove the line.")
         return known[best[0]]
 
 
 def _agreeing(parts: list[str], name: str) -> float:
-    """Return how many of the last folders of a path, in reverse order, agree with those of a name."""
+    """Count how many parts at the end of a path and a name are equal. `parts` is the path in reverse order."""
     pairs = enumerate(zip(parts, name.split("/")[::-1], strict=False))
     return next((count for count, (ours, theirs) in pairs if ours != theirs), len(parts))

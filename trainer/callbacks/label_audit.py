@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
 _TOGETHER = 16  # batches that are added to the table at once
-# Only the first _SHARE of the epochs count, but at least _EPOCHS. Measured on Imagenette with wrong labels: 20 epochs
-# would find half of them, because the model memorizes the others when the learning rate falls.
+# Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all of 20 epochs counted, an audit of Imagenette
+# would find only half of the wrong labels, because the model memorizes the others when the learning rate falls.
 _SHARE, _EPOCHS = 0.7, 5
-_MOST = 2**27  # largest number of labels and samples that are recorded, so that a GPU needs at most 1 GiB
+_MOST = 2**27  # largest number of samples times labels, so that the table needs at most 1 GiB of GPU memory
 
 
 @configurable
@@ -32,19 +32,20 @@ _MOST = 2**27  # largest number of labels and samples that are recorded, so that
 class LabelAudit(Callback):
     """Finds wrong labels of training images, for classification and multi-label data.
 
-    For each sample, it records how far the logit of the given label is above the logit of the best other class. The
-    mean of this margin over all epochs is low if the label is wrong (Pleiss et al. 2020, arXiv:2001.10528). Nothing
-    waits for the device. Later epochs count more, because the model knows more. The last part of long runs does not
-    count, because models then memorize wrong labels.
+    It records the margin of each sample, which is the logit of the given label minus the highest logit of the other
+    classes. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs
+    have a higher weight, because the model has learned more. The last part of long runs does not count, because models
+    then memorize wrong labels. Recording does not synchronize with the device.
 
-    A mixed image is evidence for each of its labels: the margin excludes the other classes in the image, and counts by
-    the share of the sample. With several labels per image, a mixed label counts only if all mixed images agree on it.
+    A mixed image counts for each of its samples, weighted by the sample's share. The margin of a sample ignores the
+    other classes in the image. With several labels per image, a label counts only if all mixed samples agree on it.
     """
 
     images: int = setting(Count(default=200, within=(0, 1000), doc="number of suspicious images in labels.html"))
     tracks = True
-    # Per sample: with classes, the sum of the margins, the sum of their weights, and the sums of the probabilities of
-    # all classes. With several labels per image: (labels, 2), the sum of each label's margins and of their weights.
+    # A row per sample. With one class per image, (2 + classes,): the weighted sum of the margins, the sum of the
+    # weights, and the weighted sum of each class's probability. With several labels per image, (labels, 2): the
+    # weighted sum of each label's margins, and the sum of the weights.
     table: Tensor | None = field(default=None, init=False)
     given: Tensor | None = field(default=None, init=False)  # the targets in the dataset
     _measured: Tensor | None = field(default=None, init=False)
@@ -69,10 +70,10 @@ class LabelAudit(Callback):
         self._loaded = None
 
     def after_batch(self, learner: Learner) -> None:
-        """Keep the outputs of a training batch. They are added for several batches at once, which costs less time."""
+        """Store the outputs of a training batch. Several batches are added to the table at once, which is faster."""
         loss = getattr(learner, "loss", None)
         if self.table is None or not learner.training or loss is self._measured or not learner.batch.share:
-            return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
+            return  # a skipped batch leaves the previous loss, and a batch without a share only fills up the pass
         self._measured, progress = loss, learner.progress
         if progress.epoch + 1 > max(_EPOCHS, _SHARE * progress.epochs):
             return
@@ -83,7 +84,7 @@ class LabelAudit(Callback):
             self._add()
 
     def after_train(self, learner: Learner) -> None:
-        """Add the rest of the epoch."""
+        """Add the remaining batches of the epoch."""
         self._add()
 
     def _add(self) -> None:
@@ -133,7 +134,7 @@ class LabelAudit(Callback):
 
 
 def _joined(rows: Any, split: Split) -> Any:
-    """Return the rows of the images, (M, ...). Rows of repeated images are added to those of the images."""
+    """Add up the rows of each image that the split repeats. Return one row per image, (M, ...)."""
     first: dict[Any, int] = {}
     images = np.array([first.setdefault(key, index) for index, key in enumerate(keys_of(split.files))])
     joined = np.zeros((split.images, *rows.shape[1:]))
@@ -142,7 +143,7 @@ def _joined(rows: Any, split: Split) -> Any:
 
 
 def _with_classes(logits: Tensor, given: Tensor, targets: Tensor) -> Tensor:
-    """Return what samples add to the table, (N, 2 + K).
+    """Return the rows that samples add to the table, (N, 2 + K).
 
     Args:
         logits: (N, K).
@@ -155,14 +156,14 @@ def _with_classes(logits: Tensor, given: Tensor, targets: Tensor) -> Tensor:
         share = targets.gather(1, column)
         logits = logits.masked_fill(targets > 0, -torch.inf).scatter(1, column, own)
     margins = own - logits.scatter(1, column, -torch.inf).amax(dim=1, keepdim=True)
-    # Without other classes, or after an overflow, there is no evidence.
+    # The margin is infinite without other classes, and after an overflow. Such samples do not count.
     weights = share * margins.isfinite()
     values = torch.cat([margins, torch.ones_like(margins), logits.softmax(dim=1)], dim=1)
     return torch.where(weights > 0, values * weights, 0.0)
 
 
 def _with_labels(logits: Tensor, given: Tensor, targets: Tensor) -> Tensor:
-    """Return what samples add to the table, (N, K, 2). All arguments are (N, K)."""
+    """Return the rows that samples add to the table, (N, K, 2). All arguments are (N, K)."""
     weights = (targets == given) * logits.isfinite()
     margins = logits.nan_to_num(0, 0, 0) * (2 * given - 1)
     return torch.stack([margins * weights, weights], dim=2)

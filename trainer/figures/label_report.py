@@ -1,4 +1,4 @@
-"""The results of a label audit: the file labels.csv for all samples, and labels.json with the most suspicious ones."""
+"""The files of a label audit: labels.csv with all samples, and labels.json with the most suspicious samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknow
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
-_PAIRS = 20  # most pairs of a given and a suggested label
+_PAIRS = 20  # largest number of pairs of a given and a suggested label
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Suspect:
     given: str
     suggested: str
     score: float
-    probability: float  # of being wrong, NaN if unknown
+    probability: float  # that the label is wrong, NaN if unknown
     uri: str = ""  # a thumbnail as a data URI, empty if the file cannot be read
 
     def __post_init__(self) -> None:
@@ -56,19 +56,19 @@ class LabelReport:
 
     @property
     def sentences(self) -> list[str]:
-        """The estimates, and the most frequent errors, in words."""
+        """The estimates and the most frequent errors, as sentences."""
         most = ", ".join(f"{suggested} labeled as {given} ({count:,})" for given, suggested, count in self.pairs[:3])
         return [*(one.sentence for one in self.estimates), *([f"Most often: {most}."] if most else [])]
 
     @property
     def findings(self) -> list[Finding]:
-        """The estimates that are above 0 for sure, as warnings of the report."""
+        """The estimates whose interval is above 0, as warnings for the report."""
         return [Finding(one.sentence, warning=True) for one in self.estimates if one.low > 0]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an audit found about each sample, (N,) each."""
+    """The findings of an audit. Arrays and lists have one entry per sample, (N,)."""
 
     estimates: tuple[Estimate, ...]
     score: Array  # NaN for samples that were not trained on
@@ -87,7 +87,7 @@ class Findings:
         return Suspect(name_of(file), self.given[index], self.suggested[index], score, probability, uri)
 
     def report(self, files: Sequence[ImageRef], names: Sequence[str], most: int, *, several: bool) -> LabelReport:
-        """Return the content of labels.json with at most `most` samples."""
+        """Return the content of labels.json, with at most `most` suspicious samples."""
         worst = self.order()[:most]
         with in_threads(thumbnail, [files[i] for i in worst], THREADS) as drawn:
             suspects = tuple(self.suspect(i, files[i], uri) for i, uri in zip(worst, drawn, strict=True))

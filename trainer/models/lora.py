@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) for timm models, by the package peft.
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) for timm models. The package peft implements them.
 
-The weights of the model stay fixed, and are called the base. Small matrices next to its layers learn a change of low
-rank. They merge into the weights afterwards, so that a trained model is a plain timm model.
+The weights of the model stay fixed, and are called the base. Small matrices next to its layers learn a low-rank change
+of the weights. After training, they are merged into the weights, so a trained model is a plain timm model.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Lora:
 
 
 def add_adapters(network: nn.Module, settings: Lora) -> str:
-    """Add adapters to a timm model, fix all other weights except the head, and describe the result in one sentence.
+    """Add adapters to a timm model, and freeze all other weights except the head. Return a sentence for the log.
 
     Raises:
         UserError: peft is missing, or the targets match no layer.
@@ -68,11 +68,12 @@ def add_adapters(network: nn.Module, settings: Lora) -> str:
     for parameter in trained.values():
         parameter.requires_grad_(True)
     setattr(network, _BASE, frozenset(network.state_dict().keys() - trained.keys()))
-    return f"model.lora: {len(names)} layers have adapters of rank {settings.rank}. Only adapters and head are trained"
+    layers = f"{len(names)} layers have adapters of rank {settings.rank}"
+    return f"model.lora: {layers}. Only the adapters and the head are trained"
 
 
 def _targets(network: nn.Module, given: tuple[str, ...]) -> list[str]:
-    """Return the names of the layers that get adapters. Adapters of grouped convolutions could not be merged."""
+    """Return the names of the layers that get adapters. Grouped convolutions get none: they could not be merged."""
     layers = []
     for name, module in network.named_modules():
         fits = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
@@ -93,7 +94,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _in_head(network: nn.Module, name: str) -> bool:
-    """Return whether a tensor or module belongs to the head of a timm model, which may have two."""
+    """Return whether a tensor or module belongs to a head of a timm model. Some models have two heads."""
     head = network.default_cfg["classifier"]  # type: ignore[index]
     return any(f"{name}.".startswith(f"{part}.") for part in ((head,) if isinstance(head, str) else head))
 
@@ -109,7 +110,7 @@ def base_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def trained_state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state of a network without its base."""
+    """Return the state of a network without the tensors of its base."""
     state = network.state_dict()
     for name in base_state(network):
         del state[name]
@@ -117,7 +118,7 @@ def trained_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def plain_copy(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a network with a state, and with its adapters merged into the weights."""
+    """Return a copy of a network with a given state, and with the adapters merged into its weights."""
     copy = deepcopy(network)
     copy.load_state_dict(state)
     for name, layer in [*copy.named_modules()]:
@@ -128,5 +129,5 @@ def plain_copy(network: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plain_state(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state of the plain model, with adapters merged into its weights."""
+    """Return a state with the adapters merged into the weights. Without adapters, return it unchanged."""
     return plain_copy(network, state).state_dict() if hasattr(network, _BASE) else state

@@ -16,7 +16,7 @@ from trainer.run.config.schema import Config
 from trainer.run.failures import out_of_memory
 
 _SHARE = 0.85  # largest share of the free memory that training may take
-_BATCHES = 16  # an epoch has at least as many batches, because a model learns little in fewer steps
+_BATCHES = 16  # smallest number of batches in an epoch, because a model learns little in fewer steps
 _FINE = 8  # batch sizes of at least 8 are multiples of 8
 
 
@@ -45,7 +45,7 @@ def _fits(config: Config, size: int, rest: float) -> bool:
     accumulate = min(config.fit.accumulate, 2)
     fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())
-    release_memory()  # of the trial before
+    release_memory()  # of the previous trial
     try:
         with closing(make_loaders(trial)) as loaders:
             learner = make_learner(trial, loaders, callbacks=())
@@ -60,7 +60,7 @@ def _fits(config: Config, size: int, rest: float) -> bool:
 
 @contextmanager
 def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
-    """Return a function that tries a batch size of this rank. The random state stays the same."""
+    """Yield a function that tries a batch size on this rank. The random state does not change."""
     device = config.fit.torch_device()
     release_memory()
     free, total = torch.cuda.mem_get_info(device)
@@ -71,7 +71,7 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
 
 
 def with_batch_size(config: Config) -> Config:
-    """Replace fit.batch_size=auto by the largest batch that fits, see `Config.sized`. All ranks use the same size."""
+    """Replace fit.batch_size=auto with the largest size that fits, see `Config.sized`. All ranks use the same size."""
     if config.fit.batch_size != "auto":
         return config
     ranks, base = current(), config.fit.base_batch_size
@@ -83,12 +83,12 @@ def with_batch_size(config: Config) -> Config:
 
 
 def smaller_batch_size(config: Config, error: BaseException) -> int:
-    """Return a batch size that fits after an error for lack of GPU memory: a half, a quarter and so on. 0: unknown."""
+    """After an out-of-memory error, try a half, a quarter and so on. Return the first size that fits, or 0."""
     if not out_of_memory(error) or config.fit.torch_device().type == "cpu" or config.fit.stages:
         return 0
-    traceback.clear_frames(error.__traceback__)  # they hold the batch that did not fit
+    traceback.clear_frames(error.__traceback__)  # the frames hold the batch that did not fit
     ranks = current().size
     sizes = [config.fit.images // ranks >> halvings for halvings in range(1, 5)]
-    with suppress(Exception), _trials(config) as fits:  # only the error of the run counts
+    with suppress(Exception), _trials(config) as fits:  # errors of trials must not replace the run's error
         return ranks * next((size for size in sizes if size > 1 and fits(size)), 0)
     return 0

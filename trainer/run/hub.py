@@ -14,12 +14,12 @@ _ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the sl
 
 
 def local_run(run: Path) -> Path:
-    """Return the folder of a run. Download a run on the hub first, or again if it has changed there.
+    """Return the local folder of a run. A run on the hub is downloaded, and again after it has changed there.
 
-    Without a network, an earlier download is used.
+    Without a network connection, an earlier download is used.
 
     Raises:
-        UserError: it cannot be downloaded.
+        UserError: the run cannot be downloaded.
     """
     if (address := _ADDRESS.fullmatch(str(run))) is None:
         return run
@@ -34,7 +34,7 @@ def local_run(run: Path) -> Path:
 
 @contextmanager
 def hub_errors(key: str) -> Iterator[None]:
-    """Turn errors of the hub into a UserError, whose message starts with a key."""
+    """Replace errors of the hub with a UserError. Its message starts with `key`."""
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
     from huggingface_hub.errors import HTTPError as NetworkError  # type: ignore[attr-defined]
 
@@ -44,8 +44,8 @@ def hub_errors(key: str) -> Iterator[None]:
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
-                f"{key}: there is no such repository or revision, or you may not read it. Check the name. Log in "
-                "with `hf auth login`, or set HF_TOKEN."
+                f"{key}: there is no such repository or revision, or you may not read it. Check the name. To log in, "
+                "run `hf auth login` or set HF_TOKEN."
             ) from error
         what = f"{key}: the hub cannot be used ({first_line(error).rstrip('.')})."
         raise UserError(f"{what} Check the name and the network.") from error

@@ -1,7 +1,6 @@
-"""Distillation, `fit.teacher`: the model also learns the outputs of a trained model for the same augmented images.
+"""Distillation, `fit.teacher`: the model also learns the outputs of a trained model, the teacher.
 
-As in Beyer et al. 2022 (arXiv:2106.05237), the teacher sees exactly the images that the model sees, including mixed
-ones.
+The teacher sees the same augmented and mixed images as the model (Beyer et al. 2022, arXiv:2106.05237).
 """
 
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from trainer.run.best_model import Trained, load_trained
 from trainer.run.config.schema import Config
 from trainer.tasks.loss import ClassLoss, LossFunction, image_weights, weight_of
 
-# The distance of outputs from a teacher's outputs, (N, K) each, for each image, (N,): the Kullback-Leibler divergence
-# of classes, or the mean cross entropy of labels.
+# The distance between the outputs of the model and the teacher, (N, K) each, for each image, (N,). It is the
+# Kullback-Leibler divergence of classes, or the mean cross entropy of labels.
 _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "classify": lambda ours, theirs: F.kl_div(ours.log_softmax(1), theirs.softmax(1), reduction="none").sum(1),
     "multilabel": lambda ours, theirs: F.binary_cross_entropy_with_logits(
@@ -33,11 +32,11 @@ _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def distill(config: Config, labels: LossFunction) -> LossFunction:
-    """Return the loss of a run with a teacher, or the loss of the labels if the run has none.
+    """Return the loss of a run with a teacher. Without a teacher, return the loss of the labels.
 
-    The loss is the mean of the loss of the labels and the distance from the teacher, by `fit.teacher_weight`. Outputs
-    of both models are divided by the temperature T. The distance is multiplied by T squared, so that its gradients keep
-    their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
+    The loss is a mean of the loss of the labels and the distance from the teacher, weighted by `fit.teacher_weight`.
+    The outputs of both models are divided by the temperature T. The distance is multiplied by T squared, so that its
+    gradients keep their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
     """
     fit, classes = config.fit, config.dataset.classes
     if fit.teacher is None:
@@ -66,7 +65,7 @@ def check_teacher(config: Config) -> None:
     """Check that the teacher exists, and fits the task, classes and image sizes of a run.
 
     Raises:
-        UserError: it does not.
+        UserError: the teacher does not exist, or does not fit.
     """
     if config.fit.teacher is None:
         return
@@ -87,13 +86,14 @@ def _load(config: Config) -> Trained:
     trained = load_trained(Path(str(config.fit.teacher)), own, data=False)
     if trained.task.name != task or task not in _DISTANCES:
         raise UserError(
-            f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Distillation needs the same "
-            f"task. Allowed: {', '.join(_DISTANCES)}."
+            f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Use a teacher with the task "
+            f"of the data. Allowed: {', '.join(_DISTANCES)}."
         )
     if missing := [printable(name) for name in classes if name not in trained.classes]:
         raise UserError(
             f"{key}: it does not predict the {trained.task.units} {list_some(missing, 3)} of the data, but "
-            f"{list_some(map(printable, trained.classes), 3)}. Use a teacher with the same names."
+            f"{list_some(map(printable, trained.classes), 3)}. Use a teacher that predicts all {trained.task.units} of "
+            "the data."
         )
     return trained
 

@@ -1,4 +1,4 @@
-"""The callback that tests a model at the end of its training."""
+"""The callback that runs a stress test after training."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 @configurable
 @dataclass(eq=False)
 class Stress(Callback):
-    """Scores the best model under corruptions after the fit, as `python -m trainer stress` does."""
+    """Scores the best model under corruptions after training, as `python -m trainer stress` does."""
 
     images: int = setting(Count(default=IMAGES, within=(1, 10**9), doc="largest number of validation images"))
     main_only = True
     order = Phase.LAST
 
     def after_fit(self, learner: Learner) -> None:
-        """Write stress.json and stress.html. A failure is a warning, because the run itself is complete."""
+        """Write stress.json and stress.html. Errors are only logged, because the run itself is complete."""
         if learner.error is not None or learner.folder is None or not (learner.folder / BEST).is_file():
             return
         if learner.ranks.size > 1:
-            log.warning("callbacks.stress needs one GPU. Run: python -m trainer stress %s", learner.folder)
+            log.warning("callbacks.stress works on one GPU only. Run: python -m trainer stress %s", learner.folder)
             return
         try:
             stress(learner.folder, images=self.images, trust=True)

@@ -1,4 +1,4 @@
-"""`python -m trainer stress RUN`: score a run's best model on corrupted images, and show its weaknesses."""
+"""`python -m trainer stress RUN`: score the best model of a run on corrupted images, and show its weaknesses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ PAGE_FILE = "stress.html"
 
 _EXAMPLES = """\
   RUN                                 the usual corruptions, on up to 500 validation images
-  RUN --ops jpeg,motion_blur          only some ops. Every op that changes single images is allowed
-  RUN --images 5000 fit.device=cuda
-  RUN data=folder data.root=DIR       on another source's validation data
+  RUN --ops jpeg,motion_blur          only these ops. Any op that changes single images is allowed
+  RUN --images 5000 fit.device=cuda   up to 5,000 images, on a GPU
+  RUN data=folder data.root=DIR       the validation images of another source
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The result is written to stress.json and
 stress.html in that folder. compare --metric stress ranks runs by it."""
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     description = "Score the best model of a run under one corruption at a time, at five strengths."
     parser = RunParser("trainer stress", description, _EXAMPLES, arguments="RUN [key=value ...]")
     parser.add_argument(
-        "--ops", metavar="NAME,...", help="ops to test (default: effects of cameras, viewpoints and file formats)"
+        "--ops", metavar="NAME,...", help="ops to test (default: effects of cameras and files, and ops of plugins)"
     )
     parser.add_argument("--images", type=whole_number(1), default=IMAGES, metavar="N",
                         help=f"largest number of images (default: {IMAGES:,})")  # fmt: skip
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, runs, overrides = parser.split_paths(arguments)
         if len(runs) != 1:
-            raise UserError(f"{amount(len(runs), 'folder')} are given. Name the folder of one run.")
+            raise UserError(f"stress tests one run, but {len(runs)} are given. Name the folder of one run.")
         names = tuple(filter(None, (options.ops or "").split(",")))
         overrides = [override.lstrip("+") for override in overrides]
         stress(runs[0], overrides, names, options.images, trust=options.trust)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 def stress(
     run: Path, overrides: Sequence[str] = (), ops: Sequence[str] = (), images: int = IMAGES, *, trust: bool = False
 ) -> None:
-    """Test a run, print the table, and write the files.
+    """Score the best model of a run under corruptions. Print a table, and write stress.json and stress.html.
 
     Args:
         run: folder of the run.
@@ -59,7 +59,7 @@ def stress(
         trust: whether the run may name code to import, see `augment.cli.trust`.
 
     Raises:
-        UserError: the folder is not a run, or an op or the images cannot be used.
+        UserError: the folder is not a run, or the ops or images cannot be used.
     """
     from trainer.run.best_model import load_trained  # PyTorch takes seconds to import
     from trainer.stress.corruptions import corruptions

@@ -14,7 +14,7 @@ from augment.support.errors import UserError, suggest
 
 STRENGTHS = 5
 
-# What cameras, viewpoints and files do to photos. Other ops are tested if `--ops` names them.
+# Ops that imitate effects of cameras, viewpoints and file formats. `--ops` selects other ops.
 USUAL = (
     "flip", "rotate", "translate", "scale", "shear", "perspective", "brightness", "contrast", "saturation", "hue",
     "grayscale", "gaussian_blur", "motion_blur", "gaussian_noise", "shot_noise", "jpeg", "downscale", "posterize",
@@ -33,7 +33,7 @@ class Corruption:
         op: name of the op.
         setting: the setting that rises, or empty for an op without strengths.
         values: its value at each strength, from mild to severe. A single 0 for an op without strengths.
-        signed: whether each image draws the value or its opposite.
+        signed: whether each image gets either the value or its negative, at random.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Corruption:
     signed: bool = False
 
     def describe(self, strength: int) -> str:
-        """Return the corruption at a strength in words, such as "rotate, angle 9 deg"."""
+        """Describe the corruption at a strength, such as "rotate, angle 9 deg"."""
         if not self.setting:
             return self.name
         param = OPS[self.op].params[self.setting]
@@ -58,12 +58,12 @@ class Corruption:
         return f"aug.train.{self.op}.p=0.5 'aug.train.{self.op}.{self.setting}=[{ends[0]:.3g},{ends[1]:.3g}]'"
 
     def plan(self, aug: Aug, strength: int, *, moving_targets: bool) -> Plan:
-        """Return the plan of validation with the corruption as its last step.
+        """Return the validation plan with the corruption as its last step.
 
         Args:
             aug: the recipe of the run.
             strength: position in `values`, from 0.
-            moving_targets: whether masks, boxes or keypoints follow the image. Areas beyond its edges are then black,
+            moving_targets: whether the targets are masks, boxes or keypoints. Areas beyond the image are then black,
                 because mirrored objects would have no targets.
         """
         op = OPS[self.op]
@@ -81,10 +81,10 @@ class Corruption:
 
 
 def corruptions(names: Sequence[str] = ()) -> list[Corruption]:
-    """Return the corruptions of some ops. Default: the usual ops and all ops of plugins.
+    """Return the corruptions of the named ops. Default: the usual ops and all ops of plugins.
 
     Raises:
-        UserError: an unknown op, or one that crops, mixes samples or chooses other ops.
+        UserError: an op is unknown, or it crops, mixes samples or chooses other ops.
     """
     allowed = [name for name, op in OPS.items() if op.kind not in ("crop", "batch", "policy")]
     plugins = [name for name in allowed if not OPS[name].function.__module__.startswith("augment.")]
@@ -116,7 +116,7 @@ def _of_op(op: Op) -> Iterator[Corruption]:
 
 
 def _mildest(param: Range, severest: float) -> float:
-    """Return the value of a range that changes nothing, or its end that is farther from the severest value."""
+    """Return the value that changes nothing, or else the end of the default range farther from the severest value."""
     if param.neutral is not None:
         return param.neutral
     assert isinstance(param.default, tuple)

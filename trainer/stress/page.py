@@ -29,7 +29,7 @@ def render(result: StressTest) -> str:
 
 
 def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
-    """Return the curve of a corruption: points of an SVG, texts and example images."""
+    """Return the curve of a corruption as SVG points, with its texts and example images."""
     scores = (result.clean, *weakness.scores)
     highest = _highest(result)
     across = [_WIDTH * position / max(1, len(scores) - 1) for position in range(len(scores))]
@@ -61,7 +61,7 @@ def _highest(result: StressTest) -> float:
 
 
 def _failed(result: StressTest) -> Iterator[dict[str, Any]]:
-    """Yield the images that fail first, each with a thumbnail and the corruptions that break it."""
+    """Yield the images that fail first, each with a thumbnail and the corruptions that fail at the mildest strength."""
     for position, times, mild in result.first_to_fail(_FAILED):
         file = result.files[position]
         yield {"name": name_of(file), "times": times, "mild": mild, "uri": thumbnail(file)}

@@ -42,9 +42,9 @@ class Score:
     """The score of one pass."""
 
     value: float
-    interval: tuple[float, float] | None  # 95%, if the score is a share of images
+    interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
     wrong: frozenset[int]  # positions of images with a wrong prediction, if each image is right or wrong
-    example: Image.Image | None  # the first image as the model saw it
+    example: Image.Image | None  # the first image as the model sees it
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class StressTest:
     Attributes:
         run: folder of the run.
         score: name of the score, such as "accuracy".
-        title: its title.
-        share: whether it lies in [0, 1].
-        smaller: whether smaller is better.
+        title: title of the score.
+        share: whether the score lies in [0, 1].
+        smaller: whether smaller scores are better.
         images: number of images.
         clean: the score without corruption.
         weaknesses: the corruptions, the largest loss of score first.
-        left_out: why corruptions could not be tested, by their names.
+        left_out: why a corruption could not be tested, by its name.
         files: the images.
     """
 
@@ -89,7 +89,7 @@ class StressTest:
 
     @property
     def mean(self) -> float:
-        """The mean score over all corruptions, each with the mean over its strengths."""
+        """The mean over all corruptions. A corruption counts with the mean over its strengths."""
         return fmean(weakness.mean for weakness in self.weaknesses)
 
     def lost(self, value: float) -> float:
@@ -108,7 +108,7 @@ class StressTest:
         return f"{'+' if value > self.clean.value else '-'}{text}"
 
     def sentences(self, most: int = 3) -> list[str]:
-        """Return a sentence on each of the worst corruptions, at the strength with the largest single drop."""
+        """Describe the worst corruptions, each at the strength with the largest drop from the next milder one."""
         return [self._sentence(weakness) for weakness in self.weaknesses[:most]]
 
     def _sentence(self, weakness: Weakness) -> str:
@@ -118,10 +118,10 @@ class StressTest:
         return f"{what}: {self.show(self.clean.value)} → {self.show(values[strength + 1])}"
 
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
-        """Return the images that are right without corruption and wrong in most passes.
+        """Return the images that the model gets right without corruption, and wrong in the most passes.
 
-        Each entry has the position of the image, its number of wrong passes, and the corruptions that already break it
-        at the mildest strength.
+        Each entry has the position of the image, the number of passes with a wrong prediction, and the corruptions with
+        a wrong prediction at the mildest strength.
         """
         passes = [score.wrong for weakness in self.weaknesses for score in weakness.scores]
         counts = np.bincount([i for wrong in passes for i in wrong - self.clean.wrong], minlength=1)
@@ -131,7 +131,7 @@ class StressTest:
 
     @property
     def _digest(self) -> str:
-        """A hash of what was tested. Only scores with the same hash can be compared."""
+        """A hash of the tested corruptions. Only scores with the same hash can be compared."""
         tested = sorted(repr(weakness.corruption) for weakness in self.weaknesses)
         return blake2b(repr(tested).encode(), digest_size=4).hexdigest()
 
@@ -157,7 +157,7 @@ def _plain(score: Score) -> dict[str, Any]:
 
 
 def _cropped(trained: Trained, split: Split) -> Split:
-    """Decode and crop all images once, because each decoder of a GPU would take half a second to create."""
+    """Decode and crop all images once, because creating a GPU decoder for each pass would take half a second."""
     plan, usual = build_plan(trained.config.aug, "val").only(), trained.loader(split)
     order, placement = Order(usual.batch_size, 0, RankShard(0, 1), False), usual.placement
     files, targets = list[MemoryImage](), list[Any]()
@@ -185,7 +185,7 @@ class _Example(Callback):
 def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
     """Score a trained model under corruptions.
 
-    The corrupted images depend only on the images, their order and the corruption. So all models get the same images.
+    All models get the same corrupted images. They depend only on the original images, their order and the corruption.
 
     Args:
         trained: the model.
@@ -224,8 +224,8 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
 
 
 def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
-    """Yield the score of each plan, or why the targets cannot follow it."""
-    config = replace(trained.config, seed=0)  # the seed draws the corruptions
+    """Yield the score of each plan, or an error if the targets cannot follow the plan."""
+    config = replace(trained.config, seed=0)  # corruptions are drawn from the seed
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
@@ -239,7 +239,7 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
 
 
 def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) -> Loader | UserError:
-    """Return a loader that builds its pipeline in the background, or why the targets cannot follow the plan."""
+    """Return a loader that builds its pipeline in the background, or an error if the targets cannot follow the plan."""
     try:
         loader = trained.loader(split, plan, placement)
     except UserError as error:

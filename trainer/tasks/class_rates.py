@@ -1,7 +1,7 @@
-"""Rates of classes and labels: precision, recall, specificity and F1, each as macro and micro average and per class.
+"""Rates of classes and labels: precision, recall, specificity and F1, as macro and micro averages and per class.
 
-All of them, Cohen's kappa and Matthews' coefficient follow from a few counts per class. Segmentation keeps only these
-counts, because the masks of a pass do not fit into memory. So torchmetrics, which needs the predictions, is not used.
+These rates, Cohen's kappa and Matthews' coefficient are computed from a few counts per class. torchmetrics would need
+all predictions of a pass, but the masks of a segmentation pass do not fit into memory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import replace
 from augment.support.lazy_torch import Tensor
 from trainer.tasks.metric import METRICS, SHARE, mean_of_known, metric
 
-# Numbers of samples or pixels, float64. The first three are (K,): those that have a class and are predicted to have it,
-# those that are predicted to have it, and those that have it. The last is the number of all, ().
+# Numbers of samples or pixels, float64: true positives, predictions and targets of each class, (K,) each, and the total
+# number, ().
 Counts = tuple[Tensor, Tensor, Tensor, Tensor]
-CountClasses = Callable[[Tensor, Tensor], Counts]  # takes outputs and targets of a pass
+CountClasses = Callable[[Tensor, Tensor], Counts]  # takes the outputs and targets of a pass
 
 # Each rate takes `Counts` and returns a value for each class. An undefined rate is NaN.
 RATES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
@@ -43,7 +43,7 @@ def kappa_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) ->
 def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
     """Return Matthews' correlation coefficient for any number of classes (Gorodkin 2004).
 
-    Like in scikit-learn, it is 0 if all targets or all predictions have the same class.
+    As in scikit-learn, it is 0 if all targets or all predictions have the same class.
     """
     variances = (total**2 - predicted.square().sum()) * (total**2 - having.square().sum())
     return float((right.sum() * total - (predicted * having).sum()) / variances.sqrt()) if variances else 0.0
@@ -52,8 +52,8 @@ def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor)
 def declare_rates(task: str, count: CountClasses) -> None:
     """Declare the rates of a task as metrics on request: `recall_macro`, `recall_micro` and so on.
 
-    The macro average has a variant for each class, such as `recall_cat`. Like in scikit-learn, an undefined rate is 0.
-    A class that neither targets nor predictions have does not count.
+    The macro average has a variant for each class, such as `recall_cat`. As in scikit-learn, an undefined rate is 0.
+    Averages skip classes that occur in neither targets nor predictions.
     """
     for name, rate in RATES.items():
 

@@ -1,7 +1,7 @@
 """Instance masks of detectors: their pixels in an image, and their overlaps with true masks.
 
 A detector with masks, such as Mask R-CNN, returns a small grid of probabilities for each object. The grid covers the
-object's box. The output of an object is its box, label and score, followed by this grid.
+object's box. The output row of an object contains its box, label and score, and then this grid.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 from augment.support.lazy_torch import F, Tensor, torch
 
-COLUMNS = 6  # of an object without its mask: left, top, right, bottom, label and score
+COLUMNS = 6  # columns before the grid: left, top, right, bottom, label and score
 
 
 def object_masks(rows: Tensor, frame: Tensor, window: tuple[int, int, int, int]) -> Tensor:
-    """Return the masks of objects in a part of an image, (D, height, width) bool, without waiting for the device.
+    """Return the masks of objects in a window of an image, (D, height, width) bool, without synchronizing.
 
     Args:
         rows: (D, 6 + M * M), the detector's output.
         frame: (3, 3) matrix from pixels of the image to output coordinates.
-        window: left, top, right and bottom edge of the part, in pixels of the image.
+        window: left, top, right and bottom edges of the window, in pixels of the image.
     """
     left, top, right, bottom = window
     side = math.isqrt(rows.shape[1] - COLUMNS)
@@ -39,7 +39,7 @@ def object_masks(rows: Tensor, frame: Tensor, window: tuple[int, int, int, int])
 def mask_overlaps(rows: Tensor, target: Mapping[str, Tensor], size: tuple[int, int]) -> Tensor:
     """Return the IoU of an image's true masks with its found masks, (K, D) float64. NaN: the target has no masks.
 
-    As in COCO, the overlap with an ignored object, such as a crowd, is a share of the found mask.
+    As in COCO, the overlap with an ignored object, such as a crowd, is divided by the area of the found mask.
 
     Args:
         rows: (D, 6 + M * M), the detector's output.
@@ -51,7 +51,7 @@ def mask_overlaps(rows: Tensor, target: Mapping[str, Tensor], size: tuple[int, i
         return rows.new_full((len(ignored), len(rows)), math.nan, dtype=torch.float64)
     same, true = torch.eye(3, device=rows.device), target["masks"].flatten(1).float()
     overlaps = []
-    for part in torch.split(rows, 20):  # masks of the size of the image, so limit the memory
+    for part in torch.split(rows, 20):  # each mask has the size of the image, so limit their number
         found = object_masks(part, same, (0, 0, size[1], size[0])).flatten(1).float()
         shared = (true @ found.T).double()  # exact, because the factors are 0 and 1
         areas = found.sum(dim=1).double()

@@ -1,4 +1,4 @@
-"""Estimate how many labels are wrong, and which, from the mean predictions of a model during its training."""
+"""Estimate how many labels are wrong, and which ones, from the mean predictions of a model during training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from augment.support.formatting import percent
 Array = NDArray[np.float64]
 
 _FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
-# The error of the estimate in addition to the sampling error: a share of it, and an absolute one. On Imagenette with
-# 1 to 50% wrong labels, estimates of runs of 5 and 20 epochs differ from the truth by at most 12% or 0.9 points.
+# On both sides, the interval covers the sampling error, a share of the estimate and an absolute error. On Imagenette
+# with 1 to 50% wrong labels, estimates after 5 and 20 epochs differ from the truth by at most 12% or 0.9 points.
 _RELATIVE, _ABSOLUTE = 0.15, 0.01
 
 
@@ -23,9 +23,9 @@ class Estimate:
     """The estimated share of wrong labels among some labels.
 
     Attributes:
-        what: the labels, such as "labels".
+        what: the name of the labels in sentences, such as "missing labels".
         count: the number of labels.
-        share: the share of wrong ones. NaN: unknown.
+        share: the share of wrong labels, or NaN if it is unknown.
         low, high: the 95% interval of the share.
         unknown: why the share is unknown, as a sentence.
     """
@@ -49,17 +49,17 @@ class Estimate:
 
 
 def why_unknown(count: int, epochs: int) -> str:
-    """Return why nothing can be estimated from so few samples or epochs. Empty if it can."""
+    """Return why there are too few samples or epochs for an estimate, or an empty text."""
     if count < _FEWEST:
-        return f"Too few samples: {count:,} of at least {_FEWEST}."
-    return f"Too few epochs: {epochs} of at least {_EPOCHS}." if epochs < _EPOCHS else ""
+        return f"Too few samples: {count:,}. An estimate needs at least {_FEWEST}."
+    return f"Too few epochs: {epochs}. An estimate needs at least {_EPOCHS}." if epochs < _EPOCHS else ""
 
 
 def confident(means: Array, given: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of which the model is confident for each sample, (N,), or -1 (Northcutt et al. 2021).
+    """Return for each sample the class that the model is confident of, (N,), or -1 (Northcutt et al. 2021).
 
-    The model is confident of a class if its probability is at least its mean over the samples with that label
-    (arXiv:1911.00068). Of several such classes, the most probable one counts.
+    The model is confident of a class if the class has at least its mean probability over the samples with that label
+    (arXiv:1911.00068). If it is confident of several classes, the most probable one counts.
 
     Args:
         means: (N, K) mean probabilities of the classes.
@@ -77,13 +77,13 @@ def estimate(
 ) -> tuple[Estimate, Array]:
     """Estimate the share of wrong labels, and the probability that each label is wrong.
 
-    The share is counted among the samples for which the model is confident of a class. A logistic regression on the
-    scores of these samples gives the probabilities. Their mean is the share.
+    The share is measured on the samples for which the model is confident of a class. The probabilities follow from a
+    logistic regression on the scores of these samples. Their mean is the share.
 
     Args:
         scores: (N,) mean margins. Lower scores are more suspicious.
         given: (N,) the labels.
-        sure: (N,) what `confident` returned.
+        sure: (N,) the result of `confident`.
         what: see `Estimate`.
 
     Returns:
@@ -92,7 +92,7 @@ def estimate(
     counted = sure >= 0
     wrong = (sure != given)[counted]
     if not counted.any():
-        why = "The model separates right and wrong labels too little. Train longer, or with a better model."
+        why = "The model does not separate right labels from wrong ones. Train longer, or use a better model."
         return Estimate(what, len(scores), unknown=why), np.full(len(scores), math.nan)
     share = float(wrong.mean())
     error = 1.96 * math.sqrt(share * (1 - share) / len(wrong)) + _RELATIVE * share + _ABSOLUTE
@@ -101,7 +101,7 @@ def estimate(
 
 
 def _probabilities(scores: Array, known: Array, wrong: NDArray[np.bool_], share: float) -> Array:
-    """Return the probability that each label is wrong, (N,), with a mean of `share`. It falls with the score."""
+    """Return the probability that each label is wrong, (N,). It falls with the score, and its mean is `share`."""
     from scipy.optimize import brentq, minimize  # slow imports
     from scipy.special import expit, log_expit
 

@@ -18,20 +18,20 @@ def pixel_loss(
 ) -> Tensor:
     """Return a segmentation loss, or the sum of several, ().
 
-    Each loss is computed per image and averaged over the images. So losses do not depend on batch size, accumulation or
-    the number of ranks. Pixels whose target is not a class, such as ignored pixels, do not count. If no pixel of an
-    image counts, its loss is 0.
+    Each loss is computed per image and averaged over the images. So it does not depend on the batch size, accumulation
+    or the number of ranks. Pixels without a class, such as ignored pixels, do not count. The loss of an image without
+    counted pixels is 0.
 
     cross_entropy: a mean over the image's pixels.
     focal: cross entropy weighted by (1 - p)^gamma, with p the probability of the pixel's class (Lin et al. 2017,
         arXiv:1708.02002).
-    dice: 1 - the Dice coefficient of probabilities and targets, a mean over the image's classes (Milletari et al. 2016,
-        arXiv:1606.04797). The denominator sums values instead of their squares.
+    dice: 1 minus the Dice coefficient of probabilities and targets, as a mean over the image's classes (Milletari et
+        al. 2016, arXiv:1606.04797). The denominator sums values instead of their squares.
 
     Args:
         outputs: (N, classes, height, width).
         targets: (N, height, width) class indices.
-        terms: names of the losses to add up.
+        terms: names of the losses to add.
         smoothing: for cross_entropy, the share of each target that is spread evenly over all classes, in [0, 1).
         gamma: exponent of (1 - p) in focal.
     """
@@ -71,7 +71,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @loss("classify")
 def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
-    """Return the focal loss, (N,). Confident predictions have less weight (Lin et al. 2017, arXiv:1708.02002)."""
+    """Return the focal loss, (N,). Confident predictions have a low weight (Lin et al. 2017, arXiv:1708.02002)."""
     logs, shares = outputs.log_softmax(dim=1), _shares(outputs, targets)
     # A power below 1 has an infinite slope at 0.
     return -(shares * (1 - logs.exp()).clamp(min=1e-30) ** gamma * logs).sum(dim=1)
@@ -100,12 +100,12 @@ def asymmetric(
 
 @loss("classify")
 def gce(outputs: Tensor, targets: Tensor, *, q: float = 0.7) -> Tensor:
-    """Return the generalized cross entropy, (N,). It trusts no single label much (Zhang and Sabuncu 2018).
+    """Return the generalized cross entropy, (N,). It limits the effect of each label (Zhang and Sabuncu 2018).
 
-    Close to q = 0 it is cross entropy, and at q = 1 it is 1 - p, which tolerates wrong labels best but learns slowest
+    For q near 0, it is cross entropy. For q = 1, it is 1 - p, which tolerates wrong labels best but learns slowest
     (arXiv:1805.07836).
     """
-    # Of logarithms, because a power of p has an infinite slope at p = 0.
+    # Computed from logarithms, because a power of p has an infinite slope at p = 0.
     each = -torch.expm1(q * outputs.log_softmax(dim=1)) / q
     return (_shares(outputs, targets) * each).sum(dim=1)
 
@@ -114,8 +114,8 @@ def gce(outputs: Tensor, targets: Tensor, *, q: float = 0.7) -> Tensor:
 def sce(outputs: Tensor, targets: Tensor, *, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
     """Return the symmetric cross entropy, (N,) (Wang et al. 2019, arXiv:1908.06112).
 
-    It is `alpha` times cross entropy plus `beta` times the cross entropy with targets and probabilities exchanged.
-    Target shares below 1e-4 count as 1e-4, because their logarithm would be infinite.
+    It is `alpha` times cross entropy, plus `beta` times the cross entropy with targets and probabilities swapped.
+    Target shares below 1e-4 count as 1e-4, because the logarithm of 0 is infinite.
     """
     logs, shares = outputs.log_softmax(dim=1), _shares(outputs, targets)
     exchanged = logs.exp() * shares.clamp(min=1e-4).log()
@@ -124,7 +124,7 @@ def sce(outputs: Tensor, targets: Tensor, *, alpha: float = 0.1, beta: float = 1
 
 @loss("multilabel", name="focal")
 def label_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0, alpha: float | None = None) -> Tensor:
-    """Return the focal loss, (N, K). Present labels have weight `alpha`, absent labels 1 - alpha."""
+    """Return the focal loss, (N, K). Present labels have the weight `alpha`, and absent labels 1 - alpha."""
     return label_poly(outputs, targets, epsilon=0.0, gamma=gamma, alpha=alpha)
 
 
@@ -164,13 +164,13 @@ def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
 
 @loss("segment", name="cross_entropy")
 def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """Return cross entropy of pixels, ()."""
+    """Return the cross entropy of pixels, ()."""
     return pixel_loss(outputs, targets, smoothing=smoothing)
 
 
 @loss("segment")
 def dice(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return 1 - the Dice coefficient, ()."""
+    """Return 1 minus the Dice coefficient, ()."""
     return pixel_loss(outputs, targets, terms=["dice"])
 
 
@@ -181,7 +181,7 @@ def pixel_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tens
 
 
 def _shares(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of each class, (N, K), for class indices or shares."""
+    """Convert class indices, (N,), to shares, (N, K). Shares are returned unchanged."""
     return F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
 
 
@@ -189,7 +189,10 @@ _OF_PIXELS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "di
 
 
 def joined(loss: NamedLoss) -> LossFunction:
-    """Merge the terms of a segmentation loss, if all are from this module, so that they share computations."""
+    """Merge the terms of a segmentation loss into one function, so that they share computations.
+
+    A loss with terms from other modules is returned unchanged.
+    """
     terms = tuple(_OF_PIXELS.get(getattr(term, "func", None), "") for term in loss.terms)
     options = {key: value for term in loss.terms for key, value in getattr(term, "keywords", {}).items()}
     return partial(pixel_loss, terms=terms, **options) if all(terms) else loss

@@ -1,4 +1,4 @@
-"""`python -m trainer labels RUN`: print how many training labels are probably wrong, and which."""
+"""`python -m trainer labels RUN`: print how many training labels are probably wrong, and which ones."""
 
 import sys
 from collections.abc import Sequence
@@ -25,26 +25,26 @@ _EXAMPLES = """\
   RUN --json FILE      write JSON instead of a table (- writes to the terminal)
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. RUN/labels.csv lists all samples. Open
-RUN/labels.html to check the images."""
+RUN/labels.html to review the images."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
-    description = "Print how many training labels are probably wrong, and which."
+    description = "Print how many training labels are probably wrong, and which ones."
     parser = RunParser("trainer labels", description, _EXAMPLES, arguments="RUN")
     parser.add_argument("--top", type=whole_number(0), default=20, metavar="N", help="number of samples (default: 20)")
     parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
     with readable_errors():
         options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) != 1:
-            raise UserError("labels: pass the folder of one run.")
+            raise UserError("labels needs one run and no settings. Name the folder of one run.")
         run = RunFolder(folders[0])
         require_in(run.folder, CONFIG_FILE, allowed="the folder of a run")
         if not (run.folder / REPORT_FILE).is_file():
             raise UserError(
                 f"{run.folder}: this run has no label audit. It is {run.status}, and its task is "
-                f"{run.facts.task or 'unknown'}. Runs of classification and multi-label data write the audit when they "
-                "end, unless callbacks.label_audit=null."
+                f"{run.facts.task or 'unknown'}. Classification and multi-label runs write an audit at their end, "
+                "unless callbacks.label_audit=null turns it off."
             )
         report = read_as(LabelReport, run.folder / REPORT_FILE)
         suspects = tuple(replace(one, uri="") for one in report.suspects[: options.top])
@@ -61,9 +61,8 @@ def main(arguments: Sequence[str]) -> int:
                 cells = one.path, one.given or "none", one.suggested or "none", f"{one.score:.2f}", known
                 table.add_row(*map(Text, cells))  # Text, because the console would read [words] as markup
             console.print(table)
-            page = (
-                f"Check the images in {run.folder / PAGE_FILE}. python -m trainer report {run.folder} writes it again."
-            )
-            lines = [*report.sentences, page]
+            page = f"Review the images in {run.folder / PAGE_FILE}."
+            again = f"To write this page again, run: python -m trainer report {run.folder}"
+            lines = [*report.sentences, page, again]
             console.print(Text("\n".join(lines)), soft_wrap=True)
     return 0

@@ -24,11 +24,11 @@ _EXAMPLES = """\
   RUN USER/NAME            to a private repository, which is created if it does not exist
   RUN USER/NAME --public   to a public repository
 
-RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Log in with `hf auth login`, or set HF_TOKEN. The
-repository gets best.pt without validation outputs, config.yaml without the dataset and local paths, and a model card.
-hf://USER/NAME then names the model in load_model, predict, evaluate and export."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. First log in with `hf auth login`, or set HF_TOKEN.
+push uploads best.pt without validation outputs, config.yaml without the dataset and local paths, and a model card. Use
+hf://USER/NAME as the name of the model in load_model, predict, evaluate and export."""
 
-# Names of classes stand in a code block, where they are not Markdown.
+# Class names are in a code block, so that Markdown in them has no effect.
 _CARD = Template("""\
 ---
 library_name: dali-trainer
@@ -45,7 +45,7 @@ pipeline_tag: {{ {"segment": "image-segmentation", "detect": "object-detection",
 {% endfor %}
 ## Scores
 
-Of the best epoch, on the validation images that chose it.
+Scores of the best epoch, on the validation images that selected it.
 
 | metric | value |
 |---|---|
@@ -68,10 +68,10 @@ load_model("hf://{{ name }}").predict("photos/")
 
 
 def push(run: Path, name: str, options: Namespace) -> str:
-    """Publish the best model of a run, in a single commit. Return the address of the repository.
+    """Publish the best model of a run in a single commit. Return the URL of the repository.
 
     Raises:
-        UserError: the folder holds no trained model, or the hub cannot be used.
+        UserError: the folder contains no trained model, or the request to the hub fails.
     """
     from huggingface_hub import HfApi
 
@@ -98,7 +98,7 @@ def push(run: Path, name: str, options: Namespace) -> str:
         Path(folder, "README.md").write_text(card)
         url = api.create_repo(name, private=not options.public, exist_ok=True)
         if not options.public and not api.model_info(name).private:
-            raise UserError(f"{name}: this repository is public. Add --public, or name another one.")
+            raise UserError(f"{name}: this repository is public. Add --public, or name another repository.")
         api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Add {trained.config.model_name}")
     return str(url)
 
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Publish the best model of a run on the Hugging Face Hub, with its preprocessing and a model card."
     parser = RunParser("trainer push", description, _EXAMPLES, arguments="RUN USER/NAME")
-    parser.add_argument("--public", action="store_true", help="let everybody see the repository (default: private)")
+    parser.add_argument("--public", action="store_true", help="publish to a public repository (default: private)")
     parser.add_argument("--license", metavar="ID", help="license in the model card, such as apache-2.0")
     parser.add_trust_flag()
     with readable_errors():

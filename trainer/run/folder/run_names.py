@@ -20,7 +20,7 @@ from trainer.tasks.registry import DEFAULT, smaller_is_better, task_named
 
 
 class RunParser(Parser):
-    """A parser whose first path names a run. If the usage begins with `RUN ...`, all paths do."""
+    """A parser whose first path names a run. If the usage contains `RUN ...`, all paths name runs."""
 
     def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:
         """Return the values of the flags, the paths, and the overrides. See `named_run` for the names of runs."""
@@ -30,13 +30,13 @@ class RunParser(Parser):
 
 
 def named_run(given: Path) -> Path:
-    """Return the folder of a named run, and print it. Download a run on the hub. Other paths are returned unchanged.
+    """Return the folder of a named run, and print it. A run on the hub is downloaded. Other paths do not change.
 
     `last` is the run in outputs that started last. `best` is the first job in the table of the sweep that started last.
-    `FOLDER:last` and `SWEEP:best` search only that folder. A folder with such a name counts as a folder.
+    `FOLDER:last` and `SWEEP:best` search only that folder. An existing folder takes precedence over a name.
 
     Raises:
-        UserError: there is no such run.
+        UserError: the run does not exist.
     """
     if str(given).startswith("hf:"):
         return local_run(given)
@@ -65,7 +65,7 @@ def named_run(given: Path) -> Path:
 
 
 def score_of(runs: Sequence[RunFolder]) -> str:
-    """Return the score of the task that most of the finished runs have."""
+    """Return the score that most of the finished runs have."""
     own = [run.score for run in runs if run.status == FINISHED and value_of(run.last, run.score) is not None]
     return mode(own or [task_named(DEFAULT).monitor])
 
@@ -82,6 +82,6 @@ def place(key: str, run: RunFolder) -> tuple[bool, float]:
 
 
 def value_of(row: Mapping[str, float], key: str) -> float | None:
-    """Return a score in a row of metrics, or None without a number."""
+    """Return a score in a row of metrics. Return None if it is missing or NaN."""
     value = row.get(key)
     return None if value is None or math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Export a run's best model as ONNX, and compare the export with PyTorch on the validation data."""
+"""`python -m trainer export RUN`: export the best model of a run as ONNX, and compare it with PyTorch."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from trainer.tools.evaluate import run_and_images
 PLACES = ("inside", "beside")
 VARIANTS = ("torch", "fp16", "int8")
 _EXAMPLES = """\
-  RUN                            writes model.onnx, which takes uint8 RGB images of any size
-  RUN --preprocessing beside     writes model.onnx, which takes preprocessed images, and transform.py
-  RUN --variants torch,fp16,int8  also writes a torch.export program, and smaller models
-  RUN DIR                        compares on the images of DIR/<class>/* or DIR/val/<class>/*
+  RUN                             a model that takes uint8 RGB images of any size
+  RUN --preprocessing beside      a model that takes preprocessed images, and transform.py, which preprocesses them
+  RUN --variants torch,fp16,int8  also a torch.export program, and smaller models
+  RUN DIR                         compare on the images of DIR/<class>/* or DIR/val/<class>/*
 
-RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Files are written to RUN/export-onnx or to --out:
-the model, predict.py, which runs it without this project, and export.json with the comparison. With --preprocessing
-inside, the model takes upright RGB images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width)
-float32 from transform.py. For the comparison, every validation image goes through the export with its own
-preprocessing, and through PyTorch in fp32."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The files are written to RUN/export-onnx or to
+--out: model.onnx, predict.py, which runs the model without this project, and export.json with the comparison. With
+--preprocessing inside, the model takes upright RGB images, (N, height, width, 3) uint8. With --preprocessing beside, it
+takes (N, 3, height, width) float32, which transform.py returns. The comparison runs the export with its own
+preprocessing and PyTorch in fp32 on every validation image."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--variants", type=_variants, default=(), metavar="NAME,...",
-                        help="also write these: torch (model.pt2 for torch.export.load), fp16 (model-fp16.onnx, half "
+                        help="additional files: torch (model.pt2 for torch.export.load), fp16 (model-fp16.onnx, half "
                         "the size), int8 (model-int8.onnx, a quarter of the size)")  # fmt: skip
     parser.add_argument("--calibrate", type=whole_number(10), metavar="N",
                         help="number of training images that define the ranges of int8 (default: 100)")  # fmt: skip
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, run, images, overrides = run_and_images(parser, arguments)
         if options.unchecked and images:
-            raise UserError(f"{images}: images are not used with --unchecked. Remove one of them.")
+            raise UserError(f"--unchecked skips the comparison, so {images} has no effect. Remove one of them.")
         from trainer.tools.export.comparison import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)
@@ -47,6 +47,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _variants(text: str) -> tuple[str, ...]:
-    """Convert names that are separated by commas, as a flag's `type`."""
+    """Convert comma-separated names, as the `type` of a flag."""
     convert = one_of(*VARIANTS)
     return tuple(filter(None, map(convert, text.split(","))))

@@ -36,11 +36,11 @@ from trainer.tools.export.write import FILE, Exported, export
 CALIBRATION = 100  # default number of training images that define the ranges of int8
 _FEWEST = 10  # fewer images would miss a large part of the ranges
 _CPU = torch.device("cpu")
-_PIXELS = 0.01  # share of a mask's pixels that may have another class
+_PIXELS = 0.01  # largest share of a mask's pixels that may have another class
 _OVERLAP = 0.5  # lowest IoU of boxes that show the same object
 
-# Maps an image to the outputs of an export without their batch dimension. The first one is raw, (K,) or (K, height,
-# width). Detectors return boxes, (K, 4), scores and labels.
+# Maps an image to the outputs of an export, without a batch dimension. The first output has no activation. It has shape
+# (K,) or (K, height, width). Detectors return boxes, (K, 4), scores and labels.
 RunExport = Callable[[ImageRef], Sequence[NDArray[Any]]]
 
 
@@ -51,19 +51,19 @@ class Check:
     images: int  # number of images
     pytorch: dict[str, float]  # scores of the model in PyTorch
     exported: dict[str, float]  # scores of the export
-    largest: float  # largest absolute difference of a probability, number, or score of an object
-    # Names of the images with another top class. A mask differs if more than 1% of its pixels have another class. Empty
-    # for tasks that predict numbers. In detection, the images in which one side shows an object that the other lacks.
+    largest: float  # largest absolute difference of a probability, a number or an object's score
+    # Names of the images with another top class. In segmentation, images with other classes in more than 1% of their
+    # pixels. In detection, images in which only one side finds an object. Empty for tasks that predict numbers.
     differing: tuple[str, ...]
-    pixels: float | None = None  # in detection, the largest absolute difference of an edge of a box
+    pixels: float | None = None  # largest absolute difference of the edges of boxes, in detection
 
     def values(self) -> dict[str, Any]:
-        """Return what is known."""
+        """Return the values that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) -> dict[str, Check]:
-    """Compare exports with the model in PyTorch, image by image. The results have the names of the exports."""
+    """Compare exports with the model in PyTorch, image by image. Return the comparisons by name of the export."""
     recorder = Recorder()
     kind = _ObjectComparison if trained.task.own_loss else _OutputComparison
     comparisons = {name: kind(trained, split, run) for name, run in exports.items()}
@@ -72,7 +72,7 @@ def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) ->
 
 
 class _Comparison(Callback):
-    """Runs an export on each batch of a pass, because all outputs of masks would not fit into memory."""
+    """Compares an export with the model batch by batch, because the masks of a whole pass do not fit into memory."""
 
     def __init__(self, trained: Trained, split: Split, run: RunExport) -> None:
         self._trained, self._files, self._run = trained, split.files, run
@@ -81,8 +81,8 @@ class _Comparison(Callback):
         self.differing: list[int] = []
 
     def before_validate(self, learner: Learner) -> None:
-        """Measure the same metrics for the export as for the model."""
-        # Exports return no masks of objects.
+        """Prepare to measure the metrics of the model for the export as well."""
+        # Exports return masks of objects only as small grids, so metrics of masks are skipped.
         metrics = tuple(metric for metric in learner.find(Recorder).metrics if not metric.needs)
         self.meter = Meter(learner.task, metrics, _CPU, keep=True)
 
@@ -136,10 +136,10 @@ class _ObjectComparison(_Comparison):
         self.meter.update(self._loss(exported, targets), exported, targets, frames=frames)
 
     def _match(self, objects: Tensor, others: Tensor) -> bool:
-        """Compare each shown object, of (K, 6), with the other side's nearest object of its class, of (M, 6).
+        """Compare each shown object, (K, 6), with the other side's closest object of its class, (M, 6).
 
         Returns:
-            Whether the other side has an object with an IoU of at least 0.5 for each.
+            Whether each shown object has such an object with an IoU of at least 0.5.
         """
         from torchvision.ops import box_iou
 
@@ -178,7 +178,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
 
 
 def _calibration(trained: Trained, number: int) -> Sequence[ImageRef]:
-    """Return training images at equal distances, or all if there are fewer.
+    """Return evenly spaced training images, or all if there are fewer than `number`.
 
     Raises:
         UserError: there are too few training images.
@@ -197,7 +197,7 @@ def _report(
 ) -> None:
     """Print the comparison and write it as export.json."""
     console, check = table_console(), checks[FILE]
-    table = Table("", "PyTorch", "the export")
+    table = Table("metric", "PyTorch", "export")
     for key, value in check.pytorch.items():
         table.add_row(key, f"{value:.4f}", f"{check.exported[key]:.4f}")
     console.print(table)
@@ -213,13 +213,13 @@ def _report(
 def _sentence(check: Check, trained: Trained) -> str:
     what, other, same = "number", "", ""
     if trained.task.ranked:
-        what, other, same = "probability", "another top class", "the same top class"
+        what, other, same = "probability", "a different top class", "the same top class"
     if check.pixels is not None:
-        what, other, same = f"box is {check.pixels:.2g} px, and of a score", "other objects", "the same objects"
+        what, other, same = f"box is {check.pixels:.2g} px, and of a score", "different objects", "the same objects"
     text = f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"
     if count := len(check.differing):
-        return f"{text}; {amount(count, 'image')} {plural(count, 'has', 'have')} {other}: {list_some(check.differing)}"
-    return f"{text}; all have {same}" if same else text
+        return f"{text}. {amount(count, 'image')} {plural(count, 'has', 'have')} {other}: {list_some(check.differing)}"
+    return f"{text}. All images have {same}." if same else f"{text}."
 
 
 def _compare_files(

@@ -19,9 +19,9 @@ class ServedDetector(Served):
     """Runs a trained detector on one image.
 
     Attributes:
-        outputs: boxes (K, 4) float32, which are left, top, right and bottom edge in pixels of the image, clipped to it.
-            Scores (K,) float32, the highest first. Labels (K,) int64. Mask R-CNN also has masks (K, 1, 28, 28) float32,
-            the probability of each part of a box.
+        outputs: boxes (K, 4) float32: left, top, right and bottom edges in pixels, clipped to the image. Scores (K,)
+            float32, the highest first. Labels (K,) int64. Mask R-CNN also has masks (K, 1, 28, 28) float32, which are
+            probabilities on a grid in each box.
     """
 
     single = True
@@ -46,13 +46,13 @@ class ServedDetector(Served):
     def export(self) -> torch.export.ExportedProgram:
         """Return the graph for one image of any height and width."""
         with (
-            # Their control flow depends on the number of objects.
+            # The control flow of the originals depends on the number of objects.
             patch.object(_utils, "_topk_min", lambda values, most, axis: torch.sym_min(most, values.size(axis))),
             patch.object(box_ops, "batched_nms", _nms_of_each_class),
             patch.object(_utils.BoxCoder, "decode", _decode),
-            # It copies the image into a constant.
+            # The original copies the image into a constant.
             patch.object(self._detector.transform, "batch_images", _padded),
-            # It would rescale boxes by 1, and paste masks, which here stay relative to their boxes.
+            # The original rescales boxes by 1, and pastes masks into the image. Exported masks stay relative to boxes.
             patch.object(self._detector.transform, "postprocess", lambda found, *_: found),
         ):
             return super().export()
@@ -64,13 +64,13 @@ def _decode(coder: Any, codes: Tensor, boxes: Sequence[Tensor]) -> Any:
 
 
 def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
-    """Pad an image at the right and at the bottom to multiples of a number. Return a batch."""
+    """Pad an image at the right and bottom edges to a multiple of `size_divisible`. Return a batch."""
     height, width = images[0].shape[1:]
     return pad(images[0], (0, -width % size_divisible, 0, -height % size_divisible))[None]
 
 
 def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Any:
-    """Compute torchvision's `batched_nms` without branches: the boxes of each class are moved apart."""
+    """Compute torchvision's `batched_nms` without branches. Boxes of different classes are moved apart."""
     # torch.export assumes that nms keeps at least two boxes. These two never overlap others, and come last.
     extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])
     side = torch.cat([boxes, extra]).amax(dim=(0, 1)) + 1

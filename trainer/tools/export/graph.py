@@ -25,18 +25,18 @@ from trainer.run.best_model import Trained
 from trainer.tasks.regress import MEAN, STD
 
 INPUT = "images"  # name of the model's input
-_EXAMPLE = 2, 40, 56  # images, height and width to trace with; a 1 or equal numbers would become constants
+_EXAMPLE = 2, 40, 56  # images, height and width to trace with. A 1 or equal numbers would become constants
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # ops whose second input may be a weight
 
 
 class Served(nn.Module):
-    """Runs a trained model as in validation. It averages views and activates outputs. A plan preprocesses the images.
+    """Runs a trained model as in validation: with preprocessing by a plan, test-time augmentation and activations.
 
     Attributes:
-        outputs: names of the outputs, which are logits and probabilities, or numbers.
+        outputs: names of the outputs: logits and probabilities, or numbers.
     """
 
-    single: ClassVar[bool] = False  # whether the model takes one image, and outputs have no batch dimension
+    single: ClassVar[bool] = False  # whether the model takes one image, and returns outputs without batch dimension
 
     def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Served(nn.Module):
                 shapes = (dict.fromkeys(free, torch.export.Dim.DYNAMIC),)
                 # Only strict tracing supports sizes that depend on the number of objects.
                 return torch.export.export(self, (example,), dynamic_shapes=shapes, strict=self.single)
-        except Exception as error:  # it may raise nearly anything
+        except Exception as error:  # torch.export raises errors of many types
             raise UserError(f"the model cannot be exported: {first_line(error)}.") from error
 
 
@@ -96,7 +96,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
     axes = {axis.dim_param: name for axis, name in sides if axis.dim_param}
     del model.graph.value_info[:]
     for node in model.graph.node:
-        del node.metadata_props[:]  # the exporter's notes, among them paths of this machine
+        del node.metadata_props[:]  # notes of the exporter, including paths of this machine
     for value in (*model.graph.input, *model.graph.output):
         for axis in value.type.tensor_type.shape.dim:
             if axis.dim_param:
@@ -107,9 +107,9 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 
 
 def halved(network: nn.Module) -> nn.Module:
-    """Return a copy that computes in float16. Inputs and outputs of its layers with weights stay float32.
+    """Return a copy whose layers with weights compute in float16. Their inputs and outputs stay float32.
 
-    Everything else stays in float32: preprocessing, mean and standard deviation of numbers, and the decoding of boxes.
+    Preprocessing, the mean and standard deviation of numbers, and the decoding of boxes stay in float32 as well.
     """
     network = deepcopy(network)
     kept = {name: buffer for name, buffer in network.named_buffers(recurse=False) if name in (MEAN, STD)}
@@ -127,16 +127,16 @@ def halved(network: nn.Module) -> nn.Module:
 def _parts(network: Any) -> Iterator[nn.Module]:
     """Yield the network, or the parts of a detector that do not compute with coordinates."""
     for part in network.detector.children() if hasattr(network, "detector") else (network,):
-        # Some compute with coordinates between their layers.
+        # Parts with a box coder compute with coordinates between their layers.
         inner = part.children() if hasattr(part, "box_coder") else (part,)
         yield from (module for module in inner if any(True for _ in module.parameters()))
 
 
 def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
-    """Convert an ONNX model to int8. The ranges of its activations are the extremes over the inputs.
+    """Convert an ONNX model to int8. The range of an activation is its minimum and maximum over the inputs.
 
-    Weights have a scale per channel. The first layers to the last but one are quantized, because rounded outputs, such
-    as the edges of boxes, would lose more than the last layers gain.
+    Weights have a scale per channel. The last layers are not quantized, because rounding the outputs, such as the edges
+    of boxes, would cost more accuracy than these layers save in size.
 
     Raises:
         UserError: onnxruntime cannot quantize the model.
@@ -161,13 +161,13 @@ def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
                 op_types_to_quantize=_WITH_WEIGHTS,
                 per_channel=True,
             )
-        except Exception as error:  # it may raise nearly anything
+        except Exception as error:  # onnxruntime raises errors of many types
             raise UserError(f"int8: onnxruntime cannot quantize the model: {first_line(error)}.") from error
         return written.read_bytes()
 
 
 def _inner_nodes(graph: Any) -> list[str]:
-    """Return the names of the nodes with weights whose results other nodes with weights use."""
+    """Return the names of the nodes with weights whose outputs reach other nodes with weights."""
     weights, used, found = {tensor.name for tensor in graph.initializer}, set[str](), []
     for node in reversed(graph.node):
         weighted = node.op_type in _WITH_WEIGHTS and node.input[1] in weights
@@ -181,7 +181,7 @@ def _inner_nodes(graph: Any) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporters' messages about their own code."""
+    """Silence warnings of the exporters about their own code."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Write a run's best model as ONNX, with or without its preprocessing, and in further formats."""
+"""Write the best model of a run as ONNX, with or without its preprocessing, and in other formats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, progra
 FILE = "model.onnx"
 _TIMED, _SECONDS = 20, 3.0  # number of images to time an export with, and for how long
 
-_COLORS = 21  # number of colors of classes in predict.py, before they repeat
+_COLORS = 21  # number of class colors in predict.py
 
 _Input = NDArray[Any]  # a batch of one image
 
@@ -74,17 +74,17 @@ def export(
     variants: Sequence[str] = (),
     calibration: Sequence[ImageRef] = (),
 ) -> dict[str, Exported]:
-    """Write a model as ONNX into a folder, with further files. Return the written models by file name.
+    """Write a model as ONNX into a folder, and additional files. Return the written models by file name.
 
     Args:
         trained: the model.
         folder: the folder.
         inside: whether the model contains its preprocessing. Otherwise, transform.py contains it.
-        variants: further files, which are "torch", "fp16" and "int8".
+        variants: names of additional models: "torch", "fp16" and "int8".
         calibration: training images for int8.
 
     Raises:
-        UserError: a missing package, or a model or plan that cannot be exported.
+        UserError: a package is missing, or the model or the plan cannot be exported.
     """
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan)
@@ -127,8 +127,8 @@ def _served(trained: Trained, plan: Plan, *, inside: bool) -> Served:
         return Served(trained, plan if inside else None)
     if not inside:
         raise UserError(
-            "--preprocessing beside: a detector returns boxes in pixels of the image, so it needs the image. "
-            "Remove --preprocessing."
+            "--preprocessing beside: a detector needs the whole image, because it returns boxes in pixels of the "
+            "image. Remove --preprocessing."
         )
     from trainer.tools.export.detector import ServedDetector  # torchvision is an extra
 
