@@ -7,6 +7,7 @@ from pathlib import Path
 
 from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError, first_line
+from augment.support.untrusted_files import damage
 from trainer.loop.checkpoint import BEST
 from trainer.run.config.schema import CONFIG_FILE
 
@@ -40,7 +41,7 @@ def hub_errors(key: str) -> Iterator[None]:
 
     try:
         yield
-    except (HfHubHTTPError, NetworkError, OSError, ValueError) as error:
+    except damage(HfHubHTTPError, NetworkError, OSError) as error:  # its library does not check the answers
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
