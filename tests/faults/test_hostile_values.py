@@ -310,6 +310,8 @@ CHECKPOINTS: dict[str, Callable[[], bytes]] = {
     "lists in themselves": lambda: saved(callbacks={"a": endless()}),
     "100,000 parameter groups": lambda: saved(optimizer={"param_groups": [{"lr": 0.1}] * 100_000}),
     "groups that are a number": lambda: saved(optimizer={"param_groups": 3}),
+    "groups that are a tensor": lambda: saved(optimizer={"param_groups": torch.zeros(2)}),
+    "gradients that are a tensor": lambda: saved(gradients=torch.zeros(2)),
     "a quantized tensor": lambda: saved(model={"weight": quantized()}),
     "a tensor without data": lambda: saved(model={"weight": torch.zeros(3, device="meta")}),
     "a sparse tensor": lambda: saved(gradients={"weight": torch.zeros(3).to_sparse()}),
