@@ -7,7 +7,6 @@ from pathlib import Path
 
 from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError, first_line
-from augment.support.untrusted_files import damage
 from trainer.loop.checkpoint import BEST
 from trainer.run.config.schema import CONFIG_FILE
 
@@ -36,12 +35,13 @@ def local_run(run: Path) -> Path:
 @contextmanager
 def hub_errors(key: str) -> Iterator[None]:
     """Turn errors of the hub into a UserError, whose message starts with a key."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-    from huggingface_hub.errors import HTTPError as NetworkError  # type: ignore[attr-defined]
+    from huggingface_hub.errors import LocalTokenNotFoundError
 
     try:
         yield
-    except damage(HfHubHTTPError, NetworkError, OSError) as error:  # its library does not check the answers
+    except UserError:
+        raise
+    except Exception as error:  # the hub's package does not check the answers of a server
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
