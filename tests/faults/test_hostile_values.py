@@ -98,7 +98,7 @@ JSON = {
 @pytest.mark.parametrize("name", JSON)
 def test_json(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "summary.json").write_text(JSON[name])
-    assert said(lambda: read_object(file)).startswith(f"{file}: ")
+    assert said(lambda: read_object(file)).startswith((f"{file}: ", f"{file} is damaged"))
 
 
 # --- patterns ---
@@ -330,7 +330,7 @@ CHECKPOINTS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_checkpoints(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "last.pt").write_bytes(CHECKPOINTS[name]())
-    assert said(lambda: load(file, FitState)).startswith(f"{file}: ")
+    assert said(lambda: load(file, FitState)).startswith((f"{file}: ", f"{file} is damaged"))
 
 
 @pytest.mark.parametrize("part", ["whole", "cut", "grown", "bytes"])
@@ -403,5 +403,5 @@ def test_what_is_written_follows_no_link(tmp_path: Path) -> None:
     (run / "summary.json").symlink_to(outside)
     write_atomically(run / "summary.json", "theirs")
     (run / ".hydra").symlink_to(tmp_path)
-    assert ".hydra: " in said(lambda: write_atomically(run / ".hydra" / "outside", "theirs", folder=run))
+    assert ".hydra is a link" in said(lambda: write_atomically(run / ".hydra" / "outside", "theirs", folder=run))
     assert outside.read_text() == "mine"
