@@ -31,6 +31,8 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 TRUST_FLAG = "--trust"
 
+_LONGEST = 4000  # characters of a message, which may repeat the value of a setting or the head of a file
+
 
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -61,6 +63,8 @@ def readable_errors() -> Iterator[None]:
             code = FAILED
         else:
             raise
+        if len(text) > _LONGEST:  # the remedy is at the end
+            text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
         sys.stderr.write(f"error: {printable(text)}\n")
         raise SystemExit(code) from None
 

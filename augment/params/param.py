@@ -103,7 +103,8 @@ def _readings(value: object) -> Iterator[object]:
     """Yield likely meanings of an invalid value, such as 0.5 for 0,5, 0.2 for 20%, 3 for 3.0, and [7, 9] for 7..9."""
     if isinstance(value, str):
         text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
-        begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
+        # resnet18 is not a number. Python does not convert numbers of thousands of digits.
+        begins = re.match(r"(\w=)?\W*\d", text) if len(text) <= _SHOWN else None
         number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
         found = re.findall(number, text.replace("..", " "), re.IGNORECASE) if begins else []
         numbers = [float(n) if set(n) & set(".eE") else int(n) for n in found]

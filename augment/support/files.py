@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -120,6 +120,20 @@ def remove_parts(folder: Path) -> None:
             shutil.rmtree(part)
         else:
             part.unlink(missing_ok=True)
+
+
+def walk(
+    folder: Path, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through a folder like `os.walk`, which fails for about 1,000 nested folders.
+
+    Raises:
+        UserError: the folders are nested too deeply.
+    """
+    try:
+        yield from os.walk(folder, onerror=onerror)
+    except RecursionError:
+        raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or name another folder.") from None
 
 
 def special_kind(mode: int) -> str:

@@ -26,6 +26,9 @@ T = TypeVar("T")
 # Far above the needs of any run: bytes of a file, levels and values of a JSON text, and bits of an integer.
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 
+# The flags of `open_regular` that append to a file, and create it if it is missing.
+APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
+
 # The errors of damaged contents. PyTorch raises RuntimeErrors. Numbers too large for a float raise OverflowErrors.
 _DAMAGE = (
     *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, OverflowError, MemoryError),
@@ -183,7 +186,7 @@ def own_folder(path: Path) -> Path:
 
 def append(file: Path, text: str) -> None:
     """Append text to a file, and wait until it is on the disk."""
-    with open(open_regular(file, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8") as stream:
+    with open(open_regular(file, flags=APPENDING), "a", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())

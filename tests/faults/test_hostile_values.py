@@ -98,7 +98,7 @@ JSON = {
 @pytest.mark.parametrize("name", JSON)
 def test_json(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "summary.json").write_text(JSON[name])
-    assert said(lambda: read_object(file)).startswith(f"{file}: ")
+    assert said(lambda: read_object(file)).startswith((f"{file}: ", f"{file} is damaged"))
 
 
 # --- patterns ---
@@ -310,6 +310,8 @@ CHECKPOINTS: dict[str, Callable[[], bytes]] = {
     "lists in themselves": lambda: saved(callbacks={"a": endless()}),
     "100,000 parameter groups": lambda: saved(optimizer={"param_groups": [{"lr": 0.1}] * 100_000}),
     "groups that are a number": lambda: saved(optimizer={"param_groups": 3}),
+    "groups that are a tensor": lambda: saved(optimizer={"param_groups": torch.zeros(2)}),
+    "gradients that are a tensor": lambda: saved(gradients=torch.zeros(2)),
     "a quantized tensor": lambda: saved(model={"weight": quantized()}),
     "a tensor without data": lambda: saved(model={"weight": torch.zeros(3, device="meta")}),
     "a sparse tensor": lambda: saved(gradients={"weight": torch.zeros(3).to_sparse()}),
@@ -328,7 +330,7 @@ CHECKPOINTS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_checkpoints(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "last.pt").write_bytes(CHECKPOINTS[name]())
-    assert said(lambda: load(file, FitState)).startswith(f"{file}: ")
+    assert said(lambda: load(file, FitState)).startswith((f"{file}: ", f"{file} is damaged"))
 
 
 @pytest.mark.parametrize("part", ["whole", "cut", "grown", "bytes"])
@@ -401,5 +403,5 @@ def test_what_is_written_follows_no_link(tmp_path: Path) -> None:
     (run / "summary.json").symlink_to(outside)
     write_atomically(run / "summary.json", "theirs")
     (run / ".hydra").symlink_to(tmp_path)
-    assert ".hydra: " in said(lambda: write_atomically(run / ".hydra" / "outside", "theirs", folder=run))
+    assert ".hydra is a link" in said(lambda: write_atomically(run / ".hydra" / "outside", "theirs", folder=run))
     assert outside.read_text() == "mine"

@@ -267,25 +267,25 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     """Check the types of all values, so that no tool fails on a file from a stranger."""
     with contents(path):
         check_tensors(_tensors_in(state), path)
-    names, position = state.get("classes", ()), state.get("position", (0, 0))
-    thresholds = state.get("thresholds", ())
-    tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
-    others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]
-    optimizer = state.get("optimizer")
-    groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
-    plain = (
-        all(isinstance(kept, dict) for kept in (*tensors, *others, *state.get("others", ())))
-        and (not groups or (isinstance(groups, list) and len(groups) <= _MAX_GROUPS))
-        and isinstance(position, tuple)
-        and len(position) == 2
-        and all(isinstance(count, int) and 0 <= count < 2**31 for count in position)
-        and isinstance(names, tuple | list)
-        and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
-        and all(isinstance(value, int | float) for value in state.get("row", {}).values())
-        and isinstance(thresholds, tuple | list)
-        and len(thresholds) in (0, len(names))
-        and all(isinstance(value, int | float) and 0 <= value <= 1 for value in thresholds)
-    )
+        names, position = state.get("classes", ()), state.get("position", (0, 0))
+        thresholds = state.get("thresholds", ())
+        tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
+        others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]
+        optimizer = state.get("optimizer")
+        groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
+        plain = (
+            all(isinstance(kept, dict) for kept in (*tensors, *others, *state.get("others", ())))
+            and (not groups or (isinstance(groups, list) and len(groups) <= _MAX_GROUPS))
+            and isinstance(position, tuple)
+            and len(position) == 2
+            and all(isinstance(count, int) and 0 <= count < 2**31 for count in position)
+            and isinstance(names, tuple | list)
+            and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
+            and all(isinstance(value, int | float) for value in state.get("row", {}).values())
+            and isinstance(thresholds, tuple | list)
+            and len(thresholds) in (0, len(names))
+            and all(isinstance(value, int | float) and 0 <= value <= 1 for value in thresholds)
+        )
     if not plain:
         raise _wrong_types(path)
     check_tensors((value for kept in tensors for value in kept.values()), path)

@@ -35,12 +35,13 @@ def local_run(run: Path) -> Path:
 @contextmanager
 def hub_errors(key: str) -> Iterator[None]:
     """Replace errors of the hub with a UserError. Its message starts with `key`."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-    from huggingface_hub.errors import HTTPError as NetworkError  # type: ignore[attr-defined]
+    from huggingface_hub.errors import LocalTokenNotFoundError
 
     try:
         yield
-    except (HfHubHTTPError, NetworkError, OSError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # the hub's package does not check the answers of a server
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(

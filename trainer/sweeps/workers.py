@@ -25,6 +25,7 @@ from augment.support.formatting import amount, duration
 from augment.support.nested import section_of
 from augment.support.secrets import as_written
 from augment.support.signals import StopSignals
+from augment.support.untrusted_files import APPENDING, open_regular
 from trainer.loop.checkpoint import LAST, DamagedError
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
@@ -244,7 +245,7 @@ class Command:
 
         With a log file, further jobs can be passed later. Without one, it prints to this process's output.
         """
-        with log.open("ab") if log is not None else nullcontext() as output:
+        with nullcontext() if log is None else open(open_regular(log, flags=APPENDING), "ab") as output:
             process = subprocess.Popen(
                 self.arguments,
                 cwd=self.folder,

@@ -92,14 +92,15 @@ def push(run: Path, name: str, options: Namespace) -> str:
         plan=str(build_plan(trained.config.aug, "val")),
     )
     api = HfApi()
-    with TemporaryDirectory() as folder, hub_errors(name):
+    with TemporaryDirectory() as folder:
         save(replace(best, samples=None), Path(folder, BEST))
         Path(folder, CONFIG_FILE).write_text(config_text(replace(trained.config, resolved=resolved)))
         Path(folder, "README.md").write_text(card)
-        url = api.create_repo(name, private=not options.public, exist_ok=True)
-        if not options.public and not api.model_info(name).private:
-            raise UserError(f"{name}: this repository is public. Add --public, or name another repository.")
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Add {trained.config.model_name}")
+        with hub_errors(name):
+            url = api.create_repo(name, private=not options.public, exist_ok=True)
+            if not options.public and not api.model_info(name).private:
+                raise UserError(f"{name}: this repository is public. Add --public, or name another repository.")
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Add {trained.config.model_name}")
     return str(url)
 
 

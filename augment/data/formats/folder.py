@@ -13,7 +13,7 @@ from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import Paths
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import expanded, near_file, shown
+from augment.support.files import expanded, near_file, shown, walk
 from augment.support.formatting import list_some
 
 # Extensions of the formats that DALI decodes on CPU and GPU. `augment.data.check` validates the content.
@@ -213,7 +213,7 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
 
     found: list[str] = []
     foreign: list[Path] = []
-    for parent, folders, names in os.walk(folder, onerror=fail):
+    for parent, folders, names in walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
         if not {name[name.rfind(".") :].lower() for name in names} <= EXTENSIONS:

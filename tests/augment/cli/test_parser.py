@@ -58,6 +58,14 @@ def test_a_mistake_costs_one_line_and_exit_code_2(error: Exception, capsys: pyte
     assert capsys.readouterr().err == "error: a: b.\n"
 
 
+def test_a_long_message_keeps_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"), readable_errors():
+        raise UserError(f"a: {'9' * 100_000} is not allowed. Use 1.")
+    error = capsys.readouterr().err
+    assert len(error) < 5000
+    assert error.endswith("9 is not allowed. Use 1.\n")
+
+
 def test_ctrl_c_is_exit_code_130(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped, readable_errors():
         raise KeyboardInterrupt

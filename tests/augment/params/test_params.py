@@ -168,8 +168,8 @@ def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant
 
 @pytest.mark.parametrize(
     ("param", "value"),
-    [(NUMBER, HUGE), (SHARE, -HUGE), (RANGE, [0, HUGE]), (CHANNELS, [0, 0, HUGE])],
-    ids=["number", "share", "range", "channels"],
+    [(NUMBER, HUGE), (SHARE, -HUGE), (RANGE, [0, HUGE]), (CHANNELS, [0, 0, HUGE]), (COUNT, "9" * 5000)],
+    ids=["number", "share", "range", "channels", "digits"],
 )
 def test_numbers_too_large_for_a_float_are_rejected(param: Param[Any], value: object) -> None:
     with pytest.raises(UserError, match=r"is not allowed\. Use "):

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from augment.data.formats.folder import find_images
 from augment.support.errors import UserError
 from augment.support.files import atomic_path, remove_parts, shown, write_atomically, write_json
+from trainer.run.folder.reader import find_runs
 
 
 def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
@@ -106,3 +108,16 @@ def test_paths_in_the_current_folder_are_shown_relative_to_it(tmp_path: Path, mo
     assert shown(tmp_path / "a" / "b") == Path("a/b")
     for other in (tmp_path, tmp_path.parent / "c", Path("d/e"), Path("../f")):
         assert shown(other) == other
+
+
+def test_folders_that_are_nested_too_deeply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`os.walk` calls itself. No real folders, because pytest could not remove them."""
+
+    def deep(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("os.walk", deep)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: its folders are nested too deeply"):
+        find_images(tmp_path)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: its folders are nested too deeply"):
+        find_runs([tmp_path])

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from red_and_blue import write_folder
@@ -81,6 +82,16 @@ def test_a_run_is_resumed_only_as_it_was_and_if_epochs_are_left(finished, argume
         main([f"fit.resume={finished}", "fit.epochs=5", *arguments])
     assert message in capsys.readouterr().err
     assert not list(finished.parent.glob("outputs/*/*/config.yaml"))
+
+
+def test_a_damaged_setting_of_a_resumed_run_is_named(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    copytree(finished, "run")
+    file = Path("run/config.yaml")
+    file.write_text(file.read_text().replace("weight_decay: 0.0005", "weight_decay: x"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit.resume=run", "fit.epochs=5", "fit.weight_decay=0.1"])
+    assert "fit.weight_decay of the resumed run: 'x' is not allowed" in capsys.readouterr().err
 
 
 def test_a_run_that_failed_after_its_last_epoch_is_completed(finished, monkeypatch):

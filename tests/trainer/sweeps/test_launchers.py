@@ -210,6 +210,21 @@ def test_gpus_that_are_not_there_are_rejected(seen: int, monkeypatch: pytest.Mon
         launcher.check(configs.values())
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_worker_prints_only_into_a_regular_file(kind: str, tmp_path: Path) -> None:
+    """A stranger's sweep may hold a link in the position of the log."""
+    (other := tmp_path / "other").write_text("precious")
+    log = tmp_path / "worker-0.log"
+    if kind == "link":
+        log.symlink_to(other)
+    else:
+        os.mkfifo(log)
+    worker = Command((sys.executable, "-c", "print('x')"), {}, str(tmp_path))
+    with pytest.raises(UserError, match=rf"^{log} is (a link|not a regular file)"):
+        worker.start(log)
+    assert other.read_text() == "precious"
+
+
 # --- clusters ---
 
 

@@ -86,6 +86,22 @@ def test_mistakes(hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest
     assert not hub.files.keys() - {"me/colors"}
 
 
+@pytest.mark.parametrize("answer", [None, [], {}, {"id": "me/colors", "siblings": [1]}, "x", 1], ids=str)
+def test_answers_that_no_hub_gives(
+    answer: object,
+    hub: Hub,
+    finished_run: Path,
+    own_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(hub, "answer", lambda *request: (200, answer, {}))
+    assert "Check the name and the network" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    with pytest.raises(UserError, match=r"^hf://me/colors: the hub cannot be used .* the network\.$"):
+        load_model("hf://me/colors")
+    assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
+
+
 def test_without_a_network(
     finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,9 +103,10 @@ def _check_monitors(config: Config, task: Task[Any]) -> None:
     allowed = (AUTO, *sorted((of.key for of in columns), key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
+        if monitor not in ALL_MONITORED or monitor in allowed:
+            continue
         single = task.measured(classes, (monitor,), config.model)  # perhaps a metric of a single class
-        named = columns_of(single, val_loss=not task.own_loss)
-        if monitor in ALL_MONITORED and monitor not in (*allowed, *(column.key for column in named)):
+        if monitor not in {column.key for column in columns_of(single, val_loss=not task.own_loss)}:
             raise UserError(
                 f"callbacks.{name}.monitor: {monitor} is not measured for the task {task.name} "
                 f"with {task.count(len(classes))}. Allowed: {', '.join(allowed)}."

@@ -278,7 +278,8 @@ def check_same(
         param, now = settings(type(section))[name], getattr(section, name)
         was = section_of(saved, key).get(name, param.default)
         if was not in (now, as_written(now)):
-            raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {param.show(was)}. Use the same value.")
+            had = param.show(param.parse(was, f"{key}.{name} of {run}"))
+            raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {had}. Use the same value.")
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:

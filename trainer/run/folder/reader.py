@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import near_file
+from augment.support.files import near_file, walk
 from augment.support.nested import section_of
 from augment.support.untrusted_files import MAX_VALUES, contents, read_as, read_bytes, read_object, regular
 from augment.support.yaml_files import read_list
@@ -235,7 +235,7 @@ def _versions(found: Mapping[str, Any], digits: int | None) -> dict[str, str]:
 
 def _folders(path: Path) -> Iterator[Path]:
     """Yield the folders of runs in and below a folder. Inside runs, the search stops."""
-    for folder, names, _ in os.walk(path):
+    for folder, names, _ in walk(path):
         if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
             yield Path(folder)
             names.clear()
