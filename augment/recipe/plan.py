@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from augment.params import Size
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.recipe.fusion import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
@@ -27,8 +28,8 @@ class Plan:
         size: height and width of the output in pixels.
         crop: the step that brings an image of any size to that size.
         stages: the stages in order.
-        mean: RGB mean in 0..1, to subtract.
-        std: RGB standard deviation in 0..1, to divide by.
+        mean: mean of each channel in 0..1, to subtract.
+        std: standard deviation of each channel in 0..1, to divide by.
         tree: the steps as the recipe nests them, without steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
         rules: min_visible, min_area and fill_label, which are rules for targets.
@@ -36,14 +37,15 @@ class Plan:
         view: the name of the plan's view. Empty if views have no names.
         shared: names of the steps that share the random draws of the first view.
         others: the plans of the views after the first.
+        pixels: the pixel format of the images.
     """
 
     split: SplitName
     size: Size
     crop: Step
     stages: tuple[Stage, ...]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     tree: tuple[Step, ...] = ()
     skipped: tuple[Step, ...] = ()
     rules: tuple[float, float, int] = (0.0, 0.0, 255)
@@ -51,6 +53,7 @@ class Plan:
     view: str = ""
     shared: frozenset[str] = frozenset()
     others: tuple["Plan", ...] = ()
+    pixels: PixelFormat = RGB
 
     @property
     def per_view(self) -> tuple["Plan", ...]:
@@ -128,6 +131,7 @@ class Plan:
             self.std,
             self.views,
             *named,
+            *([] if self.pixels == RGB else [self.pixels]),  # older digests lack it
         )
         return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
 
@@ -251,13 +255,26 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
         size=aug.size,
         crop=crop,
         stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse, clip=aug.clip)),
-        mean=aug.mean or IMAGENET_MEAN,
-        std=aug.std or IMAGENET_STD,
+        mean=_for_channels("mean", aug, IMAGENET_MEAN),
+        std=_for_channels("std", aug, IMAGENET_STD),
         tree=tree,
         skipped=tuple(step for step in rest if step.p == 0),
         rules=(aug.min_visible, aug.min_area, aug.fill_label),
         views=views,
+        pixels=aug.pixels,
     )
+
+
+def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[float, ...]:
+    """Return `aug.mean` or `aug.std`, one number for each channel."""
+    given, measured = getattr(aug, name), getattr(aug.pixels, name)
+    if given == "auto" and not measured:
+        raise UserError(f"aug.{name}=auto needs training images. Set one number for each channel.")
+    values = given if isinstance(given, tuple) else measured or default
+    if len(values) != aug.pixels.channels:
+        counts = f"{amount(len(values), 'number')}, but images have {amount(aug.pixels.channels, 'channel')}"
+        raise UserError(f"aug.{name} has {counts}. Set one number for each channel.")
+    return tuple(values)
 
 
 def _prune(step: Step) -> Step | None:

@@ -12,7 +12,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor, nn
 from augment.support.user_code import reject_second
 
-Channels = tuple[float, float, float]
+Channels = tuple[float, ...] | str
 
 _TIMEOUT = 10  # seconds
 

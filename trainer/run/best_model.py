@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.trust import Saved
 from augment.data.dataset import Split
+from augment.data.rasters import in_format
+from augment.params.pixel_format import parse_format
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
@@ -92,6 +94,7 @@ class Trained:
         from trainer.run.build import make_loader
 
         plan = plan or build_plan(self.config.aug, "val")
+        split = in_format(split, plan.pixels)
         return make_loader(self.config, plan, split, placement, classes=self.classes, frames=frames)
 
     def validate(self, loader: Loader, *callbacks: Callback) -> None:
@@ -152,6 +155,8 @@ def load_trained(
     config = parse_config(saved.with_overrides(given))
 
     best = load(run / BEST, BestModel)
+    pixels = parse_format(best.pixels or None, f"{run / BEST}: pixels")
+    config = replace(config, aug=replace(config.aug, pixels=pixels))
     task = task_named(best.task)
     check_views(config.fit.tta, task)
     # First on the meta device, because a stranger's folder could name a model of any size.

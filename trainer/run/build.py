@@ -95,10 +95,10 @@ def make_train_loader(config: Config, split: Split, placement: Placement | None 
     split = replace(split, kind=split.kind.learned)
     stages = config.fit.full_stages(config.aug.size)
     if not stages:
-        return make_loader(config, build_plan(config.aug, "train"), split, placement)
+        return make_loader(config, build_plan(config.recipe, "train"), split, placement)
     loaders = []
     for stage in stages:
-        plan = build_plan(replace(config.aug, size=stage.size), "train")
+        plan = build_plan(replace(config.recipe, size=stage.size), "train")
         staged = replace(config, fit=replace(config.fit, batch_size=stage.batch_size))
         loaders.append(make_loader(staged, plan, split, placement))
     return StagedLoader(stages, loaders)
@@ -131,7 +131,7 @@ def make_loaders(config: Config) -> Loaders:
     placement = current().broadcast(placement)
     loaders = Loaders(
         make_train_loader(config, train, placement),
-        make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
+        make_loader(config, build_plan(config.recipe, "val"), dataset.val, placement),
     )
     if fresh:
         loaders.train.prepare()  # while the model is built
@@ -205,6 +205,7 @@ def make_learner(
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,
             classes=dataset.classes,
+            pixels=loaders.val.plan.pixels,
         ),
     )
     if not ranks.is_main:

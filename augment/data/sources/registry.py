@@ -14,7 +14,21 @@ from augment.data.images import name_of, portable_names
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
-from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
+from augment.params import (
+    MATCHES,
+    Channels,
+    Choice,
+    Count,
+    Flag,
+    Number,
+    Param,
+    Text,
+    Texts,
+    parse_named,
+    setting,
+    settings,
+)
+from augment.params.param_types import MAX_CHANNELS
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.user_code import reject_second
@@ -114,6 +128,35 @@ class Source:
             options=("none", "oversample", "weights"),
             doc="imbalanced classes: repeat images of small classes in each epoch, or weight classes in the loss",
         )
+    )
+    channels: int | None = setting(
+        Count(
+            optional=True,
+            within=(1, MAX_CHANNELS),
+            doc="number of channels, to read 8-bit images as gray (1) or with transparency (4). Default: 3, or as many "
+            "as images of other formats have",
+        )
+    )
+    range: tuple[float, float] | str | None = setting(
+        Channels(
+            optional=True,
+            within=(-1e30, 1e30),
+            auto=True,
+            count=2,
+            doc="values that become black and white, [low, high], or percentiles of each channel in the training "
+            "images (auto). Default: all values of the data type, and 0..1 for floating-point images",
+        )
+    )
+    rgb: tuple[int, int, int] | None = setting(
+        Channels(
+            optional=True,
+            within=(0, MAX_CHANNELS - 1),
+            doc="channels that serve as red, green and blue in color ops and pictures. Default: the three channels of "
+            "images with three",
+        )
+    )
+    nodata: float | None = setting(
+        Number(optional=True, within=(-1e30, 1e30), doc="value of pixels without data, which become black")
     )
     split_names: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold
 
@@ -266,6 +309,9 @@ FLIP_PAIRS = Pairs(
     optional=True,
     doc="pairs of keypoints that swap in a mirrored image. Default: names that differ only in left and right. []: none",
 )
+
+# The settings of all sources that decide how the pixels of images are read.
+PIXEL_SETTINGS = ("channels", "range", "rgb", "nodata")
 
 _SOURCES: dict[str, type[Source]] = {}
 
@@ -426,7 +472,9 @@ def parse_data(given: object) -> Source:
 
 def whole(source: Src) -> Src:
     """Return the source of all images, so that a sweep over folds lists and checks them once."""
-    every: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
+    every: dict[str, Any] = {
+        name: param.default for name, param in settings(Source).items() if name not in PIXEL_SETTINGS
+    }
     # The listed images depend on whether splits are cut, not on their shares.
     cut = {"val_fraction": source.cuts_val, "test_fraction": source.test_fraction is not None}
     return replace(source, **every | {name: 0.5 if is_cut else None for name, is_cut in cut.items()})

@@ -18,8 +18,10 @@ from augment.cli.compose import TOP, check_keys, keys_of
 from augment.cli.trust import KINDS, SETTINGS
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
+from augment.data.rasters import measure
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
+from augment.data.sources.registry import PIXEL_SETTINGS
 from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
 from augment.recipe.captions import is_random
 from augment.recipe.op import OPS
@@ -94,6 +96,21 @@ class Config:
             return dataset
         return replace(dataset, val=take_some(dataset.val, limit * self.fit.images, self.data.split_seed))
 
+    @property
+    def recipe(self) -> Aug:
+        """The augmentation for the pixel format of the dataset.
+
+        Pretrained weights expect their mean and standard deviation only for three channels.
+        """
+        dataset, aug = self.dataset, self.aug
+        pixels = dataset.pixels
+        if pixels.channels != len(IMAGENET_MEAN) and (aug.mean, aug.std) == self.model.normalization():
+            aug = replace(aug, mean=None, std=None)
+        if pixels.is_rgb and AUTO in (aug.mean, aug.std):
+            mean, std = measure(dataset.train.files, pixels)
+            pixels = replace(pixels, mean=mean, std=std)
+        return replace(aug, pixels=pixels)
+
     def sized(self, size: int, why: str) -> "Config":
         """Return the configuration with another batch size than `fit.base_batch_size`, and with its learning rate.
 
@@ -158,12 +175,12 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            # The files of runs without a test split stay as earlier versions wrote them.
+            # The files of runs without a new setting stay as earlier versions wrote them.
             "data": {"source": _name_of(data, SOURCES)}
             | {
                 name: value
                 for name, value in _plain(data).items()
-                if value is not None or name not in ("test_fraction", *TEST_DATA)
+                if value is not None or name not in ("test_fraction", *TEST_DATA, *PIXEL_SETTINGS)
             },
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
