@@ -229,21 +229,21 @@ def _look(files: Sequence[ImageRef]) -> _Seen | None:
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
-            if is_decoded(image):
-                pixels = image.read_pixels()
-                return _Seen(name, pixels.shape[2], pixels.dtype.name)
-            content = read_limited(image)
-            if is_ordinary(content):
-                return None
-            opened = open_raster(content)
+            given = image.read_pixels() if is_decoded(image) else read_limited(image)
+        except (OSError, UserError):
+            continue
+        if is_decoded(image):
+            return _Seen(name, given.shape[2], given.dtype.name)
+        if given and suffix not in RASTER_EXTENSIONS and is_ordinary(given):
+            return None
+        try:
+            opened = open_raster(given)
             return _Seen(name, opened.shape[2], opened.dtype)
         except PixelsError as error:
             faults.append(f"data: {name} {error}.")
-        except OSError:  # the check reports it
-            pass
-    if faults:
+    if faults and Path(name_of(files[0])).suffix.lower() in RASTER_EXTENSIONS:
         raise UserError(faults[0])
-    return None
+    return None  # the check reports what is wrong
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
