@@ -35,7 +35,7 @@ class Stored:
 
 
 def ramp(*, channels: int) -> NDArray[np.float32]:
-    """Return 1, 2, ..., 101 in the first channel, (101, 1, channels). Channel c has these levels times c + 1, halved."""
+    """Return 0.5, 1, ..., 50.5 in the first channel, (101, 1, channels), and multiples of it in the others."""
     return np.arange(1, 102, dtype=np.float32)[:, None, None] * np.arange(1, channels + 1, dtype=np.float32) / 2
 
 
