@@ -10,21 +10,22 @@ from pathlib import Path
 import numpy as np
 
 from augment.data.dataset import NO_VAL, Dataset, Split
+from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import Paths
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown
 from augment.support.formatting import list_some
 
-# Extensions of the formats that DALI decodes on CPU and GPU. `augment.data.check` validates the content.
-EXTENSIONS = frozenset(
+# Extensions of images. `augment.data.check` validates the content.
+EXTENSIONS = RASTER_EXTENSIONS | frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2"}
     | {".pnm", ".ppm", ".pgm", ".pbm"}
 )
 
 # Extensions of foreign formats, which DALI does not decode. Such images are left out, with a notice.
 FOREIGN_EXTENSIONS = frozenset(
-    {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg", ".dcm"}
+    {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg"}
     | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # raw formats
 )

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from augment.data.corrections import pinned
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
-from augment.data.images import name_of, portable_names
+from augment.data.images import encoded_ref, name_of, portable_names
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
@@ -156,7 +156,9 @@ class Source:
         )
     )
     nodata: float | None = setting(
-        Number(optional=True, within=(-1e30, 1e30), doc="value of pixels without data, which become black")
+        Number(
+            optional=True, within=(-3.4028235e38, 3.4028235e38), doc="value of pixels without data, which become black"
+        )
     )
     split_names: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold
 
@@ -174,9 +176,10 @@ class Source:
                 f"data.group={self.group}: this dataset has no columns. Use a regular expression with one ( ) that "
                 r"matches all folder/file names, such as (video\d+)."
             )
-        if missing := next((image for image in images if not known[image]), None):
+        groups = [known[encoded_ref(image)] for image in images]
+        if missing := next((image for image, group in zip(images, groups, strict=True) if not group), None):
             raise UserError(f"data.group={self.group}: no value for {name_of(missing)}. Add a value for each image.")
-        return [known[image] for image in images]
+        return groups
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
         """Return the value of a column for each training image, or None if the dataset has no columns.
