@@ -22,6 +22,7 @@ class ChannelValues:
 
     pixels: PixelFormat
     values: NDArray[Any]  # (M, channels) the values of pixels, without pixels without data
+    notices: tuple[str, ...] = ()  # of `augment.data.rasters.find_format`
 
     @cached_property
     def ends(self) -> NDArray[np.float64]:
@@ -40,12 +41,6 @@ class ChannelValues:
             "std": self.values.std(axis=0, dtype=np.float64),
             "clipped": ((self.values < low) | (self.values > high)).mean(axis=0),
         }
-
-    @property
-    def used(self) -> NDArray[np.float64]:
-        """The share of its range that 98% of the values of a channel need, (channels,)."""
-        low, high = self.ends
-        return (self.columns["99%"] - self.columns["1%"]) / (high - low)
 
 
 def read_values(images: Sequence[DecodedImage], pixels: PixelFormat) -> ChannelValues:

@@ -48,16 +48,16 @@ def main(arguments: Sequence[str]) -> int:
         log_notices(data.notices)
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train contains no images.")
-        data = find_format(source, data)
+        known, data = len(data.notices), find_format(source, data)
+        notices = data.notices[known:]
         facts = scan_images(data.train.files + data.val.files, data.faults)
         test, test_facts = test_of(source, data, facts)
         data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(source.val_missing,))
-        channels = None
-        if not data.pixels.is_rgb:
-            good = np.flatnonzero(facts["fault"][: len(data.train)] == "")
-            channels = read_values(take_images(data.train.files, good), data.pixels)
+        good, channels = np.flatnonzero(facts["fault"][: len(data.train)] == ""), None
+        if len(good) and not data.pixels.is_rgb:
+            channels = read_values(take_images(data.train.files, good), data.pixels, notices)
         copies = find_copies(images := data.train.files + data.val.files, facts)
         info = Info(
             str(recipe.plain["data"]["source"]),

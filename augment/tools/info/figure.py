@@ -142,7 +142,7 @@ def _draw_channels(part: SubFigure, of: ChannelValues) -> None:
         axes.hist(values, 60, range=(low, high), color=BLUE, histtype="stepfilled")
         for end in ends[(low <= ends) & (ends <= high)]:
             axes.axvline(end, color=_MARK, linewidth=1.3, linestyle="--")
-        frame(axes, name, "", _SMALL)
+        frame(axes, f"channel {name}", "", _SMALL)
         axes.set_yticks([])
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 

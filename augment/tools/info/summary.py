@@ -146,7 +146,7 @@ class Info:
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
         parts += f", {len(self.test):,} more in test" if len(self.test) else ""
         parts += f"; {amount(len(self.names), self.data.kind.noun)}"
-        parts += "" if self.channels is None else f"; {self.data.pixels}"
+        parts += "" if self.data.pixels.is_rgb else f"; {self.data.pixels}"
         return f"{self.source}: {amount(train + val, 'image')}, {parts}"
 
     # --- targets ---

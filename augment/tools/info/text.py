@@ -110,7 +110,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 FEW = 10  # train images of a class
-_NARROW, _CLIPPED = 0.1, 0.05  # shares of the range, and of the values
+_CLIPPED = 0.05  # share of a channel's values
 
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
@@ -202,18 +202,12 @@ def _images(info: Info) -> Iterator[str]:
 
 
 def _values(of: ChannelValues) -> Iterator[str]:
-    low, high, clipped = of.columns["min"], of.columns["max"], of.columns["clipped"]
-    remedy = f"Set data.range=auto, or data.range=[LOW,HIGH]. The values reach from {low.min():g} to {high.max():g}."
-    for which, what in (
-        (low == high, "constant. Models learn nothing from it."),
-        ((low < high) & (of.used < _NARROW), f"with values in less than {_NARROW:.0%} of data.range. {remedy}"),
-        (
-            clipped > _CLIPPED,
-            f"with more than {_CLIPPED:.0%} of the values clipped by data.range. {remedy}",
-        ),
-    ):
-        if which.any():
-            yield f"Channel {list_some(map(str, np.flatnonzero(which).tolist()))}: {what}"
+    yield from (f"{notice.removeprefix('data: ').capitalize()}." for notice in of.notices)
+    clipped = np.flatnonzero(of.columns["clipped"] > _CLIPPED).tolist()
+    if clipped:
+        which = f"{plural(len(clipped), 'channel')} {list_some(map(str, clipped))}"
+        reach = f"The values reach from {of.columns['min'].min():g} to {of.columns['max'].max():g}."
+        yield f"data.range clips more than {_CLIPPED:.0%} of the values of {which}. {reach} Set data.range=auto."
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
