@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset, Split
 from augment.data.image_refs import ImageRef
 from augment.data.images import name_of
-from augment.data.sources.registry import Source
 from augment.params.pixel_format import PixelFormat
+
+if TYPE_CHECKING:
+    from augment.data.sources.registry import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def in_format(split: Split, pixels: PixelFormat) -> Split:
     return replace(split, files=files)
 
 
-def find_format(source: Source, dataset: Dataset) -> Dataset:
+def find_format(source: "Source", dataset: Dataset) -> Dataset:
     """Find the pixel format of a dataset by its first training image and the settings of its source.
 
     Ordinary 8-bit images stay RGB. The images of other datasets become rasters, and `Dataset.pixels` their format, with
