@@ -21,7 +21,7 @@ class ChannelValues:
     """The stored values of each channel."""
 
     pixels: PixelFormat
-    values: NDArray[Any]  # (M, channels) the values of pixels, without pixels without data
+    values: NDArray[Any]  # (M, channels)
     notices: tuple[str, ...] = ()  # of `augment.data.rasters.find_format`
 
     @cached_property
@@ -43,7 +43,7 @@ class ChannelValues:
         }
 
 
-def read_values(images: Sequence[DecodedImage], pixels: PixelFormat) -> ChannelValues:
+def read_values(images: Sequence[DecodedImage], pixels: PixelFormat, notices: tuple[str, ...] = ()) -> ChannelValues:
     """Read the values of at most 1,000 images. Many values are sampled."""
     some = images[:: -(-len(images) // _IMAGES)]
     most = _VALUES // (len(some) * pixels.channels)
@@ -55,4 +55,4 @@ def read_values(images: Sequence[DecodedImage], pixels: PixelFormat) -> ChannelV
         return rows if len(rows) <= most else rows[np.random.default_rng(0).integers(len(rows), size=most)]
 
     with in_threads(read, some, cores()) as rows:
-        return ChannelValues(pixels, np.concatenate([*rows]))
+        return ChannelValues(pixels, np.concatenate([*rows]), notices)
