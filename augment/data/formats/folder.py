@@ -58,7 +58,8 @@ def scan_folder(
 
     The classes are the sorted names of the folders in root/train. Images are found by `EXTENSIONS`, in upper or lower
     case, at any depth below their class folder. Hidden files and folders are skipped. Files and class folders may be
-    symbolic links, but linked folders further down are not entered. The order depends only on the names.
+    symbolic links, but linked folders further down are not entered. The order depends only on the names. Files with
+    `RASTER_EXTENSIONS` are images of a class that has no other images.
 
     A missing validation split, an empty class, or a class without training images are `Dataset.problems`.
 
@@ -214,17 +215,25 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
 
     found: list[str] = []
     foreign: list[Path] = []
+    extensions = set[str]()
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
-        if not {name[name.rfind(".") :].lower() for name in names} <= EXTENSIONS:
+        here = {name[name.rfind(".") :].lower() for name in names}
+        extensions |= here
+        if not here <= EXTENSIONS:
             foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
             names = list(filter(_is_image, names))
         found += [begin + name for name in names if name[0] != "."]
+    arrays: list[Path] = []
+    if extensions & RASTER_EXTENSIONS and extensions & EXTENSIONS - RASTER_EXTENSIONS:
+        # Arrays next to encoded images are other data, such as features.
+        arrays = [path for path in map(Path, found) if _is_image(path.name, RASTER_EXTENSIONS)]
+        found = [name for name in found if not _is_image(Path(name).name, RASTER_EXTENSIONS)]
     found = sorted([*found, *map(str, foreign)] if with_foreign else found)
     # Encoding all names at once is twice as fast as one by one.
     encoded = os.fsencode("\0".join(found)).split(b"\0") if found else []
-    return Paths(np.array(encoded, np.bytes_)), sorted(foreign, key=str)
+    return Paths(np.array(encoded, np.bytes_)), sorted([*foreign, *arrays], key=str)
 
 
 def _has_images(folder: Path) -> bool:
