@@ -124,7 +124,7 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
         *(_images(info) if info.good.any() else ()),
-        *(f"{notice.removeprefix('data: ').capitalize()}." for notice in info.data.notices),
+        *(f"{notice}." for notice in info.data.notices),
         *(() if info.data.pixels.is_rgb else _values(info)),
     ]
 
