@@ -329,7 +329,7 @@ def _each(rasters: Sequence[Raster], work: Callable[[_Values], T], what: str) ->
     return results
 
 
-class Sample(NamedTuple):
+class ValueSample(NamedTuple):
     """Some values of an image, (N, channels), NaN where it has no data. And the limits of all its values."""
 
     name: str
@@ -338,16 +338,16 @@ class Sample(NamedTuple):
     high: float
 
 
-def sample_values(rasters: Sequence[Any], pixels: PixelFormat) -> list[Sample]:
+def sample_values(rasters: Sequence[Any], pixels: PixelFormat) -> list[ValueSample]:
     """Return values of at most 500 images. Bad images are left out."""
     some = _some(rasters, _RANGE_IMAGES)
     most = max(1, _MOST_VALUES // (pixels.channels * len(some)))
 
-    def sample(of: _Values) -> Sample:
+    def sample(of: _Values) -> ValueSample:
         chosen = np.linspace(0, len(of.stored) - 1, min(most, len(of.stored))).astype(np.int64)
         values = np.where(of.empty[chosen], np.nan, of.stored[chosen]).astype(np.float32)
         known = of.stored[~of.empty]
-        return Sample(of.name, values, *((float(known.min()), float(known.max())) if known.size else (0.0, 0.0)))
+        return ValueSample(of.name, values, *((float(known.min()), float(known.max())) if known.size else (0.0, 0.0)))
 
     return _each(some, sample, "Finding the range of values")
 
