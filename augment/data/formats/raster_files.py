@@ -54,7 +54,7 @@ class OpenedRaster:
     """An encoded image whose header was read.
 
     Attributes:
-        shape: height, width and number of channels.
+        shape: height, width and number of channels. An EXIF orientation may swap height and width.
         dtype: name of the data type of its decoded pixels.
         load: decodes the pixels, (height, width, channels).
     """
@@ -86,6 +86,8 @@ def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
         UserError: a package is missing.
     """
     head = bytes(content[:132])
+    if not head:
+        raise PixelsError("is empty (0 bytes)")
     with _faults():
         if head.startswith(_NUMPY):
             opened = _open_npy(content)
@@ -106,9 +108,10 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
     """Reject unusual sizes and data types before the pixels are decoded."""
     dtype = _READ_AS.get(opened.dtype, opened.dtype)
     if dtype not in DTYPES:
-        raise PixelsError(f"has {opened.dtype} pixels. Save it as {', '.join(DTYPES)}")
+        *some, last = DTYPES
+        raise PixelsError(f"has {opened.dtype} pixels. Save it as {', '.join(some)} or {last}")
     height, width, channels = opened.shape
-    if channels > MAX_CHANNELS >= height:
+    if is_channels_first(opened.shape):
         raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
     if not (0 < channels <= MAX_CHANNELS and height and width):
         raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
@@ -122,6 +125,12 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
             return found if found.ndim == 3 else found[:, :, None]
 
     return OpenedRaster(opened.shape, dtype, load)
+
+
+def is_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape, (height, width, channels), is probably (channels, height, width)."""
+    height, _, channels = shape
+    return height <= 4 < channels or height <= MAX_CHANNELS < channels
 
 
 @contextmanager
@@ -170,6 +179,8 @@ def _open_npz(content: Content) -> OpenedRaster:
 def _open_png(content: Content) -> OpenedRaster:
     """Open a 16-bit PNG. Pillow would reduce colors to 8 bits."""
     channels = {0: 1, 2: 3, 4: 2, 6: 4}[content[25]]
+    if b"IEND" not in bytes(content):
+        raise PixelsError("is broken: it ends early")
     if channels == 2:
         raise PixelsError("is a 16-bit PNG with gray and transparency. Save it without transparency, or as TIFF")
     width, height = (int.from_bytes(content[start : start + 4]) for start in (16, 20))
@@ -220,7 +231,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         axes = f"the axes {series.axes} of {' x '.join(map(str, series.shape))}"
         raise PixelsError(f"has {axes}. Save each image as a TIFF with height, width and one axis of channels")
     if page.photometric.name == "PALETTE":
-        raise PixelsError("is a TIFF with a palette. Save it as RGB")
+        raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
 
@@ -258,13 +269,14 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
         raise PixelsError(NOT_DECODED) from None
     if image.mode.startswith(("I", "F")):
         raise PixelsError(f"is a {image.format} with more than 8 bits per channel. Save it as 16-bit PNG or TIFF")
+    if channels == 4 and image.format == "TIFF" and len(image.tag_v2.get(258, ())) == 4:  # type: ignore[attr-defined]
+        return _open_tiff(content)  # the fourth channel may be near infrared, which Pillow drops
     mode = MODES.get(channels, "RGB")
 
     def load() -> NDArray[Any]:
         turn = 1 if image.format == "TIFF" else orientation_of(image)  # Pillow rotates TIFFs automatically
-        is_raw = image.mode in ("L", "RGB", "RGBA", "RGBX") and len(image.getbands()) == len(mode)
         shown = image.convert("RGBA") if image.mode == "P" else image
-        return _upright(np.asarray(image if is_raw else shown.convert(mode)), turn)
+        return _upright(np.asarray(shown.convert(mode)), turn)
 
     return OpenedRaster((image.height, image.width, len(mode)), "uint8", load)
 
