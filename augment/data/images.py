@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,15 @@ def name_of(image: ImageRef) -> str:
     return str(image) if isinstance(image, Path) else image.name
 
 
+def encoded_ref(image: ImageRef) -> ImageRef:
+    """Return the file or record of an image that `augment.data.rasters` decodes. Others stay as they are."""
+    ref: ImageRef = getattr(image, "ref", image) if hasattr(image, "read_stored") else image
+    return ref
+
+
 def portable_name(image: ImageRef) -> str:
     """Return an image's folder and file name, which do not depend on the location of the dataset."""
+    image = encoded_ref(image)
     return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
 
 
@@ -56,12 +63,12 @@ class MemoryImage:
     """A decoded image in memory. See `augment.data.image_refs.DecodedImage`."""
 
     name: str
-    pixels: NDArray[np.uint8]  # (height, width, 3) RGB
+    pixels: NDArray[Any]  # (height, width, channels)
 
     def read(self) -> bytes:
         return as_ppm(self.pixels)
 
-    def read_pixels(self) -> NDArray[np.uint8]:
+    def read_pixels(self) -> NDArray[Any]:
         return self.pixels
 
 
