@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from augment.data import rasters
 from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
 from augment.data.dataset import Dataset, Split, check_dataset
 from augment.data.image_faults import CONVERT
@@ -155,7 +154,9 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
     dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
     if dataset.problems or (listed and not len(dataset.val)):
         raise UserError(dataset.problems[0] if dataset.problems else source.val_missing)
-    dataset = rasters.find_format(source, dataset)
+    from augment.data.rasters import find_format  # it imports this package
+
+    dataset = find_format(source, dataset)
     return _checked(source, dataset).noting(describe_foreign(dataset), describe_alike(dataset.classes))
 
 
