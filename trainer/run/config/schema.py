@@ -107,11 +107,12 @@ class Config:
         """
         dataset, aug = self.dataset, self.aug
         pixels = dataset.pixels
-        given = {"mean": aug.mean, "std": aug.std}
+        given: dict[str, Any] = {"mean": aug.mean, "std": aug.std}
         misfit = [name for name, value in given.items() if isinstance(value, tuple) and len(value) != pixels.channels]
         if misfit:
             expected = dict(zip(given, _normalization(self.model, self.fit.resume) or (None, None), strict=True))
-            aug = replace(aug, **{name: None for name in misfit if given[name] == expected[name]})
+            given.update({name: None for name in misfit if given[name] == expected[name]})
+            aug = replace(aug, **given)
         if pixels.is_rgb and AUTO in (aug.mean, aug.std):
             mean, std = measure(dataset.train.files, pixels)
             pixels = replace(pixels, mean=mean, std=std)
