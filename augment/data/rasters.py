@@ -107,17 +107,19 @@ class Raster:
         if of.nodata is None:
             return found, None
         empty: NDArray[np.bool_] = found == found.dtype.type(of.nodata)
-        return found, empty | np.isnan(found) if found.dtype.kind == "f" else empty
+        if found.dtype.kind == "f":
+            empty = empty | np.isnan(found)
+        return found, empty
 
     def read_empty(self) -> NDArray[np.bool_] | None:
         """Return where no channel has data, (height, width), or None if the format has no `PixelFormat.nodata`."""
         empty = None if self.pixels.nodata is None else self.read_stored()[1]
-        return None if empty is None else empty.all(axis=2)
+        return None if empty is None else np.asarray(empty.all(axis=2))
 
     def _require(self, shape: tuple[int, ...], dtype: str) -> None:
         of = self.pixels
-        if (shape[2], dtype) != (of.channels, of.dtype):
-            raise PixelsError(f"has {PixelFormat(shape[2], dtype)}, but the first image has {of}")
+        if len(shape) != 3 or (shape[2], dtype) != (of.channels, of.dtype):
+            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)}, but the first image has {of}")
 
     @property
     def _fill(self) -> NDArray[Any]:
@@ -209,15 +211,16 @@ def _look(files: Sequence[ImageRef]) -> _Seen | None:
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
-            given = image.read_pixels() if is_decoded(image) else read_limited(image)
+            pixels = image.read_pixels() if is_decoded(image) else None
+            content = b"" if is_decoded(image) else read_limited(image)
         except (OSError, UserError):
             continue
-        if is_decoded(image):
-            return _Seen(name, given.shape[2], given.dtype.name)
-        if given and suffix not in RASTER_EXTENSIONS and is_ordinary(given):
+        if pixels is not None:
+            return _Seen(name, pixels.shape[-1], pixels.dtype.name)
+        if content and suffix not in RASTER_EXTENSIONS and is_ordinary(content):
             return None
         try:
-            opened = open_raster(given)
+            opened = open_raster(content)
             return _Seen(name, opened.shape[2], opened.dtype)
         except PixelsError as error:
             faults.append(f"data: {name} {error}.")
@@ -243,9 +246,10 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
     notices: tuple[str, ...] = ()
     if not pixels.is_rgb:
         pixels, notices = _with_statistics(source, files, pixels)
-    splits = {name: in_format(getattr(dataset, name), pixels) for name in ("train", "val")}
-    faults = {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
-    return replace(dataset, **splits, faults=faults, pixels=pixels).noting(*notices)
+    train, val = in_format(dataset.train, pixels), in_format(dataset.val, pixels)
+    faults = dict(dataset.faults)
+    faults |= {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
+    return replace(dataset, train=train, val=val, faults=faults, pixels=pixels).noting(*notices)
 
 
 def _format(source: Source, seen: _Seen | None) -> PixelFormat:
@@ -254,7 +258,7 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
         channels, dtype = source.channels or 3, "uint8"
         if channels not in MODES:
             allowed = "1 (gray), 3, or 4 (with transparency)"
-            raise UserError(f"data.channels={channels}, but the images are 8-bit images. Allowed: {allowed}.")
+            raise UserError(f"data.channels={channels} does not suit ordinary 8-bit images. Allowed: {allowed}.")
     else:
         channels, dtype = seen.channels, seen.dtype
         if source.channels not in (None, channels):
@@ -262,7 +266,7 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
             raise UserError(f"{what}. Remove data.channels.")
     if dtype not in DTYPES:  # decoded images
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
-    rgb = (0, 1, 2) if channels == 3 else None
+    rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
     if source.rgb is not None:
         given = [int(value) if value == int(value) else value for value in source.rgb]
         rgb = tuple(given)
