@@ -33,7 +33,7 @@ def stretch(levels: NDArray[Any]) -> NDArray[np.uint8]:
     image. If most values of a channel are equal, its minimum and maximum are the ends. A constant channel stays as it
     is.
     """
-    with_data = levels.any(axis=-1)
+    with_data = np.asarray(levels.any(axis=-1))
     values = levels[with_data] if with_data.any() else levels.reshape(-1, levels.shape[-1])
     low, high = np.percentile(values, (2, 98), axis=0)
     low, high = np.where(low < high, (low, high), (values.min(axis=0), values.max(axis=0)))
