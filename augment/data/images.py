@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from augment.data.display import displayable
 from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
+from augment.params.pixel_format import PixelFormat
 from augment.support.files import open_file, read_file
 
 
@@ -85,7 +87,7 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
 
 @contextmanager
 def open_image(ref: ImageRef) -> Iterator[Image.Image]:
-    """Open an image with Pillow.
+    """Open an image with Pillow. A raster is displayable 8-bit RGB, see `augment.data.display`.
 
     Raises:
         OSError: the image cannot be read, or Pillow does not support its format.
@@ -94,7 +96,10 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
         with open_file(ref) as stream, open_with_pillow(stream) as image:
             yield image
     elif is_decoded(ref):
-        yield Image.fromarray(ref.read_pixels())
+        pixels, form = ref.read_pixels(), getattr(ref, "pixels", None)
+        if isinstance(form, PixelFormat):
+            pixels = displayable(form.levels(pixels), form)
+        yield Image.fromarray(pixels)
     else:
         with open_with_pillow(BytesIO(ref.read())) as image:
             yield image

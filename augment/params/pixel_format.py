@@ -47,6 +47,34 @@ class PixelFormat:
     std: tuple[float, ...] = ()
     nodata: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        channels: int,
+        dtype: str = "uint8",
+        *,
+        range: tuple[float, float] | None = None,
+        rgb: tuple[int, int, int] | None = None,
+    ) -> "PixelFormat":
+        """Return the format of images in memory.
+
+        Args:
+            channels: number of channels.
+            dtype: data type: uint8, uint16, int16 or float32.
+            range: values that become black and white. Default: all values of the type, and 0..1 for float32.
+            rgb: channels that serve as red, green and blue. Default: the three channels of images with three.
+
+        Raises:
+            UserError: a value is not allowed.
+        """
+        if channels == 3:
+            rgb = rgb or (0, 1, 2)
+        given: dict[str, Any] = {"channels": channels, "dtype": dtype, "rgb": rgb}
+        if dtype in DTYPES and isinstance(channels, int) and (dtype != "uint8" or range not in (None, DTYPES[dtype])):
+            low, high = range or DTYPES[dtype]
+            given |= {"low": (low,) * channels, "high": (high,) * channels}
+        return parse_format(given, "PixelFormat")
+
     @property
     def is_bytes(self) -> bool:
         """Whether augmentation works on the stored bytes, rather than on floating-point levels."""

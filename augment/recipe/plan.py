@@ -5,6 +5,7 @@ from hashlib import blake2b
 
 from augment.params import Size
 from augment.params.pixel_format import RGB, PixelFormat
+from augment.recipe.channel_adaptation import adapt_steps
 from augment.recipe.fusion import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
@@ -32,6 +33,7 @@ class Plan:
         std: standard deviation of each channel in 0..1, to divide by.
         tree: the steps as the recipe nests them, without steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
+        left_out: ops of policies that need red, green and blue, which the images lack.
         rules: min_visible, min_area and fill_label, which are rules for targets.
         views: the recipe's views of each image.
         view: the name of the plan's view. Empty if views have no names.
@@ -48,6 +50,7 @@ class Plan:
     std: tuple[float, ...]
     tree: tuple[Step, ...] = ()
     skipped: tuple[Step, ...] = ()
+    left_out: tuple[str, ...] = ()
     rules: tuple[float, float, int] = (0.0, 0.0, 255)
     views: Views = field(default_factory=Views)
     view: str = ""
@@ -170,11 +173,14 @@ class Plan:
         lines += [line for stage in self.batch_stages for line in _lines(stage)]
         if self.skipped:
             lines.append(f"  left out (p 0): {', '.join(step.key for step in self.skipped)}")
+        if self.left_out:
+            lines.append(f"  left out (need RGB): {', '.join(self.left_out)}")
         return lines
 
 
 def _identity(step: Step) -> tuple[object, ...]:
-    params = sorted(step.params.items(), key=lambda item: item[0])
+    given = {name: value for name, value in step.params.items() if name != "per_channel" or value}  # as in old digests
+    params = sorted(given.items(), key=lambda item: item[0])
     return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
 
 
@@ -249,7 +255,9 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
     """Compile the steps of a split, or of one of its views."""
     crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
     rest = [step for step in steps if step.op.kind != "crop"]
-    tree = tuple(pruned for step in rest if (pruned := _prune(step)) is not None)
+    pruned = [kept for step in rest if (kept := _prune(step)) is not None]
+    adapted, left_out = adapt_steps(pruned, aug.pixels, f"aug.{split}")
+    tree = tuple(step for step in adapted if any(True for _ in step.leaves()))
     return Plan(
         split=split,
         size=aug.size,
@@ -259,6 +267,7 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
         std=_for_channels("std", aug, IMAGENET_STD),
         tree=tree,
         skipped=tuple(step for step in rest if step.p == 0),
+        left_out=left_out,
         rules=(aug.min_visible, aug.min_area, aug.fill_label),
         views=views,
         pixels=aug.pixels,
