@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from augment.data.image_faults import strict_pillow
 from augment.data.image_refs import ImageRef, Paths
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
-from augment.support.files import write_atomically
+from augment.support.errors import UserError
+from augment.support.files import digest, write_atomically
 from augment.support.process import cores
+
+T = TypeVar("T")
 
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
@@ -63,6 +66,28 @@ def remember(
     finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
+    """Return the parsed line that a function computes from images, from the cache if no image has changed.
+
+    Args:
+        images: the images.
+        compute: the function, which returns a line.
+        parse: parses a line. Errors mean that the cache is damaged.
+        cache: the file with the line. It is not written if the state of an image is unknown.
+    """
+    refs: list[Any] = [os.fsencode(image) if isinstance(image, Path) else image for image in images]
+    keys, states = _keys(refs), list(map(_state_of, refs))
+    stored, key = _Lines(cache), b"all"
+    state = f"{digest(keys, states)} ".encode() if all(keys) and all(states) else b""
+    if (line := stored.get(key, state)) is not None:
+        with suppress(UserError, ValueError, TypeError, LookupError, RecursionError):
+            return parse(line)
+    line = compute()
+    stored.add(key, state, line)
+    stored.write()
+    return parse(line)
 
 
 class _Lines:

@@ -26,8 +26,15 @@ def name_of(image: ImageRef) -> str:
     return str(image) if isinstance(image, Path) else image.name
 
 
+def encoded_ref(image: ImageRef) -> ImageRef:
+    """Return the file or record of an image that `augment.data.rasters` decodes. Others stay as they are."""
+    ref: ImageRef = getattr(image, "ref", image)
+    return ref
+
+
 def portable_name(image: ImageRef) -> str:
     """Return an image's folder and file name, which do not depend on the location of the dataset."""
+    image = encoded_ref(image)
     return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
 
 

@@ -1,17 +1,50 @@
-"""Images with other pixels than 8-bit RGB: their files, and how they are found and read."""
+"""Images with other pixels than 8-bit RGB: how they are read, and how their pixel format is found."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import cache
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.cache import remember_whole
+from augment.data.check import read_limited, verdicts_of
 from augment.data.dataset import Dataset, Split
-from augment.data.image_refs import ImageRef
-from augment.data.images import name_of
-from augment.data.sources.registry import Source
-from augment.params.pixel_format import PixelFormat
+from augment.data.formats.folder import EXTENSIONS
+from augment.data.formats.raster_files import MIXED_EXTENSIONS, MODES, RASTER_EXTENSIONS, is_ordinary, open_raster
+from augment.data.formats.records import RecordFile
+from augment.data.image_faults import PixelsError, describe_failure
+from augment.data.image_refs import ImageError, ImageRef, kinds_of
+from augment.data.images import encoded_ref, is_decoded, name_of
+from augment.data.sources.registry import PIXEL_SETTINGS, Source
+from augment.params.pixel_format import DTYPES, PixelFormat, parse_format, rgb_fault
+from augment.support.background import in_threads
+from augment.support.console import progress_bar
+from augment.support.errors import UserError
+from augment.support.files import digest
+from augment.support.formatting import amount, plural
+from augment.support.process import cores
+
+T = TypeVar("T")
+Image = TypeVar("Image")
+
+# Most images from which the range, and the mean and standard deviation are computed.
+_RANGE_IMAGES, _MEASURED_IMAGES = 500, 1000
+
+# Most values that are kept to compute percentiles, 64 MB as float32.
+_MOST_VALUES = 2**24
+
+_PERCENTILES = (0.1, 99.9)
+
+# The smallest share of the range that images should use.
+_USED = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +54,31 @@ class Raster:
     ref: ImageRef
     pixels: PixelFormat
 
+    def __hash__(self) -> int:
+        return hash(self.ref)  # hashing the format would take much longer
+
     @property
     def name(self) -> str:
         """The name of the file."""
         return name_of(self.ref)
+
+    @property
+    def file(self) -> RecordFile:
+        """The file with its current size and time, for the cache of the check."""
+        if not isinstance(self.ref, Path):
+            found: RecordFile = self.ref.file  # type: ignore[attr-defined]
+            return found
+        try:
+            return RecordFile.of(self.ref)
+        except UserError:  # the check reports it
+            return RecordFile(self.ref, -1, 0)
+
+    @property
+    def slot(self) -> str:
+        """Identifies the image in its file, and how it is read."""
+        of, slot = self.pixels, "" if isinstance(self.ref, Path) else self.ref.slot  # type: ignore[attr-defined]
+        filled = "" if of.nodata is None else f" {of.nodata} {of.low}"
+        return f"{slot} {of}{filled}"
 
     def read_pixels(self) -> NDArray[Any]:
         """Return (height, width, channels) in the format's data type. Pixels without data hold `PixelFormat.low`.
@@ -33,24 +87,125 @@ class Raster:
             OSError: the file cannot be read.
             UserError: the image has another format, or infinite or NaN values.
         """
-        raise NotImplementedError
+        found, empty = self.read_stored()
+        if empty is not None and empty.any():
+            found = np.where(empty, self._fill, found)
+        if found.dtype.kind == "f" and not np.isfinite(found).all():
+            fix = "Replace them. If NaN means no data, set data.nodata to any number"
+            raise PixelsError(f"has infinite values or NaN. {fix}")
+        return found
+
+    def read_stored(self) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return the stored values, (height, width, channels), and which of them mean no data, if the format has any.
+
+        Raises:
+            OSError: the file cannot be read.
+            UserError: the image has another format.
+        """
+        of = self.pixels
+        if is_decoded(self.ref):
+            found: NDArray[Any] = self.ref.read_pixels()
+            has = PixelFormat(found.shape[2], found.dtype.name)
+        else:
+            opened = open_raster(read_limited(self.ref), of.channels)
+            has = PixelFormat(opened.shape[2], opened.dtype)
+        if (has.channels, has.dtype) != (of.channels, of.dtype):
+            raise PixelsError(f"has {has}, but the first image has {of}")
+        if not is_decoded(self.ref):
+            found = opened.load()
+        if of.nodata is None:
+            return found, None
+        empty: NDArray[np.bool_] = found == found.dtype.type(of.nodata)
+        return found, empty | np.isnan(found) if found.dtype.kind == "f" else empty
+
+    @property
+    def _fill(self) -> NDArray[Any]:
+        """The stored value of level 0 for each channel."""
+        low, dtype = np.array(self.pixels.low or 0.0), np.dtype(self.pixels.dtype)
+        if dtype.kind != "f":
+            low = np.floor(low).clip(*DTYPES[dtype.name])
+        return low.astype(dtype)
 
     def read(self) -> bytes:
         """Return the image as an .npy file."""
-        raise NotImplementedError
+        stream = BytesIO()
+        np.save(stream, self.read_pixels())
+        return stream.getvalue()
 
     @classmethod
     def begin(cls, images: Mapping[int, Self]) -> list[Future[dict[int, NDArray[Any]]]]:
         """Read images in background threads. See `augment.data.image_refs.StoredImage`."""
-        raise NotImplementedError
+        together = min(8, -(-len(images) // cores()))
+        waiting = iter(images.items())
+        return [_readers().submit(_read_some, some) for some in iter(lambda: dict(islice(waiting, together)), {})]
+
+
+@cache
+def _readers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(cores(), "rasters")
+
+
+def _read_some(images: Mapping[int, Raster]) -> dict[int, NDArray[Any]]:
+    found = {}
+    for key, image in images.items():
+        try:
+            found[key] = image.read_pixels()
+        except (OSError, UserError) as error:
+            raise ImageError(key, f"data: {image.name} {describe_failure(error)}.") from error
+    return found
 
 
 def in_format(split: Split, pixels: PixelFormat) -> Split:
-    """Return a split whose images are read in a pixel format. RGB images stay as they are."""
-    if pixels.is_rgb:
-        return split
-    files = tuple(Raster(image.ref if isinstance(image, Raster) else image, pixels) for image in split.files)
-    return replace(split, files=files)
+    """Return a split whose images are read in a pixel format. Images that DALI decodes as RGB stay as they are."""
+    files: Any = tuple(map(encoded_ref, split.files)) if Raster in kinds_of(split.files) else split.files
+    if pixels.is_rgb and pixels.nodata is None:
+        seen = _look(files)
+        # As before version 0.21, runs on 8-bit images read 16-bit PNG and TIFF with 8 bits.
+        is_reduced = seen and seen.dtype != "uint8" and Path(seen.name).suffix.lower() in MIXED_EXTENSIONS
+        if seen is None or is_decoded(files[0]) or is_reduced:
+            return replace(split, files=files)
+    return replace(split, files=tuple(Raster(image, pixels) for image in files))
+
+
+class _Seen(NamedTuple):
+    """The pixels of an image that is not an ordinary encoded image."""
+
+    name: str
+    channels: int
+    dtype: str
+
+
+def _look(files: Sequence[ImageRef]) -> _Seen | None:
+    """Return the pixels of the first readable image, or None for an ordinary image.
+
+    Files whose names state an ordinary format are not read.
+
+    Raises:
+        UserError: none of the first images can be read.
+    """
+    faults = []
+    for image in files[:10]:
+        name = name_of(image)
+        suffix = Path(name).suffix.lower()
+        if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
+            return None
+        try:
+            if is_decoded(image):
+                pixels: NDArray[Any] = image.read_pixels()
+                return _Seen(name, pixels.shape[2], pixels.dtype.name)
+            content = read_limited(image)
+            if is_ordinary(content):
+                return None
+            opened = open_raster(content)
+            return _Seen(name, opened.shape[2], opened.dtype)
+        except PixelsError as error:
+            faults.append(f"data: {name} {error}.")
+        except (OSError, UserError) as error:
+            if not isinstance(error, OSError) and not hasattr(image, "begin"):  # a missing package
+                raise
+    if faults:
+        raise UserError(faults[0])
+    return None
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
@@ -62,9 +217,191 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
     Raises:
         UserError: a setting contradicts the images.
     """
-    return dataset
+    files = dataset.train.files
+    seen = _look(files)
+    pixels = _format(source, seen)
+    if pixels == PixelFormat() and (seen is None or is_decoded(files[0])):
+        return dataset
+    notices: tuple[str, ...] = ()
+    if not pixels.is_rgb:
+        pixels, notices = _with_statistics(source, files, pixels)
+    splits = {name: in_format(getattr(dataset, name), pixels) for name in ("train", "val")}
+    faults = {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
+    return replace(dataset, **splits, faults=faults, pixels=pixels).noting(*notices)
+
+
+def _format(source: Source, seen: _Seen | None) -> PixelFormat:
+    """Return the format without statistics. `data.range=auto` gets the default range for now."""
+    if seen is None:
+        channels, dtype = source.channels or 3, "uint8"
+        if channels not in MODES:
+            allowed = "1 (gray), 3, or 4 (with transparency)"
+            raise UserError(f"data.channels={channels}, but the images are 8-bit images. Allowed: {allowed}.")
+    else:
+        channels, dtype = seen.channels, seen.dtype
+        if source.channels not in (None, channels):
+            what = f"data.channels={source.channels}, but {seen.name} has {amount(channels, 'channel')}"
+            raise UserError(f"{what}. Remove data.channels.")
+    if dtype not in DTYPES:  # decoded images
+        raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
+    rgb = (0, 1, 2) if channels == 3 else None
+    if source.rgb is not None:
+        given = [int(value) if value == int(value) else value for value in source.rgb]
+        rgb = tuple(given)
+        if fault := rgb_fault(rgb, channels):
+            raise UserError(f"data.rgb={given} is {fault}.")
+    low, high = DTYPES[dtype]
+    if isinstance(source.range, tuple):
+        low, high = source.range
+        if low >= high:
+            raise UserError(f"data.range={[low, high]}: the first number must be smaller. Use [low, high].")
+    is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
+    limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
+    if source.nodata is not None and dtype != "float32":
+        first, last = DTYPES[dtype]
+        if not (source.nodata.is_integer() and first <= source.nodata <= last):
+            raise UserError(f"data.nodata={source.nodata:g}, but images have {dtype} pixels. Use a {dtype} value.")
+    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, **limits)
+
+
+def _with_statistics(
+    source: Source, files: Sequence[ImageRef], pixels: PixelFormat
+) -> tuple[PixelFormat, tuple[str, ...]]:
+    """Return the format with its range and statistics, and notices about them. They are cached."""
+    rasters = [Raster(encoded_ref(image), pixels) for image in _some(files, _MEASURED_IMAGES)]
+
+    def compute() -> str:
+        found, notices = _with_range(source, _some(rasters, _RANGE_IMAGES), pixels)
+        mean, std = measure(rasters, found)
+        constant = [str(channel) for channel, value in enumerate(std) if value == 0]
+        if constant:
+            which = f"{plural(len(constant), 'channel')} {', '.join(constant)}"
+            notices.append(f"data: all pixels of {which} are equal, so models learn nothing from them")
+        found = replace(found, mean=mean, std=tuple(value or 1.0 for value in std))
+        return json.dumps([found.plain, notices])
+
+    def parse(line: str) -> tuple[PixelFormat, tuple[str, ...]]:
+        plain, notices = json.loads(line)
+        found = parse_format(plain, "pixels")
+        if replace(found, low=pixels.low, high=pixels.high, mean=(), std=()) != pixels:
+            raise ValueError("these are the statistics of another format")
+        return found, tuple(map(str, notices))
+
+    named = verdicts_of(source)
+    settings = digest(named.name, pixels, *(getattr(source, name) for name in PIXEL_SETTINGS))
+    return remember_whole(rasters, compute, parse, named.with_name(f"pixels-{settings}.txt"))
+
+
+def _some(images: Sequence[Image], most: int) -> list[Image]:
+    """Return at most `most` evenly spaced images."""
+    chosen = np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64))
+    return [images[index] for index in chosen.tolist()]
+
+
+class _Values(NamedTuple):
+    """The stored values of an image, (height * width, channels), and which of them mean no data."""
+
+    name: str
+    stored: NDArray[Any]
+    empty: NDArray[np.bool_]
+
+
+def _each(rasters: Sequence[Raster], work: Callable[[_Values], T], what: str) -> list[T]:
+    """Return a function's results for the values of each image. Bad images are left out. The check reports them."""
+
+    def call(raster: Raster) -> T | None:
+        with suppress(OSError, UserError, MemoryError):
+            found, empty = raster.read_stored()
+            if empty is None:
+                empty = np.zeros(found.shape, np.bool_)
+            if np.isfinite(found[~empty]).all():
+                flat = (-1, found.shape[2])
+                return work(_Values(raster.name, found.reshape(flat), empty.reshape(flat)))
+        return None
+
+    results = []
+    with (
+        progress_bar(quiet=len(rasters) <= 100) as progress,
+        in_threads(call, rasters, cores(), 2 * cores()) as found,
+    ):
+        for result in progress.track(found, len(rasters), description=what):
+            results += [] if result is None else [result]
+    return results
+
+
+class _Sample(NamedTuple):
+    """Some values of an image, (N, channels), NaN where it has no data. And the limits of all its values."""
+
+    name: str
+    values: NDArray[np.float32]
+    low: float
+    high: float
+
+
+def _with_range(source: Source, rasters: Sequence[Raster], pixels: PixelFormat) -> tuple[PixelFormat, list[str]]:
+    """Return the format with the range of `data.range=auto`, and a notice if the images use little of the range.
+
+    Raises:
+        UserError: floating-point images need a range.
+    """
+    most = max(1, _MOST_VALUES // (pixels.channels * len(rasters)))
+
+    def sample(of: _Values) -> _Sample:
+        chosen = np.linspace(0, len(of.stored) - 1, min(most, len(of.stored))).astype(np.int64)
+        values = np.where(of.empty[chosen], np.nan, of.stored[chosen]).astype(np.float32)
+        known = of.stored[~of.empty]
+        return _Sample(of.name, values, *((float(known.min()), float(known.max())) if known.size else (0.0, 0.0)))
+
+    samples = _each(rasters, sample, "Finding the range of values")
+    if pixels.dtype == "float32" and source.range is None:
+        for one in samples:
+            if one.low < 0 or one.high > 1:
+                what = f"{one.name} has values from {one.low:.6g} to {one.high:.6g}"
+                fix = "Set data.range=auto, or data.range=[low,high] to the values that become black and white"
+                raise UserError(f"data: {what}, but floating-point images need values from 0 to 1. {fix}.")
+    values = np.concatenate([one.values for one in samples] or [np.zeros((1, pixels.channels), np.float32)])
+    limits = [_limits(column[~np.isnan(column)]) for column in values.T]
+    low, high = zip(*limits, strict=True)
+    if source.range == "auto":
+        return replace(pixels, low=low, high=high), []
+    first, last = DTYPES[pixels.dtype] if pixels.is_bytes else (pixels.low[0], pixels.high[0])
+    used = max(high) - min(low)
+    if used >= _USED * (last - first):
+        return pixels, []
+    what = f"data: the images use values from {min(low):g} to {max(high):g}, a small part of the range"
+    return pixels, [f"{what} from {first:g} to {last:g}. Set data.range=auto"]
+
+
+def _limits(values: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the lowest and the highest value of a channel, apart from outliers."""
+    if not values.size:
+        return 0.0, 1.0
+    low, high = np.percentile(values, _PERCENTILES).tolist()
+    if low == high:
+        low, high = float(values.min()), float(values.max())
+    return (low, high) if low < high else (low, low + max(1.0, abs(low)))
 
 
 def measure(files: Sequence[ImageRef], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation of each channel in 0..1, from at most 1,000 of the images."""
-    raise NotImplementedError
+    """Return the mean and the standard deviation of each channel in 0..1, from at most 1,000 of the images.
+
+    Pixels without data do not count. The standard deviation of a constant channel is 0.
+    """
+
+    def moments(of: _Values) -> NDArray[np.float64]:
+        """Return the number of values, their mean and their mean square, (3, channels)."""
+        found = np.zeros((3, pixels.channels))
+        levels = pixels.levels(of.stored)
+        for channel in range(pixels.channels):  # one by one, to limit memory
+            values = levels[~of.empty[:, channel], channel] / np.float64(255)
+            if values.size:
+                found[:, channel] = values.size, values.mean(), np.square(values).mean()
+        return found
+
+    rasters = [Raster(encoded_ref(image), pixels) for image in _some(files, _MEASURED_IMAGES)]
+    counts, means, squares = np.moveaxis([np.zeros((3, pixels.channels)), *_each(rasters, moments, "Measuring")], 0, 1)
+    weights = counts / np.maximum(counts.sum(axis=0), 1)
+    mean = (weights * means).sum(axis=0)
+    variance = (weights * squares).sum(axis=0) - mean**2
+    std = np.sqrt(np.where(variance > 1e-12, variance, 0))  # below, rounding
+    return tuple(mean.tolist()), tuple(std.tolist())
