@@ -16,7 +16,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
-from augment.params.pixel_format import parse_format
+from augment.params.pixel_format import PixelFormat, parse_format
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
@@ -184,8 +184,13 @@ class BestModel:
     task: str
     # The lowest probability of each label that predictions name. Empty: the default of the task.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
-    # The pixel format of the images, see `PixelFormat.plain`. Empty: 8-bit RGB.
+    # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
     pixels: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pixel_format(self) -> PixelFormat:
+        """The pixel format of the images."""
+        return parse_format(self.pixels or None, "pixels")
 
 
 S = TypeVar("S", bound=FitState | BestModel)

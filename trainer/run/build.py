@@ -17,6 +17,7 @@ from nvidia.dali import backend
 from augment.data.dataset import Split
 from augment.data.image_refs import known_of, take_images
 from augment.data.own.prefetch import end_readers
+from augment.params.pixel_format import RGB
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order, RankShard
@@ -36,6 +37,7 @@ from trainer.loop.objective import Objective
 from trainer.loop.progressive_resizing import StagedLoader
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
+from trainer.models.registry import build_network
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
@@ -161,7 +163,8 @@ def make_learner(
     # A resumed run reads all weights from its checkpoint.
     model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
-    network = model.build(task.outputs(len(dataset.classes)), config.aug.size)
+    outputs = task.outputs(len(dataset.classes))
+    network = build_network(model, outputs, config.aug.size, dataset.pixels.channels)
     notes = (
         start_from(model, network, dataset.classes, config.aug.size),
         model.adapt(network),
@@ -186,6 +189,7 @@ def make_learner(
         fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
     if getattr(model, "checkpointing", False):
         fit = replace(fit, graph=False)  # checkpointing saves the random state, which a graph cannot record
+    pixels = (plan := loaders.val.plan).pixels
     learner = Learner(
         network,
         loaders.train,
@@ -205,7 +209,7 @@ def make_learner(
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,
             classes=dataset.classes,
-            pixels=loaders.val.plan.pixels,
+            pixels=pixels if pixels == RGB else replace(pixels, mean=plan.mean, std=plan.std),
         ),
     )
     if not ranks.is_main:

@@ -1,5 +1,6 @@
 """Checks of a configuration that need the data and the model. All run before anything is written."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
-from trainer.models.registry import MODELS, check_model
+from trainer.models.registry import MODELS, build_network, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.build import make_train_loader
@@ -115,14 +116,15 @@ def _check_monitors(config: Config, task: Task[Any]) -> None:
 def _check_network(config: Config, task: Task[Any]) -> nn.Module:
     """Check the model at all image sizes, and the weights to start from."""
     size, classes = config.aug.size, config.dataset.classes
-    outputs = task.outputs(len(classes))
-    network = check_model(config.model, outputs, size)
+    outputs, channels = task.outputs(len(classes)), config.dataset.pixels.channels
+    check = partial(check_model, config.model, outputs, size, channels=channels)
+    network = check()
     if config.fit.resume is None:
         check_weights(config.model, network, classes, size)
     config.model.adapt(network)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
-            check_model(config.model, outputs, size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
+            check(fed=stage.size, key=f"fit.stages.{stage.name}.size")
     return network
 
 
@@ -161,7 +163,8 @@ def check_resume(config: Config) -> None:
     with contents(run / LAST):
         loader.check_state(state.loader)
     with torch.device("meta"):
-        network = config.model.untrained().build(task.outputs(len(dataset.classes)), config.aug.size)
+        outputs = task.outputs(len(dataset.classes))
+        network = build_network(config.model.untrained(), outputs, config.aug.size, dataset.pixels.channels)
     config.model.adapt(network)
     base = read_base(run) if base_state(network) else {}
     task.prepare(network, config.fit, dataset.train, dataset.classes)

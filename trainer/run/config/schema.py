@@ -5,6 +5,7 @@ Nothing here imports PyTorch or DALI. Checks that need them are in `trainer.run.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -23,6 +24,7 @@ from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
 from augment.data.sources.registry import PIXEL_SETTINGS
 from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
+from augment.params.pixel_format import RGB
 from augment.recipe.captions import is_random
 from augment.recipe.op import OPS
 from augment.recipe.step import plain_steps
@@ -37,6 +39,7 @@ from augment.support.untrusted_files import contents, read_object
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
+from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.config.equality import REMOVED, TEST_DATA
@@ -100,12 +103,16 @@ class Config:
     def recipe(self) -> Aug:
         """The augmentation for the pixel format of the dataset.
 
-        Pretrained weights expect their mean and standard deviation only for three channels.
+        The mean and std of initial weights apply only to images with the same number of channels.
         """
         dataset, aug = self.dataset, self.aug
         pixels = dataset.pixels
-        if pixels.channels != len(IMAGENET_MEAN) and (aug.mean, aug.std) == self.model.normalization():
-            aug = replace(aug, mean=None, std=None)
+        given: dict[str, Any] = {"mean": aug.mean, "std": aug.std}
+        misfit = [name for name, value in given.items() if isinstance(value, tuple) and len(value) != pixels.channels]
+        if misfit:
+            expected = dict(zip(given, _normalization(self.model, self.fit.resume) or (None, None), strict=True))
+            given.update({name: None for name in misfit if given[name] == expected[name]})
+            aug = replace(aug, **given)
         if pixels.is_rgb and AUTO in (aug.mean, aug.std):
             mean, std = measure(dataset.train.files, pixels)
             pixels = replace(pixels, mean=mean, std=std)
@@ -219,6 +226,10 @@ def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels
         return model.normalization()
     saved = section_of(load_config(run), "aug")
     aug = parse_aug({name: saved.get(name) for name in ("mean", "std")})
+    if resume is None and (run / BEST).is_file():
+        with suppress(UserError):  # `check_weights` reports a damaged file
+            pixels = load(run / BEST, BestModel).pixel_format
+            aug = aug if pixels == RGB else replace(aug, mean=pixels.mean, std=pixels.std)
     return aug.mean or IMAGENET_MEAN, aug.std or IMAGENET_STD
 
 
