@@ -198,14 +198,17 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
     """
     split = take_some(split, images, seed=0)
     moving, aug = isinstance(split.kind, SpatialKind), trained.config.aug
-    if not moving:
+    if not moving and aug.pixels.is_rgb:
         split = _cropped(trained, split)
         aug = replace(aug, val=tuple(step for step in aug.val if step.op.kind != "crop"))
     passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
-    for one in corruptions:
-        passes += [(one, one.plan(aug, strength, moving_targets=moving)) for strength in range(len(one.values))]
-    found: dict[Corruption | None, list[Score]] = {}
     left_out: dict[str, str] = {}
+    for one in corruptions:
+        try:
+            passes += [(one, one.plan(aug, strength, moving_targets=moving)) for strength in range(len(one.values))]
+        except UserError as error:  # the op needs RGB
+            left_out[one.name] = first_line(error)
+    found: dict[Corruption | None, list[Score]] = {}
     for (corruption, _), score in zip(passes, _scores(trained, split, [plan for _, plan in passes]), strict=True):
         if isinstance(score, Score):
             found.setdefault(corruption, []).append(score)

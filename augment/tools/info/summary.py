@@ -23,6 +23,7 @@ from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.process import cores
+from augment.tools.info.channels import ChannelValues
 from augment.tools.info.scan import Copies, Facts, Pairs, tally
 
 
@@ -129,6 +130,7 @@ class Info:
     copies: Copies
     test: Split = NO_VAL  # its images are in no other attribute but `leaks`
     leaks: Copies | None = None  # duplicates of all images, those of the test split last
+    channels: ChannelValues | None = None  # of train images. None for ordinary RGB
 
     @cached_property
     def images(self) -> tuple[ImageRef, ...]:
@@ -143,7 +145,9 @@ class Info:
         train, val = len(self.data.train), len(self.data.val)
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
         parts += f", {len(self.test):,} more in test" if len(self.test) else ""
-        return f"{self.source}: {amount(train + val, 'image')}, {parts}; {amount(len(self.names), self.data.kind.noun)}"
+        parts += f"; {amount(len(self.names), self.data.kind.noun)}"
+        parts += "" if self.data.pixels.is_rgb else f"; {self.data.pixels}"
+        return f"{self.source}: {amount(train + val, 'image')}, {parts}"
 
     # --- targets ---
 

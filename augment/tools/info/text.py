@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from augment.data.display import channel_names
 from augment.data.image_faults import CONVERT, NOT_DECODED
 from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
 from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
+from augment.tools.info.channels import ChannelValues
 from augment.tools.info.scan import tally
 from augment.tools.info.summary import LISTED, Info, Inside
 
@@ -18,6 +20,7 @@ _FILES = 10  # maximum number of files per list
 def report(info: Info, findings: Sequence[str]) -> str:
     """Return statistics, then findings."""
     lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
+    lines += [] if info.channels is None else [*_channels(info.channels), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
     for title, pairs in (("the same bytes", info.copies.same), ("look the same", info.copies.alike)):
         lines += _named(title, [" = ".join(map(info.describe, pair)) for pair in info.ordered(pairs)])
@@ -67,6 +70,15 @@ def _figures(info: Info) -> list[str]:
     return [f"{name.replace('_', ' '):<13}{value}" for name, value in rows.items()]
 
 
+def _channels(of: ChannelValues) -> list[str]:
+    rows = [["channel", *of.columns, "data.range"]]
+    for number, name in enumerate(channel_names(of.pixels)):
+        *values, clipped = (column[number] for column in of.columns.values())
+        low, high = map(short_number, of.ends[:, number])
+        rows.append([name, *map(short_number, values), percent(clipped, 1), f"{low}..{high}"])
+    return _aligned(rows)
+
+
 def _inside(inside: Inside) -> dict[str, str]:
     counts = {n: f"{train:,} in train, {val:,} in val" for n, (train, val) in inside.counts.items() if train + val}
     return {name: _spread(spread) for name, spread in inside.spreads().items()} | counts
@@ -98,6 +110,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 FEW = 10  # train images of a class
+_CLIPPED = 0.05  # share of a channel's values
 
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
@@ -111,6 +124,7 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
         *(_images(info) if info.good.any() else ()),
+        *(_values(info.channels) if info.channels is not None else ()),
     ]
 
 
@@ -185,6 +199,15 @@ def _images(info: Info) -> Iterator[str]:
     if small >= 0.1 * info.good.sum():
         below = f"a short side below aug.size={info.size.plain}. Enlarging costs time and adds no detail."
         yield f"{_part(small, len(short_side), *_HAVE)} {below}"
+
+
+def _values(of: ChannelValues) -> Iterator[str]:
+    yield from (f"{notice.removeprefix('data: ').capitalize()}." for notice in of.notices)
+    clipped = np.flatnonzero(of.columns["clipped"] > _CLIPPED).tolist()
+    if clipped:
+        which = f"{plural(len(clipped), 'channel')} {list_some(map(str, clipped))}"
+        reach = f"The values reach from {of.columns['min'].min():g} to {of.columns['max'].max():g}."
+        yield f"data.range clips more than {_CLIPPED:.0%} of the values of {which}. {reach} Set data.range=auto."
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
