@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ def name_of(image: ImageRef) -> str:
 
 def encoded_ref(image: ImageRef) -> ImageRef:
     """Return the file or record of an image that `augment.data.rasters` decodes. Others stay as they are."""
-    ref: ImageRef = getattr(image, "ref", image)
+    ref: ImageRef = getattr(image, "ref", image) if hasattr(image, "read_stored") else image
     return ref
 
 
@@ -65,12 +65,12 @@ class MemoryImage:
     """A decoded image in memory. See `augment.data.image_refs.DecodedImage`."""
 
     name: str
-    pixels: NDArray[np.uint8]  # (height, width, 3) RGB
+    pixels: NDArray[Any]  # (height, width, channels)
 
     def read(self) -> bytes:
         return as_ppm(self.pixels)
 
-    def read_pixels(self) -> NDArray[np.uint8]:
+    def read_pixels(self) -> NDArray[Any]:
         return self.pixels
 
 

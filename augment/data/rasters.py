@@ -1,5 +1,7 @@
 """Images with other pixels than 8-bit RGB: how they are read, and how their pixel format is found."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +11,8 @@ from functools import cache
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +26,7 @@ from augment.data.formats.records import RecordFile
 from augment.data.image_faults import PixelsError, describe_failure
 from augment.data.image_refs import ImageError, ImageRef, kinds_of
 from augment.data.images import encoded_ref, is_decoded, name_of
-from augment.data.sources.registry import PIXEL_SETTINGS, Source
+from augment.data.targets.masks import MASKS, MaskFile
 from augment.params.pixel_format import DTYPES, PixelFormat, parse_format, rgb_fault
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
@@ -31,6 +34,9 @@ from augment.support.errors import UserError
 from augment.support.files import digest
 from augment.support.formatting import amount, plural
 from augment.support.process import cores
+
+if TYPE_CHECKING:
+    from augment.data.sources.registry import Source
 
 T = TypeVar("T")
 Image = TypeVar("Image")
@@ -87,16 +93,24 @@ class Raster:
             OSError: the file cannot be read.
             UserError: the image has another format, or infinite or NaN values.
         """
-        found, empty = self.read_stored()
-        if empty is not None and empty.any():
-            found = np.where(empty, self._fill, found)
+        return self.filled(*self.read_stored())
+
+    def filled(self, stored: NDArray[Any], empty: NDArray[np.bool_] | None) -> NDArray[Any]:
+        """Return stored values with `PixelFormat.low` where they mean no data.
+
+        Raises:
+            UserError: other values are infinite or NaN.
+        """
+        found = stored if empty is None or not empty.any() else np.where(empty, self._fill, stored)
         if found.dtype.kind == "f" and not np.isfinite(found).all():
             fix = "Replace them. If NaN means no data, set data.nodata to any number"
             raise PixelsError(f"has infinite values or NaN. {fix}")
         return found
 
-    def read_stored(self) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return the stored values, (height, width, channels), and which of them mean no data, if the format has any.
+
+        `given` are the pixels of a decoded image, if they have been read already.
 
         Raises:
             OSError: the file cannot be read.
@@ -104,19 +118,26 @@ class Raster:
         """
         of = self.pixels
         if is_decoded(self.ref):
-            found: NDArray[Any] = self.ref.read_pixels()
-            has = PixelFormat(found.shape[2], found.dtype.name)
+            found = self.ref.read_pixels() if given is None else given
+            self._require(found.shape, found.dtype.name)
         else:
             opened = open_raster(read_limited(self.ref), of.channels)
-            has = PixelFormat(opened.shape[2], opened.dtype)
-        if (has.channels, has.dtype) != (of.channels, of.dtype):
-            raise PixelsError(f"has {has}, but the first image has {of}")
-        if not is_decoded(self.ref):
+            self._require(opened.shape, opened.dtype)
             found = opened.load()
         if of.nodata is None:
             return found, None
         empty: NDArray[np.bool_] = found == found.dtype.type(of.nodata)
         return found, empty | np.isnan(found) if found.dtype.kind == "f" else empty
+
+    def read_empty(self) -> NDArray[np.bool_] | None:
+        """Return where no channel has data, (height, width), or None if the format has no `PixelFormat.nodata`."""
+        empty = None if self.pixels.nodata is None else self.read_stored()[1]
+        return None if empty is None else empty.all(axis=2)
+
+    def _require(self, shape: tuple[int, ...], dtype: str) -> None:
+        of = self.pixels
+        if (shape[2], dtype) != (of.channels, of.dtype):
+            raise PixelsError(f"has {PixelFormat(shape[2], dtype)}, but the first image has {of}")
 
     @property
     def _fill(self) -> NDArray[Any]:
@@ -135,6 +156,10 @@ class Raster:
     @classmethod
     def begin(cls, images: Mapping[int, Self]) -> list[Future[dict[int, NDArray[Any]]]]:
         """Read images in background threads. See `augment.data.image_refs.StoredImage`."""
+        ref = next(iter(images.values())).ref
+        if is_decoded(ref) and hasattr(ref, "begin"):
+            begun = type(ref).begin({key: image.ref for key, image in images.items()})
+            return [_readers().submit(_finish, images, part) for part in begun]
         together = min(8, -(-len(images) // cores()))
         waiting = iter(images.items())
         return [_readers().submit(_read_some, some) for some in iter(lambda: dict(islice(waiting, together)), {})]
@@ -145,14 +170,22 @@ def _readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores(), "rasters")
 
 
-def _read_some(images: Mapping[int, Raster]) -> dict[int, NDArray[Any]]:
+def _read_some(
+    images: Mapping[int, Raster], given: Mapping[int, NDArray[Any]] = MappingProxyType({})
+) -> dict[int, NDArray[Any]]:
     found = {}
     for key, image in images.items():
         try:
-            found[key] = image.read_pixels()
+            found[key] = image.filled(*image.read_stored(given.get(key)))
         except (OSError, UserError) as error:
             raise ImageError(key, f"data: {image.name} {describe_failure(error)}.") from error
     return found
+
+
+def _finish(images: Mapping[int, Raster], begun: Future[dict[int, NDArray[Any]]]) -> dict[int, NDArray[Any]]:
+    """Wait for pixels that other processes read."""
+    given = begun.result()
+    return _read_some({key: images[key] for key in given}, given)
 
 
 def in_format(split: Split, pixels: PixelFormat) -> Split:
@@ -164,7 +197,11 @@ def in_format(split: Split, pixels: PixelFormat) -> Split:
         is_reduced = seen and seen.dtype != "uint8" and Path(seen.name).suffix.lower() in MIXED_EXTENSIONS
         if seen is None or is_decoded(files[0]) or is_reduced:
             return replace(split, files=files)
-    return replace(split, files=tuple(Raster(image, pixels) for image in files))
+    rasters, targets = tuple(Raster(image, pixels) for image in files), split.targets
+    if pixels.nodata is not None and split.kind == MASKS:  # pixels without data have no label
+        pairs = zip(rasters, targets, strict=True)
+        targets = tuple(replace(mask, image=raster) if isinstance(mask, MaskFile) else mask for raster, mask in pairs)
+    return replace(split, files=rasters, targets=targets)
 
 
 class _Seen(NamedTuple):
@@ -187,11 +224,13 @@ def _look(files: Sequence[ImageRef]) -> _Seen | None:
     for image in files[:10]:
         name = name_of(image)
         suffix = Path(name).suffix.lower()
+        if hasattr(image, "stored_as"):  # the user's code may be slow, or count its calls
+            return _Seen(name, *image.stored_as) if image.stored_as else None
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
             if is_decoded(image):
-                pixels: NDArray[Any] = image.read_pixels()
+                pixels = image.read_pixels()
                 return _Seen(name, pixels.shape[2], pixels.dtype.name)
             content = read_limited(image)
             if is_ordinary(content):
@@ -200,9 +239,8 @@ def _look(files: Sequence[ImageRef]) -> _Seen | None:
             return _Seen(name, opened.shape[2], opened.dtype)
         except PixelsError as error:
             faults.append(f"data: {name} {error}.")
-        except (OSError, UserError) as error:
-            if not isinstance(error, OSError) and not hasattr(image, "begin"):  # a missing package
-                raise
+        except OSError:  # the check reports it
+            pass
     if faults:
         raise UserError(faults[0])
     return None
@@ -288,7 +326,7 @@ def _with_statistics(
         return found, tuple(map(str, notices))
 
     named = verdicts_of(source)
-    settings = digest(named.name, pixels, *(getattr(source, name) for name in PIXEL_SETTINGS))
+    settings = digest(named.name, pixels, source.range)
     return remember_whole(rasters, compute, parse, named.with_name(f"pixels-{settings}.txt"))
 
 

@@ -86,6 +86,8 @@ def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
         UserError: a package is missing.
     """
     head = bytes(content[:132])
+    if not head:
+        raise PixelsError("is empty (0 bytes)")
     with _faults():
         if head.startswith(_NUMPY):
             opened = _open_npy(content)
@@ -106,9 +108,10 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
     """Reject unusual sizes and data types before the pixels are decoded."""
     dtype = _READ_AS.get(opened.dtype, opened.dtype)
     if dtype not in DTYPES:
-        raise PixelsError(f"has {opened.dtype} pixels. Save it as {', '.join(DTYPES)}")
+        *some, last = DTYPES
+        raise PixelsError(f"has {opened.dtype} pixels. Save it as {', '.join(some)} or {last}")
     height, width, channels = opened.shape
-    if channels > MAX_CHANNELS >= height:
+    if is_channels_first(opened.shape):
         raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
     if not (0 < channels <= MAX_CHANNELS and height and width):
         raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
@@ -122,6 +125,12 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
             return found if found.ndim == 3 else found[:, :, None]
 
     return OpenedRaster(opened.shape, dtype, load)
+
+
+def is_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape, (height, width, channels), is probably (channels, height, width)."""
+    height, _, channels = shape
+    return height <= 4 < channels or height <= MAX_CHANNELS < channels
 
 
 @contextmanager
@@ -170,6 +179,8 @@ def _open_npz(content: Content) -> OpenedRaster:
 def _open_png(content: Content) -> OpenedRaster:
     """Open a 16-bit PNG. Pillow would reduce colors to 8 bits."""
     channels = {0: 1, 2: 3, 4: 2, 6: 4}[content[25]]
+    if b"IEND" not in bytes(content):
+        raise PixelsError("is broken: it ends early")
     if channels == 2:
         raise PixelsError("is a 16-bit PNG with gray and transparency. Save it without transparency, or as TIFF")
     width, height = (int.from_bytes(content[start : start + 4]) for start in (16, 20))
