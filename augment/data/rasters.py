@@ -229,21 +229,21 @@ def _look(files: Sequence[ImageRef]) -> _Seen | None:
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
-            if is_decoded(image):
-                pixels = image.read_pixels()
-                return _Seen(name, pixels.shape[2], pixels.dtype.name)
-            content = read_limited(image)
-            if is_ordinary(content):
-                return None
-            opened = open_raster(content)
+            given = image.read_pixels() if is_decoded(image) else read_limited(image)
+        except (OSError, UserError):
+            continue
+        if is_decoded(image):
+            return _Seen(name, given.shape[2], given.dtype.name)
+        if given and suffix not in RASTER_EXTENSIONS and is_ordinary(given):
+            return None
+        try:
+            opened = open_raster(given)
             return _Seen(name, opened.shape[2], opened.dtype)
         except PixelsError as error:
             faults.append(f"data: {name} {error}.")
-        except OSError:  # the check reports it
-            pass
-    if faults:
+    if faults and Path(name_of(files[0])).suffix.lower() in RASTER_EXTENSIONS:
         raise UserError(faults[0])
-    return None
+    return None  # the check reports what is wrong
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
@@ -309,7 +309,7 @@ def _with_statistics(
     rasters = [Raster(encoded_ref(image), pixels) for image in _some(files, _MEASURED_IMAGES)]
 
     def compute() -> str:
-        found, notices = _with_range(source, _some(rasters, _RANGE_IMAGES), pixels)
+        found, notices = _with_range(source, rasters, pixels)
         mean, std = measure(rasters, found)
         constant = [str(channel) for channel, value in enumerate(std) if value == 0]
         if constant:
@@ -367,7 +367,7 @@ def _each(rasters: Sequence[Raster], work: Callable[[_Values], T], what: str) ->
     return results
 
 
-class _Sample(NamedTuple):
+class ValueSample(NamedTuple):
     """Some values of an image, (N, channels), NaN where it has no data. And the limits of all its values."""
 
     name: str
@@ -376,21 +376,27 @@ class _Sample(NamedTuple):
     high: float
 
 
+def sample_values(rasters: Sequence[Any], pixels: PixelFormat) -> list[ValueSample]:
+    """Return values of at most 500 images. Bad images are left out."""
+    some = _some(rasters, _RANGE_IMAGES)
+    most = max(1, _MOST_VALUES // (pixels.channels * len(some)))
+
+    def sample(of: _Values) -> ValueSample:
+        chosen = np.linspace(0, len(of.stored) - 1, min(most, len(of.stored))).astype(np.int64)
+        values = np.where(of.empty[chosen], np.nan, of.stored[chosen]).astype(np.float32)
+        known = of.stored[~of.empty]
+        return ValueSample(of.name, values, *((float(known.min()), float(known.max())) if known.size else (0.0, 0.0)))
+
+    return _each(some, sample, "Finding the range of values")
+
+
 def _with_range(source: Source, rasters: Sequence[Raster], pixels: PixelFormat) -> tuple[PixelFormat, list[str]]:
     """Return the format with the range of `data.range=auto`, and a notice if the images use little of the range.
 
     Raises:
         UserError: floating-point images need a range.
     """
-    most = max(1, _MOST_VALUES // (pixels.channels * len(rasters)))
-
-    def sample(of: _Values) -> _Sample:
-        chosen = np.linspace(0, len(of.stored) - 1, min(most, len(of.stored))).astype(np.int64)
-        values = np.where(of.empty[chosen], np.nan, of.stored[chosen]).astype(np.float32)
-        known = of.stored[~of.empty]
-        return _Sample(of.name, values, *((float(known.min()), float(known.max())) if known.size else (0.0, 0.0)))
-
-    samples = _each(rasters, sample, "Finding the range of values")
+    samples = sample_values(rasters, pixels)
     if pixels.dtype == "float32" and source.range is None:
         for one in samples:
             if one.low < 0 or one.high > 1:

@@ -142,7 +142,8 @@ class Plan:
         if self.views.named:
             return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._named_views()])
         views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
-        return "\n".join([f"{self.split}: {_pixels(self.size)}{views}", *self._lines()])
+        pixels = "" if self.pixels.is_rgb else f", {self.pixels}"
+        return "\n".join([f"{self.split}: {_pixels(self.size)}{views}{pixels}", *self._lines()])
 
     def __repr__(self) -> str:
         return f"Plan({self.split}, {_pixels(self.size)}, {amount(len(self.steps) + 1, 'step')})"

@@ -54,7 +54,7 @@ class OpenedRaster:
     """An encoded image whose header was read.
 
     Attributes:
-        shape: height, width and number of channels.
+        shape: height, width and number of channels. An EXIF orientation may swap height and width.
         dtype: name of the data type of its decoded pixels.
         load: decodes the pixels, (height, width, channels).
     """
@@ -236,7 +236,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         axes = f"the axes {series.axes} of {' x '.join(map(str, series.shape))}"
         raise PixelsError(f"has {axes}. Save each image as a TIFF with height, width and one axis of channels")
     if page.photometric.name == "PALETTE":
-        raise PixelsError("is a TIFF with a palette. Save it as RGB")
+        raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
 
@@ -274,13 +274,14 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
         raise PixelsError(NOT_DECODED) from None
     if image.mode.startswith(("I", "F")):
         raise PixelsError(f"is a {image.format} with more than 8 bits per channel. Save it as 16-bit PNG or TIFF")
+    if channels == 4 and image.format == "TIFF" and len(image.tag_v2.get(258, ())) == 4:  # type: ignore[attr-defined]
+        return _open_tiff(content)  # the fourth channel may be near infrared, which Pillow drops
     mode = MODES.get(channels, "RGB")
 
     def load() -> NDArray[Any]:
         turn = 1 if image.format == "TIFF" else orientation_of(image)  # Pillow rotates TIFFs automatically
-        is_raw = image.mode in ("L", "RGB", "RGBA", "RGBX") and len(image.getbands()) == len(mode)
         shown = image.convert("RGBA") if image.mode == "P" else image
-        return _upright(np.asarray(image if is_raw else shown.convert(mode)), turn)
+        return _upright(np.asarray(shown.convert(mode)), turn)
 
     return OpenedRaster((image.height, image.width, len(mode)), "uint8", load)
 
