@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
-from threading import local
+from threading import Lock, local
 from typing import Any
 from zipfile import ZipFile
 
@@ -150,11 +150,16 @@ def _with_channels(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
 
 
+# NumPy parses headers with `ast`, which rarely fails in several threads before Python 3.11.8 and 3.12.2 (gh-106905).
+_HEADERS = Lock()
+
+
 def _open_npy(content: Content) -> OpenedRaster:
     stream = BytesIO(content)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(stream)
+    with _HEADERS:
+        shape, is_fortran, dtype = read(stream)
     start, count = stream.tell(), prod(shape)
     if not dtype.hasobject and len(content) - start < count * dtype.itemsize:
         raise PixelsError("is broken: it ends early")

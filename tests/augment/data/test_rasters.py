@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoding import datum
 from files_of_sources import write
 from numpy.typing import NDArray
 from PIL import Image
@@ -21,7 +20,7 @@ from augment.data.images import portable_name
 from augment.data.rasters import Raster, in_format, measure
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.data.targets.spatial import IGNORE
-from augment.params.pixel_format import RGB, PixelFormat
+from augment.params.pixel_format import RGB
 from augment.support.errors import UserError
 
 NAMES = ("a", "b")
@@ -58,6 +57,10 @@ def load_arrays(images: list[NDArray[Any]], **settings: Any) -> Dataset:
     return load(**settings)
 
 
+def notices(dataset: Dataset) -> list[str]:
+    return [notice for notice in dataset.notices if "copies" not in notice]
+
+
 def message(**settings: Any) -> str:
     with pytest.raises(UserError) as caught:
         load(**settings)
@@ -76,9 +79,9 @@ def test_format_and_statistics_of_a_folder(dtype: str) -> None:
     np.testing.assert_allclose(of.mean, levels.mean(axis=(0, 1, 2), dtype=np.float64), rtol=1e-6)
     np.testing.assert_allclose(of.std, levels.std(axis=(0, 1, 2), dtype=np.float64), rtol=1e-6)
     files = sorted(dataset.train.files, key=portable_name)
-    assert [portable_name(file) for file in files][0] == "a/0.npy"
+    assert portable_name(files[0]) == "a/0.npy"
     np.testing.assert_array_equal(files[0].read_pixels(), images[0])
-    assert dataset.notices == ()
+    assert not notices(dataset)
     assert pickle.loads(pickle.dumps(files[0])) == files[0]
     found = {key: image for part in Raster.begin(dict(enumerate(files))) for key, image in part.result().items()}
     assert [np.array_equal(found[key], file.read_pixels()) for key, file in enumerate(files)] == [True] * 6
@@ -116,9 +119,7 @@ def test_ordinary_images_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch
     assert dataset.train.files == (Path(f"set/train/a/0{name}"), Path(f"set/train/b/1{name}"))
 
 
-@pytest.mark.parametrize(
-    ("mode", "kind"), [("RGB", "PNG"), ("L", "TIFF"), ("RGBA", "TIFF"), ("P", "PNG"), ("1", "TIFF")]
-)
+@pytest.mark.parametrize(("mode", "kind"), [("RGB", "PNG"), ("P", "PNG"), ("L", "TIFF"), ("RGBA", "TIFF")])
 def test_8_bit_png_and_tiff_stay_rgb(mode: str, kind: str) -> None:
     name = "png" if kind == "PNG" else "tif"
     put({f"0.{name}": encoded(mode, kind), f"1.{name}": encoded(mode, kind)})
@@ -167,9 +168,9 @@ def test_range_of_percentiles() -> None:
 
 
 def test_12_bits_in_16_are_reported() -> None:
-    (notice,) = load_arrays([image % 4096 for image in arrays()]).notices
+    (notice,) = notices(load_arrays([image % 4096 for image in arrays()]))
     assert "data.range=auto" in notice
-    assert load_arrays([image % 4096 for image in arrays()], range=[0, 4095]).notices == ()
+    assert not notices(load(range=[0, 4095]))
 
 
 def test_floats_need_a_range() -> None:
@@ -187,7 +188,7 @@ def test_constant_channels_are_reported() -> None:
     for image in images:
         image[..., 1] = 7
     dataset = load_arrays(images, range="auto")
-    assert any("channel 1 " in notice for notice in dataset.notices)
+    assert "channel 1 " in notices(dataset)[0]
     assert dataset.pixels.std[1] == 1
     assert dataset.pixels.low[1] < dataset.pixels.high[1]
 
@@ -207,10 +208,8 @@ def test_statistics_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_statistics_are_computed_again(damage: str) -> None:
     before = load_arrays(arrays(), range="auto")
     (cache,) = Path("outputs/data").glob("pixels-*.txt")
-    version, key, state = cache.read_bytes().partition(b"[")[0].split(b"\0", 1)[0], b"", b""
     head = cache.read_bytes().partition(b"[")[0]
     cache.write_bytes(head + damage.encode() + b"\0\n")
-    assert version, key == state
     assert load(range="auto") == before
 
 
@@ -329,9 +328,10 @@ def test_masks_ignore_pixels_without_data() -> None:
             for kind, name in (("images", "npy"), ("masks", "png")):
                 Path("set", kind, split).mkdir(parents=True, exist_ok=True)
                 file = Path("set", kind, split, f"{number}.{name}")
-                file.write_bytes(npy(image)) if name == "npy" else Image.fromarray(np.eye(5, 7, dtype=np.uint8)).save(
-                    file
-                )
+                if name == "npy":
+                    np.save(file, image)
+                else:
+                    Image.fromarray(np.eye(5, 7, dtype=np.uint8)).save(file)
     dataset = load(source="masks", nodata=-9999)
     expected = np.eye(5, 7, dtype=np.uint8)
     expected[0, :3] = IGNORE
@@ -367,29 +367,19 @@ def test_tar_shards() -> None:
     images = arrays()
     members = {}
     for number, image in enumerate(images):
-        members |= {
-            f"{number}.tif": tiff(image),
-            f"{number}.cls": b"%d" % (number % 2),
-            f"{number}.extra.npy": b"other",
-        }
-    check(
-        load_source(
-            "webdataset", **{split: str(write_tar(Path(f"{split}.tar"), members)) for split in ("train", "val")}
-        ),
-        images,
-    )
+        members |= {f"{number}.tif": tiff(image), f"{number}.cls": b"0", f"{number}.extra.npy": b"no image"}
+    file = str(write_tar(Path("a.tar"), members))
+    check(load_source("webdataset", train=file, val=file), images)
 
 
-def test_lists_masks_and_boxes() -> None:
+def test_lists_and_boxes() -> None:
     images = arrays()
     for number, image in enumerate(images):
         np.save(f"{number}.npy", image)
     lines = "".join(f"{number}.npy {number % 2}\n" for number in range(6))
     Path("list.txt").write_text(lines)
     check(load_source("filelist", train="list.txt", val="list.txt"), images)
-    boxes = [
-        {"id": n, "image_id": n, "category_id": 1, "bbox": [1, 1, 3, 2], "area": 6, "iscrowd": 0} for n in range(6)
-    ]
+    boxes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [1, 1, 3, 2]} for n in range(6)]
     listed = [{"id": n, "file_name": f"{n}.npy", "height": 5, "width": 7} for n in range(6)]
     found = {"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
     Path("boxes.json").write_text(json.dumps(found))
@@ -420,8 +410,3 @@ def test_images_of_own_code(workers: int, folder: Path, monkeypatch: pytest.Monk
     name = f"own{workers}.Images"
     dataset = load_source("own", train=name, val=name, workers=workers, range=[0, 10])
     check(dataset, [np.full((5, 7, 10), index, np.uint16) for index in range(6)])
-
-
-def test_formats_are_described() -> None:
-    assert str(PixelFormat(1, "uint16", (0,), (1,), None)) == "1 channel of uint16"
-    assert datum(b"x")
