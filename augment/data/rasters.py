@@ -21,7 +21,7 @@ from augment.data.check import read_limited, verdicts_of
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.raster_files import MIXED_EXTENSIONS, MODES, RASTER_EXTENSIONS, is_ordinary, open_raster
-from augment.data.image_faults import PixelsError, describe_failure
+from augment.data.image_faults import PixelsError, describe_failure, strict_pillow
 from augment.data.image_refs import ImageError, ImageRef, kinds_of
 from augment.data.images import encoded_ref, is_decoded, name_of
 from augment.data.targets.masks import MASKS, MaskFile
@@ -239,7 +239,8 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
         UserError: a setting contradicts the images.
     """
     files = dataset.train.files
-    seen = _look(files)
+    with strict_pillow():
+        seen = _look(files)
     pixels = _format(source, seen)
     if pixels == PixelFormat() and (seen is None or is_decoded(files[0])):
         return dataset
@@ -348,7 +349,11 @@ def sample_values(files: Sequence[ImageRef], pixels: PixelFormat) -> list[ValueS
             values[empty.reshape(-1, pixels.channels)[chosen]] = np.nan
         return [ValueSample(raster.name, values)]
 
-    with progress_bar(quiet=len(images) <= 100) as progress, in_threads(sample, images, cores(), 2 * cores()) as found:
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(images) <= 100) as progress,
+        in_threads(sample, images, cores(), 2 * cores()) as found,
+    ):
         return list(chain.from_iterable(progress.track(found, len(images), description="Measuring pixels")))
 
 
