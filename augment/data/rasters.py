@@ -21,7 +21,7 @@ from augment.data.check import read_limited, verdicts_of
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.raster_files import MIXED_EXTENSIONS, MODES, RASTER_EXTENSIONS, is_ordinary, open_raster
-from augment.data.image_faults import PixelsError, describe_failure
+from augment.data.image_faults import PixelsError, describe_failure, strict_pillow
 from augment.data.image_refs import ImageError, ImageRef, kinds_of
 from augment.data.images import encoded_ref, is_decoded, name_of
 from augment.data.targets.masks import MASKS, MaskFile
@@ -59,6 +59,11 @@ class Raster:
     def name(self) -> str:
         """The name of the file."""
         return name_of(self.ref)
+
+    @property
+    def file(self) -> Any:
+        """The larger file that holds the image, if there is one."""
+        return self.ref.file  # type: ignore[union-attr]
 
     @property
     def reading(self) -> str:
@@ -119,7 +124,7 @@ class Raster:
     def _require(self, shape: tuple[int, ...], dtype: str) -> None:
         of = self.pixels
         if len(shape) != 3 or (shape[2], dtype) != (of.channels, of.dtype):
-            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)}, but the first image has {of}")
+            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)} instead of {of}")
 
     def read(self) -> bytes:
         """Return the image as an .npy file."""
@@ -231,7 +236,8 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
         UserError: a setting contradicts the images.
     """
     files = dataset.train.files
-    seen = _look(files)
+    with strict_pillow():
+        seen = _look(files)
     pixels = _format(source, seen)
     if pixels == PixelFormat() and (seen is None or is_decoded(files[0])):
         return dataset
@@ -260,15 +266,14 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
     rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
     if source.rgb is not None:
-        given = [int(value) if value == int(value) else value for value in source.rgb]
-        rgb = tuple(given)
+        rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
         if fault := rgb_fault(rgb, channels):
-            raise UserError(f"data.rgb={given} is {fault}.")
+            raise UserError(f"data.rgb is {fault}.")
     low, high = DTYPES[dtype]
     if isinstance(source.range, tuple):
         low, high = source.range
         if low >= high:
-            raise UserError(f"data.range={[low, high]}: the first number must be smaller. Use [low, high].")
+            raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
     is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
     limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
     if source.nodata is not None and dtype != "float32":
@@ -340,7 +345,11 @@ def sample_values(files: Sequence[ImageRef], pixels: PixelFormat) -> list[ValueS
             values[empty.reshape(-1, pixels.channels)[chosen]] = np.nan
         return [ValueSample(raster.name, values)]
 
-    with progress_bar(quiet=len(images) <= 100) as progress, in_threads(sample, images, cores(), 2 * cores()) as found:
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(images) <= 100) as progress,
+        in_threads(sample, images, cores(), 2 * cores()) as found,
+    ):
         return list(chain.from_iterable(progress.track(found, len(images), description="Measuring pixels")))
 
 
