@@ -195,7 +195,7 @@ def test_constant_channels_are_reported() -> None:
 
 def test_statistics_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_arrays(arrays(), range="auto")
-    monkeypatch.setattr(rasters, "measure", lambda *_: pytest.fail("the statistics are computed again"))
+    monkeypatch.setattr(rasters, "sample_values", lambda *_: pytest.fail("the statistics are computed again"))
     assert load(range="auto").pixels == before.pixels
     with pytest.raises(pytest.fail.Exception):
         load()  # another range
