@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from augment.data.dataset import NO_VAL, ImageRef, Split
-from augment.data.display import channel_names, displayable, stretch
+from augment.data.display import Ends, channel_names, displayable, stretch
 from augment.data.images import portable_name, shown_ends
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
@@ -83,8 +83,10 @@ class Shot:
     done: tuple[str, ...]  # phrases about the applied steps
 
 
-# Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
-_ends = cache(shown_ends)
+@cache
+def _ends(image: Any) -> Ends | None:
+    # Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
+    return shown_ends(image)
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
@@ -95,8 +97,8 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
-    form = Form(raw=plan.pixels.is_bytes and not mixing)
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), form, classes=names)
+    raw = plan.pixels.is_bytes and not mixing
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
     shots = []
     for epoch in range(epochs):
         (batch,) = loader
