@@ -222,11 +222,11 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
     captions = [(f"channel {name}",) for name in channel_names(pixels)]
     before = {shot.photo: shot for shot in shoot(_whole_images(aug), photos, seed=0)}
     after = {shot.photo: shot for shot in shoot(plan, photos, seed=seed) if shot.view == 0}
-    blocks = []
-    for photo, file in enumerate(photos.split.files):
+    blocks, files = [], list[Any](photos.split.files)
+    for photo, file in enumerate(files):
         rows = list[SheetRow]()
         for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
-            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(photos.split.files[photo]))
+            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(file))
             tiles = list(map(Tile, np.repeat(np.moveaxis(shown, -1, 0)[..., None], 3, axis=-1), captions))
             first, *others = in_rows(tiles, max(1, 1800 // max(SMALLEST, *plan.size)))
             rows += [SheetRow(first, ", ".join([title, *shot.done])), *map(SheetRow, others)]
