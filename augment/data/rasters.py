@@ -61,6 +61,11 @@ class Raster:
         return name_of(self.ref)
 
     @property
+    def file(self) -> Any:
+        """The larger file that holds the image, if there is one."""
+        return self.ref.file  # type: ignore[union-attr]
+
+    @property
     def reading(self) -> str:
         """Describes how the image is read, for the cache of the check."""
         of = self.pixels

@@ -360,7 +360,9 @@ def test_records(source: str) -> None:
     images = arrays()
     samples = [(npy(image), number % 3, "") for number, image in enumerate(images)]
     files = {split: str(write(source, Path("there"), split, samples)) for split in ("train", "val")}
-    check(load_source(source, **files), images)
+    dataset = load_source(source, **files, window=1)
+    check(dataset, images)
+    assert [image.file for image in dataset.train.files] == [image.ref.file for image in dataset.train.files]
 
 
 def test_tar_shards() -> None:
