@@ -43,7 +43,6 @@ for _name in ("PIL.TiffImagePlugin", "tifffile"):
 
 _READ_AS = {"float16": "float32", "float64": "float32"}
 
-_NUMPY, _ZIP, _PNG = b"\x93NUMPY", b"PK\x03\x04", b"\x89PNG"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 Content = bytes | memoryview
@@ -66,12 +65,7 @@ class OpenedRaster:
 
 def is_ordinary(content: Content) -> bool:
     """Return whether an encoded image has 1, 3 or 4 channels of at most 8 bits, as far as its header tells."""
-    head = bytes(content[:132])
-    if head.startswith((_NUMPY, _ZIP)) or _is_dicom(head):
-        return False
-    if head.startswith(_PNG):
-        return head[24:25] != b"\x10"
-    return not head.startswith(_TIFF) or _is_ordinary_tiff(content)
+    return _opener(content) is None
 
 
 def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
@@ -85,23 +79,25 @@ def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
         PixelsError: the image is damaged, too large, or has a data type that is not supported.
         UserError: a package is missing.
     """
-    head = bytes(content[:132])
-    if not head:
+    if not content:
         raise PixelsError("is empty (0 bytes)")
     with _faults():
-        if head.startswith(_NUMPY):
-            opened = _open_npy(content)
-        elif head.startswith(_ZIP):
-            opened = _open_npz(content)
-        elif _is_dicom(head):
-            opened = _open_dicom(content)
-        elif is_ordinary(content):
-            opened = _open_ordinary(content, channels)
-        elif head.startswith(_PNG):
-            opened = _open_png(content)
-        else:
-            opened = _open_tiff(content)
-    return _checked(opened)
+        opener = _opener(content)
+        return _checked(opener(content) if opener else _open_ordinary(content, channels))
+
+
+def _opener(content: Content) -> Callable[[Content], OpenedRaster] | None:
+    """Return the function that opens an image, or None for an ordinary image."""
+    head = bytes(content[:132])
+    if head.startswith(b"\x93NUMPY"):
+        return _open_npy
+    if head.startswith(b"PK\x03\x04"):
+        return _open_npz
+    if head[128:] == b"DICM":
+        return _open_dicom
+    if head.startswith(b"\x89PNG") and head[24:25] == b"\x10":
+        return _open_png
+    return _open_tiff if head.startswith(_TIFF) and not _is_ordinary_tiff(content) else None
 
 
 def _checked(opened: OpenedRaster) -> OpenedRaster:
@@ -286,18 +282,14 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
     return OpenedRaster((image.height, image.width, len(mode)), "uint8", load)
 
 
-def _is_dicom(head: bytes) -> bool:
-    return head[128:132] == b"DICM"
-
-
 def _open_dicom(content: Content) -> OpenedRaster:
     pydicom = import_extra("a DICOM image", "pydicom", "dicom")
     header = pydicom.dcmread(BytesIO(content))
-    frames = int(header.get("NumberOfFrames") or 1)
     colors, samples = header.PhotometricInterpretation, header.SamplesPerPixel
-    if frames > 1 or colors == "PALETTE COLOR":
-        what = f"has {frames} frames. Save each frame" if frames > 1 else "has a palette. Save its colors"
-        raise PixelsError(f"{what} as an image of its own")
+    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
+        raise PixelsError(f"has {frames} frames. Save each frame as an image of its own")
+    if colors == "PALETTE COLOR":
+        raise PixelsError("has a palette. Save it as RGB")
     slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
     dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
     is_rescaled = (slope, intercept) != (1, 0)

@@ -195,7 +195,7 @@ def test_constant_channels_are_reported() -> None:
 
 def test_statistics_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_arrays(arrays(), range="auto")
-    monkeypatch.setattr(rasters, "measure", lambda *_: pytest.fail("the statistics are computed again"))
+    monkeypatch.setattr(rasters, "sample_values", lambda *_: pytest.fail("the statistics are computed again"))
     assert load(range="auto").pixels == before.pixels
     with pytest.raises(pytest.fail.Exception):
         load()  # another range
@@ -360,7 +360,9 @@ def test_records(source: str) -> None:
     images = arrays()
     samples = [(npy(image), number % 3, "") for number, image in enumerate(images)]
     files = {split: str(write(source, Path("there"), split, samples)) for split in ("train", "val")}
-    check(load_source(source, **files), images)
+    dataset = load_source(source, **files, window=1)
+    check(dataset, images)
+    assert [image.file for image in dataset.train.files] == [image.ref.file for image in dataset.train.files]
 
 
 def test_tar_shards() -> None:
