@@ -86,11 +86,11 @@ class Raster:
         Raises:
             UserError: other values are infinite or NaN.
         """
-        found = stored if empty is None or not empty.any() else np.where(empty, self._fill, stored)
+        found = stored if empty is None or not empty.any() else np.where(empty, self.pixels.empty_value, stored)
         if found.dtype.kind == "f" and not np.isfinite(found).all():
             fix = "Replace them. If NaN means no data, set data.nodata to any number"
             raise PixelsError(f"has infinite values or NaN. {fix}")
-        return found
+        return np.ascontiguousarray(found)  # as DALI expects
 
     def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return the stored values, (height, width, channels), and which of them mean no data, if the format has any.
@@ -125,14 +125,6 @@ class Raster:
         of = self.pixels
         if len(shape) != 3 or (shape[2], dtype) != (of.channels, of.dtype):
             raise PixelsError(f"has {PixelFormat(shape[-1], dtype)}, but the first image has {of}")
-
-    @property
-    def _fill(self) -> NDArray[Any]:
-        """The stored value of level 0 for each channel."""
-        low, dtype = np.array(self.pixels.low or 0.0), np.dtype(self.pixels.dtype)
-        if dtype.kind != "f":
-            low = np.floor(low).clip(*DTYPES[dtype.name])
-        return low.astype(dtype)
 
     def read(self) -> bytes:
         """Return the image as an .npy file."""

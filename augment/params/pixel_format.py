@@ -86,6 +86,14 @@ class PixelFormat:
         return self.is_bytes and self.channels == 3 and self.rgb == (0, 1, 2)
 
     @property
+    def empty_value(self) -> NDArray[Any]:
+        """The stored value of level 0 for each channel, which replaces pixels without data."""
+        low = np.array(self.low or (0.0,) * self.channels)
+        if self.dtype != "float32":
+            low = np.floor(low).clip(*DTYPES[self.dtype])
+        return low.astype(self.dtype)
+
+    @property
     def plain(self) -> dict[str, Any]:
         """The format as plain values, which `parse_format` parses to the same format."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

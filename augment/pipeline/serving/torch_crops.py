@@ -34,6 +34,7 @@ class Crop(nn.Module):
         UserError: the plan is random, has steps in addition to the crop, or has an unsupported crop.
     """
 
+    empty: Tensor
     low: Tensor
     gain: Tensor
     scale: Tensor
@@ -48,8 +49,10 @@ class Crop(nn.Module):
         self._pixels = plan.pixels
         if not plan.pixels.is_bytes:
             low, high = torch.tensor(plan.pixels.low), torch.tensor(plan.pixels.high)
-            self.register_buffer("low", low, persistent=False)
-            self.register_buffer("gain", 255 / (high - low), persistent=False)
+            self.register_buffer("low", low[:, None, None], persistent=False)
+            self.register_buffer("gain", (255 / (high - low))[:, None, None], persistent=False)
+        if plan.pixels.nodata is not None:
+            self.register_buffer("empty", torch.from_numpy(plan.pixels.empty_value).float(), persistent=False)
         mean, std = torch.tensor(plan.mean), torch.tensor(plan.std)
         self.register_buffer("scale", (1 / (255 * std))[:, None, None], persistent=False)
         self.register_buffer("shift", (mean / std)[:, None, None], persistent=False)
@@ -58,22 +61,19 @@ class Crop(nn.Module):
         """Transform (N, height, width, C) of the stored data type to (N, C, height, width) float32, normalized."""
         (rows, columns), (height, width) = _sides(images)
         y, x = self._grids((height, width))
-        part = torch.einsum("sh,nhwc->nswc", _weights(y, rows, height), self._levels(images))
+        part = torch.einsum("sh,nhwc->nswc", _weights(y, rows, height), self._filled(images))
         part = torch.einsum("tw,nswc->ncst", _weights(x, columns, width), part)
-        part = (part.round() if self._pixels.is_bytes else part).clamp(0, 255)
+        part = part.round() if self._pixels.is_bytes else (part - self.low) * self.gain
+        part = part.clamp(0, 255)
         for inside, shape in ((y.inside, (-1, 1)), (x.inside, (1, -1))):
             if inside is not None:
                 part = torch.where(inside.reshape(shape), part, self._fill)
         return part * self.scale - self.shift
 
-    def _levels(self, images: Tensor) -> Tensor:
-        """Convert stored pixels to levels from 0 to 255, see `PixelFormat.levels`. Pixels without data become 0."""
-        levels = stored = images.float()
-        if not self._pixels.is_bytes:
-            levels = ((stored - self.low) * self.gain).clamp(0, 255)
-        if self._pixels.nodata is None:
-            return levels
-        return levels.masked_fill((stored == self._pixels.nodata) | stored.isnan(), 0)
+    def _filled(self, images: Tensor) -> Tensor:
+        """Return stored pixels as float32. Pixels without data have level 0."""
+        stored, nodata = images.float(), self._pixels.nodata
+        return stored if nodata is None else torch.where((stored == nodata) | stored.isnan(), self.empty, stored)
 
     def boxes_in(self, images: Tensor, boxes: Tensor) -> Tensor:
         """Convert boxes, (K, 4), from pixels of the result to pixels of the images. Clip them to the images."""

@@ -11,6 +11,8 @@ from augment.data.formats.folder import describe_nested
 from augment.data.sources import Source, load_dataset
 from augment.data.targets.boxes import BOXES
 from augment.params import settings
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import SPLITS
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
@@ -47,6 +49,8 @@ def check_config(config: Config) -> None:
     if fit.resume is None:
         require_start(config.model)
     _check_data(config, ranks)
+    for split in SPLITS:
+        build_plan(config.recipe, split)
     _check_kind_of_model(config, task)
     check_views(fit.tta, task)
     if fit.compile and task.own_loss:
