@@ -14,11 +14,10 @@ import numpy as np
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.data.display import displayable
 from augment.data.images import MemoryImage, name_of, shown_ends
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
-from augment.pipeline.batch import as_levels, as_pixels
+from augment.pipeline.batch import as_pixels
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
@@ -179,10 +178,9 @@ class _Example(Callback):
     def after_batch(self, learner: Learner) -> None:
         if self.image is None:
             assert learner.val_loader is not None
-            pixels, split = learner.val_loader.plan.pixels, learner.val_loader.split
-            (levels,) = as_levels(learner.batch.images[:1], learner.val_loader.plan)
-            ends = shown_ends(split.files[int(learner.batch.indices[0])])  # as before the corruption
-            self.image = Image.fromarray(displayable(levels, pixels, ends))
+            loader, batch = learner.val_loader, learner.batch
+            ends = shown_ends(loader.split.files[int(batch.indices[0])])  # as before the corruption
+            self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, ends)[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
 

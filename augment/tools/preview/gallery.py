@@ -95,8 +95,8 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
-    form = Form(raw=plan.pixels.is_bytes and not mixing)
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), form, classes=names)
+    raw = plan.pixels.is_bytes and not mixing
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
     shots = []
     for epoch in range(epochs):
         (batch,) = loader
@@ -222,8 +222,8 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
     captions = [(f"channel {name}",) for name in channel_names(pixels)]
     before = {shot.photo: shot for shot in shoot(_whole_images(aug), photos, seed=0)}
     after = {shot.photo: shot for shot in shoot(plan, photos, seed=seed) if shot.view == 0}
-    blocks = []
-    for photo, file in enumerate(photos.split.files):
+    blocks, files = [], list[Any](photos.split.files)
+    for photo, file in enumerate(files):
         rows = list[SheetRow]()
         for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
             shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(file))
