@@ -12,6 +12,7 @@ Importing this package imports neither PyTorch nor DALI. Plugins import their de
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -54,6 +55,7 @@ __all__ = [
     "Objects",
     "OptionMap",
     "Param",
+    "PixelFormat",
     "Range",
     "Recipe",
     "Several",
@@ -95,6 +97,7 @@ _MODULES = {
     "augment.data.targets.masks": "MaskFile Masks",
     "augment.data.targets.combined": "Several",
     "augment.data.sources.registry": "LabeledSource Source source",
+    "augment.params.pixel_format": "PixelFormat",
     "augment.params": "Channels Choice Count Flag Number OptionMap Param Range Text Texts setting",
     "augment.pipeline.batch": "Batch",
     "augment.pipeline.loader": "Loader",
@@ -206,7 +209,7 @@ def make_loader(
         shown = repr(named) if isinstance(named, str | Path) else type(named).__name__
         fix = "Pass the name of a source, such as data='folder', root=DIR. For a Dataset, use data='own', train=DATASET"
         raise UserError(f"data: {shown} is not allowed. {fix}.")
-    placed, plan = torch_device(device), build_plan(recipe.aug, split)
+    placed = torch_device(device)
     try:
         source = with_data(recipe, data, settings).source()
     except UserError:
@@ -217,6 +220,7 @@ def make_loader(
     if split == "val" and not len(dataset.val):
         dataset = load_dataset(source)  # raises the error about the missing validation split
     chosen = dataset.train if split == "train" else dataset.val
+    plan = build_plan(replace(recipe.aug, pixels=dataset.pixels), split)
     for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)
     if split == "train":

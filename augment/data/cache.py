@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from augment.data.image_faults import strict_pillow
 from augment.data.image_refs import ImageRef, Paths
+from augment.data.images import encoded_ref
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
-from augment.support.files import write_atomically
+from augment.support.errors import UserError
+from augment.support.files import digest, write_atomically
 from augment.support.process import cores
+
+T = TypeVar("T")
 
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
@@ -63,6 +67,28 @@ def remember(
     finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
+    """Return the parsed line that a function computes from images, from the cache if no image has changed.
+
+    Args:
+        images: the images.
+        compute: the function, which returns a line.
+        parse: parses a line. Errors mean that the cache is damaged.
+        cache: the file with the line. It is not written if the state of an image is unknown.
+    """
+    refs: list[Any] = [os.fsencode(image) if isinstance(image, Path) else image for image in images]
+    keys, states = _keys(refs), list(map(_state_of, refs))
+    stored, key = _Lines(cache), b"all"
+    state = f"{digest(keys, states)} ".encode() if all(keys) and all(states) else b""
+    if (line := stored.get(key, state)) is not None:
+        with suppress(UserError, ValueError, TypeError, LookupError, RecursionError):
+            return parse(line)
+    line = compute()
+    stored.add(key, state, line)
+    stored.write()
+    return parse(line)
 
 
 class _Lines:
@@ -120,19 +146,29 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
     """Return the key of each image: its path, or its slot in a larger file. Empty if it cannot be cached."""
     folders: dict[bytes, bytes] = {}
     keys = []
-    for ref in refs:
+    for image in refs:
+        ref = image if isinstance(image, bytes) else _encoded(image)
+        reading = b"" if ref is image else os.fsencode(f" {image.reading}")
         if isinstance(ref, bytes):
             folder, slash, name = ref.rpartition(b"/")
             if folder not in folders:
                 folders[folder] = os.path.abspath(folder + slash) + b"/"
-            keys.append(folders[folder] + name)
+            keys.append(folders[folder] + name + reading)
         else:
-            keys.append(os.fsencode(f"{os.path.abspath(ref.file.path)} {ref.slot}") if hasattr(ref, "slot") else b"")
+            slot = f"{os.path.abspath(ref.file.path)} {ref.slot}" if hasattr(ref, "slot") else ""
+            keys.append(os.fsencode(slot) + reading if slot else b"")
     return keys
+
+
+def _encoded(ref: Any) -> Any:
+    """Return the record of an image, or the name of its file. A raster is read from either."""
+    inner = encoded_ref(ref)
+    return os.fsencode(inner) if isinstance(inner, Path) else inner
 
 
 def _state_of(ref: Any) -> bytes:
     """Return the current state of a file, or the state of the larger file when it was indexed. Empty if unknown."""
+    ref = ref if isinstance(ref, bytes) else _encoded(ref)
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""
     try:

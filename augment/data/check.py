@@ -180,7 +180,7 @@ def _judge(image: ImageRef, decoder: Decoder) -> str:
     try:
         if is_decoded(image):
             return f"{_digest(np.ascontiguousarray(image.read_pixels()).data)} "
-        content = _read(image) if isinstance(image, Path) else image.read()
+        content = read_limited(image)
         return f"{_digest(content)} {decoder.find_fault(content) or ''}"
     except (OSError, ValueError, UserError, MemoryError) as error:  # a ValueError: the path has a NUL
         return f" {describe_failure(error)}"
@@ -191,9 +191,15 @@ def _digest(content: bytes | memoryview) -> str:
     return sha1(content, usedforsecurity=False).hexdigest()[:16]
 
 
-def _read(file: Path) -> bytes:
-    """Return a regular file's content, unless it is too large."""
-    with open_file(file) as stream:
+def read_limited(image: ImageRef) -> bytes | memoryview:
+    """Return an image's encoded bytes, unless its file is too large.
+
+    Raises:
+        OSError: the file cannot be read, is not a regular file, or is too large.
+    """
+    if not isinstance(image, Path):
+        return image.read()
+    with open_file(image) as stream:
         if (size := os.fstat(stream.fileno()).st_size) > _MAX_BYTES:
             raise OSError(EFBIG, f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}")
         return stream.read()

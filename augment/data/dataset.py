@@ -13,6 +13,7 @@ from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target
 from augment.data.targets.multilabel import LABELS
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.support.errors import UserError
 from augment.support.formatting import as_bytes, list_some
 
@@ -98,6 +99,7 @@ class Dataset:
         faults: for each image with an invalid target, the fault as a predicate. Such images count as unreadable.
         problems: errors that would stop training.
         notices: warnings, one sentence each.
+        pixels: the pixel format of all images.
     """
 
     classes: tuple[str, ...]
@@ -109,6 +111,7 @@ class Dataset:
     faults: Mapping[ImageRef, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    pixels: PixelFormat = RGB
 
     def __post_init__(self) -> None:
         for name in self.classes:

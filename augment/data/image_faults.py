@@ -41,6 +41,10 @@ DECODER_ERRORS = (
 )  # fmt: skip
 
 
+class PixelsError(UserError):
+    """The fault of an image, as a predicate such as "has 3 channels"."""
+
+
 def find_fault(stream: BytesIO) -> str | None:
     """Return the fault of an encoded image that Pillow finds, or None.
 
@@ -143,6 +147,8 @@ def _examine(
 
 def describe_failure(error: BaseException) -> str:
     """Return the fault of an image that could not be read or decoded."""
+    if isinstance(error, PixelsError):
+        return str(error)
     if isinstance(error, UserError):  # from a user's own code
         return f"fails: {error}"
     if isinstance(error, MemoryError):

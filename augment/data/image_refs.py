@@ -129,8 +129,8 @@ class StoredImage(Protocol):
 class DecodedImage(StoredImage, Protocol):
     """An image that is stored decoded. `read` encodes it without losses."""
 
-    def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3) RGB in an array that does not change later."""
+    def read_pixels(self) -> NDArray[Any]:
+        """Return (height, width, channels) in an array that does not change later."""
 
 
 ImageRef = Path | StoredImage

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from augment.data.display import Ends, displayable, ends_of
 from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
+from augment.params.pixel_format import PixelFormat
 from augment.support.files import open_file, read_file
 
 
@@ -24,8 +26,15 @@ def name_of(image: ImageRef) -> str:
     return str(image) if isinstance(image, Path) else image.name
 
 
+def encoded_ref(image: ImageRef) -> ImageRef:
+    """Return the file or record of an image that `augment.data.rasters` decodes. Others stay as they are."""
+    ref: ImageRef = getattr(image, "ref", image) if hasattr(image, "read_stored") else image
+    return ref
+
+
 def portable_name(image: ImageRef) -> str:
     """Return an image's folder and file name, which do not depend on the location of the dataset."""
+    image = encoded_ref(image)
     return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
 
 
@@ -56,12 +65,12 @@ class MemoryImage:
     """A decoded image in memory. See `augment.data.image_refs.DecodedImage`."""
 
     name: str
-    pixels: NDArray[np.uint8]  # (height, width, 3) RGB
+    pixels: NDArray[Any]  # (height, width, channels)
 
     def read(self) -> bytes:
         return as_ppm(self.pixels)
 
-    def read_pixels(self) -> NDArray[np.uint8]:
+    def read_pixels(self) -> NDArray[Any]:
         return self.pixels
 
 
@@ -83,9 +92,17 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
     return image
 
 
+def shown_ends(image: ImageRef) -> Ends | None:
+    """Return the levels of an image that become black and white, see `augment.data.display`. None for RGB."""
+    form = getattr(image, "pixels", None)
+    if isinstance(form, PixelFormat) and is_decoded(image):
+        return ends_of(form.levels(image.read_pixels()))
+    return None
+
+
 @contextmanager
 def open_image(ref: ImageRef) -> Iterator[Image.Image]:
-    """Open an image with Pillow.
+    """Open an image with Pillow. A raster is displayable 8-bit RGB, see `augment.data.display`.
 
     Raises:
         OSError: the image cannot be read, or Pillow does not support its format.
@@ -94,7 +111,10 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
         with open_file(ref) as stream, open_with_pillow(stream) as image:
             yield image
     elif is_decoded(ref):
-        yield Image.fromarray(ref.read_pixels())
+        pixels, form = ref.read_pixels(), getattr(ref, "pixels", None)
+        if isinstance(form, PixelFormat):
+            pixels = displayable(form.levels(pixels), form)
+        yield Image.fromarray(pixels)
     else:
         with open_with_pillow(BytesIO(ref.read())) as image:
             yield image

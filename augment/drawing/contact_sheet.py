@@ -142,6 +142,12 @@ def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
+def in_rows(tiles: Sequence[Tile], most: int) -> list[tuple[Tile, ...]]:
+    """Split tiles into rows of at most `most`, which are equally long except for the last one."""
+    columns = -(-len(tiles) // -(-len(tiles) // most))
+    return [tuple(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
+
+
 def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str], title: str = "") -> None:
     """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
 
@@ -150,11 +156,11 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])
-    columns = -(-len(tiles) // -(-len(tiles) // min(8, max(1, 1800 // side))))
-    layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side, 128)
+    rows = in_rows(tiles, min(8, max(1, 1800 // side)))
+    layout = Layout(max(NARROWEST, len(rows[0]) * (side + GAP) - GAP) + 2 * MARGIN, side, 128)
     layout.write([title], HEADING)
-    for start in range(0, len(tiles), columns):
-        layout.add_row(SheetRow(tuple(tiles[start : start + columns])))
+    for row in rows:
+        layout.add_row(SheetRow(row))
     layout.height += MARGIN
     draw(layout, figure)
     height, width, _ = layout.images[0][2].shape

@@ -153,23 +153,35 @@ class CacheSize(Param[int | str]):
         return value if value in ("off", "gpu") and isinstance(value, str) else None
 
 
+# The largest number of channels of an image.
+MAX_CHANNELS = 64
+
+
 @dataclass(frozen=True, kw_only=True)
-class Channels(Param[tuple[float, float, float]]):
-    """Three numbers, for red, green and blue."""
+class Channels(Param[Any]):
+    """A list of numbers, by default for red, green and blue."""
 
     within: Interval
     above: float = -inf
+    count: int | None = 3  # the length of the list. None: the number of channels, which the data decide
+    auto: bool = False  # whether "auto" is allowed, which computes the numbers from the training images
 
-    def _convert(self, value: object) -> tuple[float, float, float] | None:
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 3:
+    def _convert(self, value: object) -> tuple[float, ...] | str | None:
+        if self.auto and value == "auto":
+            return "auto"
+        if isinstance(value, str) or not isinstance(value, Sequence):
             return None
-        red, green, blue = (number_in(v, self.within) for v in value)
-        if red is None or green is None or blue is None or min(red, green, blue) <= self.above:
+        if not (len(value) == self.count or (self.count is None and 1 <= len(value) <= MAX_CHANNELS)):
             return None
-        return red, green, blue
+        numbers = [number for one in value if (number := number_in(one, self.within)) is not None]
+        if len(numbers) < len(value) or min(numbers) <= self.above:
+            return None
+        return tuple(numbers)
 
     def _allowed(self) -> str:
-        return f"three numbers{bounds(self.within, self.above)}"
+        count = {None: "a number", 2: "two numbers", 3: "three numbers"}[self.count]
+        each = " for each channel" if self.count is None else ""
+        return f"{count}{bounds(self.within, self.above)}{each}{', or auto' if self.auto else ''}"
 
 
 class Size(NamedTuple):

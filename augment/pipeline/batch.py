@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from augment.data.display import Ends, displayable
+from augment.params.pixel_format import RGB
 from augment.recipe.plan import Plan
 
 
@@ -49,14 +51,27 @@ class Batch:
         yield self.targets
 
 
-def as_pixels(images: Tensor, plan: Plan | None) -> NDArray[np.uint8]:
-    """Convert images as fed, (N, 3, height, width), to uint8 pixels, (N, height, width, 3).
+def as_pixels(images: Tensor, plan: Plan | None, ends: Ends | None = None) -> NDArray[np.uint8]:
+    """Convert images as fed, (N, channels, height, width), to displayable uint8 RGB, (N, height, width, 3).
 
-    Without a plan, the images are in [0, 1].
+    Without a plan, the images are RGB in [0, 1]. See `augment.data.display.displayable` for `ends`.
+    """
+    return displayable(as_levels(images, plan), plan.pixels if plan else RGB, ends)
+
+
+def as_levels(images: Tensor, plan: Plan | None) -> NDArray[Any]:
+    """Convert images as fed, (N, channels, height, width), to levels, (N, height, width, channels).
+
+    See `PixelFormat.levels`. Without a plan, the images are RGB in [0, 1].
     """
     if images.dtype != torch.uint8:
+        tiny = 255 * torch.finfo(images.dtype).eps
         images = images.float()
         mean, std = (plan.mean, plan.std) if plan else ((0.0,), (1.0,))
         images = images * images.new_tensor(std).view(-1, 1, 1) + images.new_tensor(mean).view(-1, 1, 1)
-        images = (images * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
+        images = (images * 255).nan_to_num()
+        if plan is None or plan.pixels.is_bytes:
+            images = images.round().clamp(0, 255).to(torch.uint8)
+        else:
+            images = images.where(images > tiny, 0)  # exactly 0 where it was 0 before the normalization
     return images.permute(0, 2, 3, 1).contiguous().cpu().numpy()

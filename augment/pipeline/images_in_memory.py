@@ -23,6 +23,7 @@ from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS
 from augment.data.targets.multilabel import LABELS
 from augment.data.targets.spatial import SpatialKind
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.support.errors import UserError, first_line
 from augment.support.formatting import amount
 
@@ -30,6 +31,7 @@ _ALLOWED = (
     "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
     "list of bytes"
 )
+_OTHERS = 'For other channels or data types, create the transform with pixels=augment.PixelFormat.of(10, "uint16").'
 _IN_A_LIST = " Pass a single image in a list."
 
 
@@ -65,17 +67,17 @@ class Images:
         return np.ones(len(self), np.int64)
 
 
-def read_images(given: Any, device: torch.device) -> Images:
+def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> Images:
     """Check images as `Transform.__call__` takes them, for a transform on a device."""
     if isinstance(given, Tensor | np.ndarray):
-        _check(given, 4, "images")
+        _check(given, 4, "images", pixels)
         return Images(_kind(given, device, "images"), _plain(given))
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
         raise UserError(f"images: {type(given).__name__} is not allowed.{hint} Allowed: {_ALLOWED}.")
     if not given:
         raise UserError("images: the list is empty. Pass at least one image.")
-    if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
+    if pixels.is_rgb and all(isinstance(image, bytes | bytearray | memoryview) for image in given):
         decoder = Decoder()
         for number, image in enumerate(given):
             # DALI decodes some rare formats wrongly without an error, and crashes on others.
@@ -83,9 +85,11 @@ def read_images(given: Any, device: torch.device) -> Images:
             if fault:
                 raise UserError(f"images[{number}] {fault}.")
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
-    images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
+    images = list(given)
+    if pixels.is_rgb:
+        images = [_pixels(one, number) if isinstance(one, Image.Image) else one for number, one in enumerate(given)]
     for number, image in enumerate(images):
-        _check(image, 3, f"images[{number}]")
+        _check(image, 3, f"images[{number}]", pixels)
     kinds = {_kind(image, device, f"images[{number}]") for number, image in enumerate(images)}
     if len(kinds) > 1:
         raise UserError("images: some are on the CPU and some on the GPU. Move all to the same device.")
@@ -160,22 +164,29 @@ def check_encoded(images: Images) -> None:
                 raise UserError(f"images[{number}] {fault}.")
 
 
-def pixels_of(image: Any, number: int) -> NDArray[np.uint8]:
-    """Return the pixels of a decoded image, (height, width, 3). Messages name its position `number`."""
-    if isinstance(image, Image.Image):
+def pixels_of(image: Any, number: int, pixels: PixelFormat = RGB) -> NDArray[Any]:
+    """Return the pixels of a decoded image, (height, width, channels). Messages name its position `number`."""
+    if isinstance(image, Image.Image) and pixels.is_rgb:
         return _pixels(image, number)
-    _check(image, 3, f"images[{number}]")
-    pixels: NDArray[np.uint8] = _plain(image.cpu() if isinstance(image, Tensor) else image)
-    return pixels
+    _check(image, 3, f"images[{number}]", pixels)
+    found: NDArray[Any] = _plain(image.cpu() if isinstance(image, Tensor) else image)
+    return found
 
 
-def _check(image: Any, ndim: int, what: str) -> None:
-    """Check that an image or a batch of images is uint8 RGB with the channels last."""
+def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
+    """Check that an image or a batch of images has a pixel format, with the channels last."""
+    if not pixels.is_rgb:
+        wanted = f"{'a batch' if ndim == 4 else 'an array'} of {pixels}, channels last"
+        shape, dtype = np.shape(image), str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
+        if dtype != pixels.dtype or len(shape) != ndim or shape[-1] != pixels.channels or 0 in shape:
+            raise UserError(f"{what}: {dtype} {tuple(shape)} is not allowed. Pass {wanted}.")
+        return
     if not isinstance(image, Tensor | np.ndarray):
         raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} Allowed: {_ALLOWED}.")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
     if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
-        raise UserError(f"{what}: {dtype} {shape} is not allowed.{_hint(dtype, shape, ndim)} Allowed: {_ALLOWED}.")
+        hint = _hint(dtype, shape, ndim)
+        raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}. {_OTHERS}")
 
 
 def _hint_of_type(given: Any) -> str:

@@ -309,6 +309,7 @@ class Loader:
             self._bad.stand_ins,
             self._reader.announce if self._reader is not None and self._reader.reads else None,
             self._stream,
+            self.plan.pixels,
         )
 
     def _build(self, checkpoint: str | None = None) -> BuiltPipeline:

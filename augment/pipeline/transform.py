@@ -20,6 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from augment.data.targets.keypoints import FlipPairs
 from augment.data.targets.kind import Kind
 from augment.params import Interval, Size
+from augment.params.pixel_format import PixelFormat
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.geometry.batch_assembly import BatchMaker
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
@@ -35,7 +36,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
-from augment.support.dali_versions import Node
+from augment.support.dali_versions import STORED, Node
 from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.process import cores
@@ -70,6 +71,7 @@ class Transform:
         frames: return frames with batches that have targets, see `Batch`. Targets in the image always add them.
         flip_pairs: pairs of left and right keypoints, which change places in a mirrored image, or [] without such
             pairs. Keypoints need it if the recipe mirrors images.
+        pixels: the pixel format of the images, such as `augment.PixelFormat.of(10, "uint16")`. Default: 8-bit RGB.
 
     Attributes:
         position: number of the next call. Set it to repeat a call or to resume.
@@ -92,9 +94,10 @@ class Transform:
         threads: int | None = None,
         frames: bool = False,
         flip_pairs: Sequence[tuple[int, int]] | None = None,
+        pixels: PixelFormat | None = None,
     ) -> None:
         check_arguments(recipe, classes=classes, half=half, rank=rank, seed=seed, threads=threads)
-        self.plan = build_plan(recipe.aug, split)
+        self.plan = build_plan(recipe.aug if pixels is None else replace(recipe.aug, pixels=pixels), split)
         self.position = 0
         self._device = torch_device(device)
         self._seed = recipe.seed if seed is None else seed
@@ -129,7 +132,7 @@ class Transform:
         Args:
             images: a uint8 tensor or array, (N, height, width, 3) RGB; a list of uint8 tensors or arrays, (height,
                 width, 3), or PIL images; or a list of encoded images, as bytes. On a GPU, tensors may be on the CPU or
-                on that GPU.
+                on that GPU. With another pixel format, tensors and arrays have its channels and its data type.
             targets: (N,) class indices, or (N, K) float labels or regression targets. Targets in the image are in
                 pixels of the stored images: masks, (N, height, width) or a list of (height, width) integers; a list of
                 dicts with boxes (K, 4), labels (K,) and optional torchvision keys; or keypoints, (N, P, 2) or
@@ -142,7 +145,7 @@ class Transform:
         Raises:
             UserError: images or targets are missing or not as above.
         """
-        read = read_images(images, self._device)
+        read = read_images(images, self._device, self.plan.pixels)
         mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
         kind = kind_of(targets, self._flip_pairs)
         checked: Any
@@ -239,7 +242,7 @@ class _Graph(GraphSource):
             stored = fn.external_source(
                 name=_IMAGES,
                 device="gpu" if kind == "gpu" else "cpu",
-                dtype=types.UINT8,
+                dtype=types.UINT8 if kind == "encoded" else STORED[plan.pixels.dtype],
                 ndim=1 if kind == "encoded" else 3,
                 layout="" if kind == "encoded" else "HWC",
             )
@@ -255,7 +258,8 @@ class _Graph(GraphSource):
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
         name = f"{view} {self._samplers[view].plan.crop.key}"
-        self._crops[view] = _FedImage(stored, self.placement, name, raw=raw, frames=self._form.frames)
+        pixels, frames = self._samplers[view].plan.pixels, self._form.frames
+        self._crops[view] = _FedImage(stored, self.placement, name, raw=raw, frames=frames, pixels=pixels)
         return self._crops[view]
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
@@ -266,7 +270,7 @@ class _Graph(GraphSource):
 
     def dali(self, view: int, stage: Stage) -> Dali:
         plan = self._samplers[view].plan
-        return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}")
+        return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}", plan.pixels)
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Return each view, (N, 3, height, width), with the draws of a call. With frames, also return its windows."""
@@ -328,8 +332,10 @@ def _source(view: int, stage: int, name: str) -> str:
 class _FedImage(GraphImage):
     """A `GraphImage` whose random windows are drawn outside the graph."""
 
-    def __init__(self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool) -> None:
-        super().__init__(stored, placement, seed=0, raw=raw, frames=frames)
+    def __init__(
+        self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool, pixels: PixelFormat
+    ) -> None:
+        super().__init__(stored, placement, seed=0, raw=raw, frames=frames, pixels=pixels)
         self.name = name  # of the external source for the drawn values
         self.columns = 2  # number of values in [0, 1) to draw for each image
         # Converts the drawn values, (N, columns), and the image sizes to the fed values. None: the crop draws nothing.

@@ -24,6 +24,7 @@ from augment.params import Param, Range
 from augment.recipe.op_kinds import (
     KINDS,
     BatchOp,
+    Channels,
     ColorOp,
     CropOp,
     Function,
@@ -49,6 +50,8 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
     common = dict(kind.common)
     if fields.get("moves_inside"):
         del common["border"], common["fill"]
+    if fields.get("channels") != "separable":
+        common.pop("per_channel", None)
     if "draw" in common and not (fields.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
         del common["draw"]
 
@@ -126,7 +129,7 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
     return _register(RemapOp, ("x", "y"), params, uniforms=uniforms, prepare=prepare)
 
 
-def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
+def color(*, uniforms: tuple[str, ...] = (), channels: Channels = "rgb", **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors with a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
     Drawn values are (N,) arrays. Without any, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
@@ -135,9 +138,13 @@ def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
+        channels: the images that the op supports. "rgb" needs red, green and blue, see `data.rgb`. "any" promises that
+            the matrix maps each channel by itself and all alike, so the op applies its first row to any number of
+            channels. "separable" also adds the parameter per_channel. With "separate", drawn values are (N, channels)
+            arrays, and the function returns a factor and an offset, (N, channels) each, instead of a matrix.
         params: the op's parameters by name. p is added.
     """
-    return _register(ColorOp, (), params, uniforms=uniforms)
+    return _register(ColorOp, (), params, uniforms=uniforms, channels=channels)
 
 
 def local(
@@ -148,11 +155,13 @@ def local(
     random: bool = False,
     checkpoints: bool = True,
     moves: bool = True,
+    channels: Channels = "rgb",
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (height, width, 3) uint8, before and after. `dali` is a `Dali` of
+    Images are (height, width, 3) uint8, before and after. With `channels`, they can also have other channels, and be
+    float32 from 0 to 255. Results are clipped to that range. `dali` is a `Dali` of
     `augment.pipeline.graph.operators`, with DALI's `fn` and `types`, and the `size`, (height, width). Drawn values are
     DALI nodes on the CPU, one value per sample.
 
@@ -165,31 +174,36 @@ def local(
         checkpoints: whether DALI can checkpoint the op's operators. False makes resuming an epoch slower.
         moves: false promises that no pixel moves, so masks, boxes and keypoints stay valid. With such targets, an op
             that moves pixels fails unless `remap` declares it.
+        channels: the images that the op supports. "rgb" needs red, green and blue, see `data.rgb`. "any" supports any
+            channels. "separable" also adds the parameter per_channel, with which drawn values are (channels,) nodes.
         params: the op's parameters by name. p is added.
     """
     return _register(
         LocalOp, ("images", "dali"), params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random,
-        checkpoints=checkpoints, moves="other" if moves else None,
+        checkpoints=checkpoints, moves="other" if moves else None, channels=channels,
     )  # fmt: skip
 
 
-def numpy_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
+def numpy_op(
+    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
+) -> Decorator:
     """Declare an op on one image in NumPy: `function(image, **values)`, (height, width, 3) uint8 -> the same.
 
     Drawn values are floats. The function runs on the CPU, image by image, and holds the interpreter lock. If there is a
-    GPU, images are copied to the CPU and back. `uniforms`, `moves` and `params` are as for `local`.
+    GPU, images are copied to the CPU and back. The other arguments are as for `local`.
     """
-    return _wrapped("numpy_function", "image", params, uniforms=uniforms, moves=moves, on_cpu=True)
+    return _wrapped("numpy_function", "image", params, uniforms=uniforms, moves=moves, channels=channels, on_cpu=True)
 
 
-def torch_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
+def torch_op(
+    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
+) -> Decorator:
     """Declare an op on a batch in PyTorch: `function(images, **values)`, (N, height, width, 3) uint8 -> the same.
 
     Drawn values are (N,) float32 tensors on the images' device, where the function runs. Each batch is stacked, which
-    costs time, and runs Python code that holds the interpreter lock. `uniforms`, `moves` and `params` are as for
-    `local`.
+    costs time, and runs Python code that holds the interpreter lock. The other arguments are as for `local`.
     """
-    return _wrapped("torch_function", "images", params, uniforms=uniforms, moves=moves)
+    return _wrapped("torch_function", "images", params, uniforms=uniforms, moves=moves, channels=channels)
 
 
 def _wrapped(runner: str, given: str, params: dict[str, Param[Any]], *, moves: bool, **fields: Any) -> Decorator:

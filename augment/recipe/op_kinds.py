@@ -8,13 +8,17 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.params import Choice, Count, Number, Param, Range
+from augment.params import Choice, Count, Flag, Number, Param, Range
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Kind = Literal["crop", "geometry", "remap", "color", "local", "batch", "policy"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Function = Callable[..., Any]
+
+# The images that a color or local op supports: with red, green and blue; with any channels; with any channels, and
+# values that may be drawn for each channel; or with any channels, and values that are drawn for each.
+Channels = Literal["rgb", "any", "separable", "separate"]
 
 # How an op moves pixels: resizing a window, with a matrix, with a function of coordinates, in another way, or not.
 Moves = Literal["window", "matrix", "function", "other"] | None
@@ -33,6 +37,9 @@ _DRAW = Choice(
 )
 
 
+_PER_CHANNEL = Flag(default=False, doc="whether to draw values for each channel, instead of once for all channels")
+
+
 @dataclass(frozen=True, repr=False)
 class Op:
     """An augmentation op. The decorators of `augment.recipe.op` create ops.
@@ -48,6 +55,7 @@ class Op:
         random: whether DALI draws random numbers, with a seed for each step.
         checkpoints: whether DALI can checkpoint its operators.
         on_cpu: whether it runs on the CPU even if there is a GPU.
+        channels: the images that it supports.
     """
 
     name: str
@@ -61,6 +69,7 @@ class Op:
     random = False
     checkpoints = True
     on_cpu = False
+    channels: Any = "any"  # a `Channels`
 
     def __repr__(self) -> str:
         return f"<{self.kind} op {self.name}>"  # people print recipes
@@ -130,11 +139,14 @@ class GeometryOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class ColorOp(Op):
-    """Maps the color of each pixel with a (3, 4) matrix."""
+    """Maps the color of each pixel with a (3, 4) matrix, or with a matrix for `width` channels."""
 
     uniforms: tuple[str, ...] = ()
+    channels: Channels = "rgb"
+    width: int = 3
 
     kind = "color"
+    common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P, "per_channel": _PER_CHANNEL}
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,8 +175,10 @@ class LocalOp(PreparedOp):
     checkpoints: bool = True
     on_cpu: bool = False
     moves: Moves = "other"
+    channels: Channels = "rgb"
 
     kind = "local"
+    common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P, "per_channel": _PER_CHANNEL}
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from augment.params import Size
+from augment.params.pixel_format import RGB, PixelFormat
+from augment.recipe.channel_adaptation import adapt_steps
 from augment.recipe.fusion import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
@@ -27,30 +29,34 @@ class Plan:
         size: height and width of the output in pixels.
         crop: the step that brings an image of any size to that size.
         stages: the stages in order.
-        mean: RGB mean in 0..1, to subtract.
-        std: RGB standard deviation in 0..1, to divide by.
+        mean: mean of each channel in 0..1, to subtract.
+        std: standard deviation of each channel in 0..1, to divide by.
         tree: the steps as the recipe nests them, without steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
+        left_out: ops of policies that need red, green and blue, which the images lack.
         rules: min_visible, min_area and fill_label, which are rules for targets.
         views: the recipe's views of each image.
         view: the name of the plan's view. Empty if views have no names.
         shared: names of the steps that share the random draws of the first view.
         others: the plans of the views after the first.
+        pixels: the pixel format of the images.
     """
 
     split: SplitName
     size: Size
     crop: Step
     stages: tuple[Stage, ...]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     tree: tuple[Step, ...] = ()
     skipped: tuple[Step, ...] = ()
+    left_out: tuple[str, ...] = ()
     rules: tuple[float, float, int] = (0.0, 0.0, 255)
     views: Views = field(default_factory=Views)
     view: str = ""
     shared: frozenset[str] = frozenset()
     others: tuple["Plan", ...] = ()
+    pixels: PixelFormat = RGB
 
     @property
     def per_view(self) -> tuple["Plan", ...]:
@@ -128,6 +134,7 @@ class Plan:
             self.std,
             self.views,
             *named,
+            *([] if self.pixels == RGB else [self.pixels]),  # older digests lack it
         )
         return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
 
@@ -135,7 +142,8 @@ class Plan:
         if self.views.named:
             return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._named_views()])
         views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
-        return "\n".join([f"{self.split}: {_pixels(self.size)}{views}", *self._lines()])
+        pixels = "" if self.pixels.is_rgb else f", {self.pixels}"
+        return "\n".join([f"{self.split}: {_pixels(self.size)}{views}{pixels}", *self._lines()])
 
     def __repr__(self) -> str:
         return f"Plan({self.split}, {_pixels(self.size)}, {amount(len(self.steps) + 1, 'step')})"
@@ -166,11 +174,14 @@ class Plan:
         lines += [line for stage in self.batch_stages for line in _lines(stage)]
         if self.skipped:
             lines.append(f"  left out (p 0): {', '.join(step.key for step in self.skipped)}")
+        if self.left_out:
+            lines.append(f"  left out (need RGB): {', '.join(self.left_out)}")
         return lines
 
 
 def _identity(step: Step) -> tuple[object, ...]:
-    params = sorted(step.params.items(), key=lambda item: item[0])
+    given = {name: value for name, value in step.params.items() if name != "per_channel" or value}  # as in old digests
+    params = sorted(given.items(), key=lambda item: item[0])
     return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
 
 
@@ -245,19 +256,35 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
     """Compile the steps of a split, or of one of its views."""
     crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
     rest = [step for step in steps if step.op.kind != "crop"]
-    tree = tuple(pruned for step in rest if (pruned := _prune(step)) is not None)
+    pruned = [kept for step in rest if (kept := _prune(step)) is not None]
+    adapted, left_out = adapt_steps(pruned, aug.pixels, f"aug.{split}")
+    tree = tuple(step for step in adapted if any(True for _ in step.leaves()))
     return Plan(
         split=split,
         size=aug.size,
         crop=crop,
         stages=tuple(stages_of(positions_of(tree), fuse=aug.fuse, clip=aug.clip)),
-        mean=aug.mean or IMAGENET_MEAN,
-        std=aug.std or IMAGENET_STD,
+        mean=_for_channels("mean", aug, IMAGENET_MEAN),
+        std=_for_channels("std", aug, IMAGENET_STD),
         tree=tree,
         skipped=tuple(step for step in rest if step.p == 0),
+        left_out=left_out,
         rules=(aug.min_visible, aug.min_area, aug.fill_label),
         views=views,
+        pixels=aug.pixels,
     )
+
+
+def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[float, ...]:
+    """Return `aug.mean` or `aug.std`, one number for each channel."""
+    given, measured = getattr(aug, name), getattr(aug.pixels, name)
+    if given == "auto" and not measured:
+        raise UserError(f"aug.{name}=auto needs training images. Set one number for each channel.")
+    values = given if isinstance(given, tuple) else measured or default
+    if len(values) != aug.pixels.channels:
+        counts = f"{amount(len(values), 'number')}, but images have {amount(aug.pixels.channels, 'channel')}"
+        raise UserError(f"aug.{name} has {counts}. Set one number for each channel.")
+    return tuple(values)
 
 
 def _prune(step: Step) -> Step | None:

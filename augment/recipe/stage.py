@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Size
-from augment.recipe.op_kinds import Array, Mask, PreparedOp
+from augment.recipe.op_kinds import Array, ColorOp, Mask, PreparedOp
 from augment.recipe.step import Step
 from augment.support.errors import UserError
 
@@ -47,9 +47,14 @@ class Stage:
         return tuple(step for alternatives in self.positions for step in alternatives)
 
     @property
+    def channels(self) -> int:
+        """The number of channels that a color stage's matrix maps."""
+        return _shape(self.steps[0])[-2]
+
+    @property
     def uses_mean(self) -> bool:
         """Whether a color stage's matrix depends on the mean color of the image."""
-        return self.kind == "color" and any(_shape(step)[-1] == 7 for step in self.steps)
+        return self.kind == "color" and any(_reads_mean(_shape(step)) for step in self.steps)
 
     def matrix(self, draws: Mapping[str, Draws], size: Size) -> Array:
         """Compose the matrices of all steps.
@@ -61,11 +66,12 @@ class Stage:
         Returns:
             For warps, (N, 3, 3) from source to destination, in pixels from the center of the image, without remaps. For
             colors, (N, 3, 4) on (R, G, B, 1) in 0..255. If the stage uses the image's mean, (N, 3, 7) on
-            (R, G, B, mean R, mean G, mean B, 1).
+            (R, G, B, mean R, mean G, mean B, 1). Images with C channels have C instead of three.
         """
         if self.kind in ("geometry", "remap"):
             return _total(self.steps, draws, size, 3)
-        return _total(self.steps, draws, size, 7 if self.uses_mean else 4)[:, :3]
+        side = max(_shape(step)[-1] for step in self.steps)
+        return _total(self.steps, draws, size, side)[:, : self.channels]
 
     def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
         """Return the matrices of a chained stage in order of application, each like the result of `matrix`.
@@ -76,7 +82,7 @@ class Stage:
         for alternatives in self.positions:
             side = max(_shape(step)[-1] for step in alternatives)
             for part in range(max(map(parts_of, alternatives))):
-                links.append(_total(alternatives, draws, size, side, part)[:, :3])
+                links.append(_total(alternatives, draws, size, side, part)[:, : self.channels])
         return links
 
     @property
@@ -181,6 +187,11 @@ def parts_of(step: Step) -> int:
     return shape[-3] if len(shape) == 4 else 1
 
 
+def _reads_mean(shape: tuple[int, ...]) -> bool:
+    """Return whether matrices of a shape also act on the mean color of the image."""
+    return shape[-1] > shape[-2] + 1
+
+
 def _shape(step: Step) -> tuple[int, ...]:
     """Return the shape of a color step's result for one sample."""
     one = {n: np.ones(1) for n in step.op.draws} | {n: np.zeros(1) for n in step.op.uniforms}
@@ -219,11 +230,13 @@ def _matrices(
 
 def _checked(step: Step, made: Any, count: int) -> Array:
     """Return the matrices that an op made for `count` samples, after a check."""
-    matrix = np.asarray(made)
-    columns, most = ("3", 1) if step.op.kind == "geometry" else ("47", 2)
+    matrix, op = np.asarray(made), step.op
+    rows, columns, most = 3, [3], 1
+    if isinstance(op, ColorOp):
+        rows, columns, most = op.width, [op.width + 1, 2 * op.width + 1], 2
     leading, ending = matrix.shape[:-2], matrix.shape[-2:]
-    if ending not in [(3, int(c)) for c in columns] or len(leading) > most or leading[:1] not in ((), (1,), (count,)):
-        allowed = " or ".join(f"(N, 3, {c})" for c in columns)
+    if ending not in [(rows, c) for c in columns] or len(leading) > most or leading[:1] not in ((), (1,), (count,)):
+        allowed = " or ".join(f"(N, {rows}, {c})" for c in columns)
         raise UserError(f"op '{step.op.name}' returned {matrix.shape} for N = {count}. Return {allowed}.")
     if not np.isfinite(matrix).all():
         raise UserError(f"op '{step.op.name}' returned a matrix with infinite or NaN entries. Check its function.")
@@ -231,22 +244,25 @@ def _checked(step: Step, made: Any, count: int) -> Array:
 
 
 def _square(matrix: Array, side: int) -> Array:
-    """Add the rows that make (..., 3, 4) or (..., 3, 7) matrices composable: (..., side, side)."""
+    """Add the rows that make matrices of C channels, (..., C, C + 1) or (..., C, 2 C + 1), composable."""
+    rows = matrix.shape[-2]
     square = np.broadcast_to(np.eye(side), (*matrix.shape[:-2], side, side)).copy()
-    square[..., :3, :3], square[..., :3, -1] = matrix[..., :3], matrix[..., -1]
-    if side == 7:
+    square[..., :rows, :rows], square[..., :rows, -1] = matrix[..., :rows], matrix[..., -1]
+    if side > rows + 1:
         # The matrix acts on (color, mean color, 1). A step maps the mean like any color, apart from clipping.
-        from_mean = matrix[..., 3:6] if matrix.shape[-1] == 7 else np.zeros_like(matrix[..., :3])
-        square[..., :3, 3:6] = from_mean
-        square[..., 3:6, 3:6] = matrix[..., :3] + from_mean
-        square[..., 3:6, 6] = matrix[..., -1]
+        from_mean = np.zeros_like(matrix[..., :rows])
+        if _reads_mean(matrix.shape):
+            from_mean = matrix[..., rows:-1]
+        square[..., :rows, rows:-1] = from_mean
+        square[..., rows:-1, rows:-1] = matrix[..., :rows] + from_mean
+        square[..., rows:-1, -1] = matrix[..., -1]
     return square
 
 
 def _product(matrices: Array) -> Array:
-    """Multiply each sample's matrices, (N, K, 3, C) in order of application, to (N, 3, C)."""
+    """Multiply each sample's matrices, (N, K, rows, columns) in order of application, to (N, rows, columns)."""
     squares = _square(matrices, matrices.shape[-1])
     total = squares[:, 0]
     for number in range(1, squares.shape[1]):
         total = squares[:, number] @ total
-    return np.asarray(total[:, :3])
+    return np.asarray(total[:, : matrices.shape[-2]])

@@ -13,6 +13,8 @@ from augment.recipe.op import OPS, find_op
 from augment.recipe.op_kinds import Op, PolicyOp
 from augment.support.errors import UserError, key_slip
 
+_ONE_DRAW = ("per_channel", False)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -51,6 +53,7 @@ class Step:
             for name, param in self.op.own_params.items()
             if self.params[name] is not None
         ]
+        own += ["per channel"] if self.params.get("per_channel") else []
         return [*own, "drawn once"] if self.drawn_once else own
 
     @property
@@ -165,5 +168,6 @@ def _plain_step(step: Step) -> dict[str, Any]:
         plain["p"] = step.p
     if step.weight != 1:
         plain["weight"] = step.weight
-    plain |= {name: plain_value(value) for name, value in step.params.items()}
+    # Files of recipes without per_channel stay as earlier versions wrote them.
+    plain |= {name: plain_value(value) for name, value in step.params.items() if (name, value) != _ONE_DRAW}
     return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})

@@ -23,6 +23,7 @@ from augment.params import (
     setting,
     settings,
 )
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.recipe.op import OPS
 from augment.recipe.step import Step, parse_steps, plain_steps
 from augment.recipe.views import View, Views, parse_views
@@ -60,11 +61,25 @@ class Aug:
             doc="when to clip colors to 0..255: at the end of adjacent color steps, or after each as in torchvision",
         )
     )
-    mean: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 1), doc="RGB mean in 0..1. Default: the pretrained model's, else ImageNet's")
+    mean: tuple[float, ...] | str | None = setting(
+        Channels(
+            optional=True,
+            within=(0, 1),
+            count=None,
+            auto=True,
+            doc="mean of each channel in 0..1, or that of the training images (auto). Default: the pretrained model's, "
+            "else ImageNet's for 8-bit RGB, else auto",
+        )
     )
-    std: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 10), above=0, doc="RGB standard deviation in 0..1. Default: like mean")
+    std: tuple[float, ...] | str | None = setting(
+        Channels(
+            optional=True,
+            within=(0, 10),
+            above=0,
+            count=None,
+            auto=True,
+            doc="standard deviation of each channel in 0..1, or auto. Default: like mean",
+        )
     )
     min_visible: float = setting(
         Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below it are dropped")
@@ -102,6 +117,7 @@ class Aug:
     train: tuple[Step, ...] = ()  # in order of application
     val: tuple[Step, ...] = ()
     views: Views = field(default_factory=Views)  # views of each training image
+    pixels: PixelFormat = RGB  # the pixel format of the images, which their dataset decides
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
         return self.train if split == "train" else self.val

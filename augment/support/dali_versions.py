@@ -11,6 +11,9 @@ fn: Any = nvidia.dali.fn
 math: Any = nvidia.dali.math
 types: Any = nvidia.dali.types
 
+# DALI's types of stored pixels, by NumPy's names.
+STORED = {"uint8": types.UINT8, "uint16": types.UINT16, "int16": types.INT16, "float32": types.FLOAT}
+
 Node = Any  # a DALI DataNode: the package has no types
 
 

@@ -21,6 +21,7 @@ GPU decode JPEGs differently. Pillow decodes like DALI on the CPU, but may round
 differently.
 """
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
+from augment.support.untrusted_files import read_text
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 
@@ -64,6 +66,11 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     if others := [token for token in overrides if not token.lstrip("+").startswith(("plugins=", "aug.plugins="))]:
         raise UserError(f"--run {run} and {others[0]} cannot be combined. Remove one of them.")
     require_in(run, "config.yaml", key="--run ", allowed="the folder of a run")
+    plans = read_text(run / "plan.txt", folder=run) if (run / "plan.txt").is_file() else ""
+    if found := re.search(r"^val: .*, (\d+ channels? of \w+)$", plans, re.MULTILINE):
+        from augment.pipeline.serving.transform_source import not_exported  # with DALI
+
+        raise not_exported(found[1])
     file = run / "config.yaml"
     config = read_yaml(file, folder=run)
     if not isinstance(config, dict):

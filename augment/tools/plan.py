@@ -1,12 +1,15 @@
 """Show how a recipe is executed.
 
-Prints the stages of the recipe, and a digest that is equal for equal plans.
+Prints the stages of the recipe, and a digest that is equal for equal plans. The plan is for the pixel format of data,
+if you set data, and otherwise for 8-bit RGB.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from augment.cli.compose import compose_recipe
+from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, readable_errors
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SPLITS, doubts
@@ -15,6 +18,7 @@ from augment.support.formatting import amount
 
 _EXAMPLES = """\
   python -m augment plan aug=imagenette aug.train.rotate.p=.2                         one recipe
+  python -m augment plan aug=imagenette data=folder data.root=DIR                     for the images in DIR
   diff <(python -m augment plan aug=imagenette) <(python -m augment plan aug=strong)  the difference of two
 
 Overrides work as in python -m trainer. The sections model, fit and callbacks have no effect.
@@ -40,11 +44,16 @@ def main(arguments: Sequence[str]) -> int:
         _, overrides = Parser("augment plan", __doc__, _EXAMPLES).split(arguments)
         console = text_console()
         recipe = compose_recipe(overrides)
-        for plan in (build_plan(recipe.aug, split) for split in SPLITS):
+        aug = recipe.aug
+        if any(key_of(parse(override)).split(".")[0] == "data" for override in overrides):
+            from augment.data.sources import load_dataset  # slow to import
+
+            aug = replace(aug, pixels=load_dataset(recipe.source()).pixels)
+        for plan in (build_plan(aug, split) for split in SPLITS):
             console.print(str(plan))
             console.print(f"  {summary(plan)}", style="dim")
             if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
                 console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")
-        for doubt in doubts(recipe.aug):
+        for doubt in doubts(aug):
             console.print(doubt, style="yellow")
     return 0

@@ -20,6 +20,7 @@ from augment.cli.benchmark import Row, compare, endless
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
 from augment.pipeline.batch import Batch
+from trainer.models.registry import build_network
 from trainer.run.build import make_loaders
 from trainer.run.config.schema import Config, parse_config
 from trainer.tools.bench.training import make_rows
@@ -30,7 +31,8 @@ WARM_UP = 3  # steps before the recording
 def make_step(config: Config) -> Callable[[Tensor, Tensor], None]:
     """Return a function that trains on a batch, with learning rate 0."""
     fit, device, size = config.fit, config.fit.torch_device(), config.aug.size
-    model = config.model.untrained().build(len(config.dataset.classes), size)
+    dataset = config.dataset
+    model = build_network(config.model.untrained(), len(dataset.classes), size, dataset.pixels.channels)
     model = model.to(device, memory_format=torch.channels_last).train()
     if fit.compile:
         model.compile(dynamic=False)

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from augment.params import Count, Number, setting
+from augment.params.pixel_format import RGB
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
@@ -120,6 +121,7 @@ class Checkpoint(Callback):
                 samples=None if recorder.samples is None else dict(vars(recorder.samples)),
                 classes=learner.classes,
                 task=learner.task.name,
+                pixels={} if learner.run.pixels == RGB else learner.run.pixels.plain,
                 thresholds=() if recorder.samples is None else learner.task.choose_thresholds(recorder.samples),
             )
             self.kept = replace(best, model={})

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import parse_params, settings
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import Tensor, nn
 
@@ -103,6 +104,7 @@ class RunDescription:
         began: start time of the run, from `time.monotonic`.
         folder: the folder that callbacks write to. None: callbacks write nothing.
         classes: names of classes, labels or numbers. Empty: the names in the training data.
+        pixels: the pixel format of the images.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class RunDescription:
     began: float = field(default_factory=monotonic)
     folder: Path | None = None
     classes: tuple[str, ...] = ()
+    pixels: PixelFormat = RGB
 
 
 class Callback:

@@ -16,6 +16,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
+from augment.params.pixel_format import PixelFormat, parse_format
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
@@ -183,6 +184,13 @@ class BestModel:
     task: str
     # The lowest probability of each label that predictions name. Empty: the default of the task.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
+    # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
+    pixels: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pixel_format(self) -> PixelFormat:
+        """The pixel format of the images."""
+        return parse_format(self.pixels or None, "pixels")
 
 
 S = TypeVar("S", bound=FitState | BestModel)
@@ -202,8 +210,9 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
-                # Without thresholds, earlier versions can read the file.
-                kept = {name: value for name, value in vars(state).items() if name != "thresholds" or value}
+                # Without these values, earlier versions can read the file.
+                new = ("thresholds", "pixels")
+                kept = {name: value for name, value in vars(state).items() if name not in new or value}
                 torch.save({"format": FORMAT, **kept}, file)
             except RuntimeError as error:
                 if isinstance(error.__context__, OSError | KeyboardInterrupt):  # an error of PyTorch hides the cause
@@ -286,6 +295,7 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
             and len(thresholds) in (0, len(names))
             and all(isinstance(value, int | float) and 0 <= value <= 1 for value in thresholds)
         )
+        parse_format(state.get("pixels") or None, f"{path}: pixels")
     if not plain:
         raise _wrong_types(path)
     check_tensors((value for kept in tensors for value in kept.values()), path)

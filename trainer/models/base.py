@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from inspect import signature
 from types import MappingProxyType
 from typing import ClassVar, Self, TypeVar
 
@@ -12,7 +13,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor, nn
 from augment.support.user_code import reject_second
 
-Channels = tuple[float, float, float]
+Channels = tuple[float, ...] | str
 
 _TIMEOUT = 10  # seconds
 
@@ -35,6 +36,8 @@ class Model:
 
     def build(self, classes: int, size: Size) -> "nn.Module":
         """Build the network, (N, 3, height, width) -> (N, classes), for images of a size.
+
+        A model for any number of channels has a third parameter, `channels: int = 3`.
 
         Raises:
             UserError: an unknown network, a missing package, or weights that cannot be downloaded.
@@ -124,6 +127,22 @@ def _reach(url: str) -> None:
 
     with suppress(HTTPError):  # the server has answered
         urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT).close()
+
+
+def build_network(settings: Model, classes: int, size: Size, channels: int = 3) -> "nn.Module":
+    """Build the network of a model for images with a number of channels.
+
+    Raises:
+        UserError: the model takes only three channels, or see `Model.build`.
+    """
+    if "channels" in signature(settings.build).parameters:
+        return settings.build(classes, size, channels=channels)  # type: ignore[call-arg]
+    if channels != 3:
+        raise UserError(
+            f"model.kind: {type(settings).__name__} takes images with 3 channels, but these have {channels}. Add the "
+            "parameter `channels` to its `build`, or choose another model."
+        )
+    return settings.build(classes, size)
 
 
 M = TypeVar("M", bound=type[Model])

@@ -10,11 +10,21 @@ from augment.params import Size, parse_named
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import nn, torch
 from trainer.models import segmentation, torchvision_models  # noqa: F401  # register their models
-from trainer.models.base import MODELS, Channels, Model, model
+from trainer.models.base import MODELS, Channels, Model, build_network, model
 from trainer.models.timm_models import Timm
 from trainer.models.xresnet_settings import XresnetSettings
 
-__all__ = ["MODELS", "Channels", "Model", "Timm", "check_model", "count_parameters", "model", "parse_model"]
+__all__ = [
+    "MODELS",
+    "Channels",
+    "Model",
+    "Timm",
+    "build_network",
+    "check_model",
+    "count_parameters",
+    "model",
+    "parse_model",
+]
 
 
 def parse_model(given: object) -> Model:
@@ -29,8 +39,8 @@ class Cnn(Model):
 
     any_size: ClassVar[bool] = True
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
-        widths, strides = (3, 16, 32, 64, 64, 64, 128, 256), (1, 2, 2, 2, 2, 2, 2)
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
+        widths, strides = (channels, 16, 32, 64, 64, 64, 128, 256), (1, 2, 2, 2, 2, 2, 2)
         layers: list[nn.Module] = []
         for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False):
             layers += [
@@ -48,7 +58,7 @@ class Xresnet(XresnetSettings):
 
     any_size: ClassVar[bool] = True
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         from trainer.models.xresnet import LAYOUTS, XResNet
 
         bottleneck = LAYOUTS[self.depth][0]
@@ -58,7 +68,7 @@ class Xresnet(XresnetSettings):
                 f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
                 f"bottlenecks to change. Set model.groups=1 and model.base_width=64, or model.depth to {deep}."
             )
-        return XResNet(classes, self)
+        return XResNet(classes, self, channels)
 
 
 def count_parameters(network: "nn.Module") -> int:
@@ -67,7 +77,7 @@ def count_parameters(network: "nn.Module") -> int:
 
 
 def check_model(
-    settings: Model, classes: int, size: Size, *, fed: Size | None = None, key: str = "aug.size"
+    settings: Model, classes: int, size: Size, *, channels: int = 3, fed: Size | None = None, key: str = "aug.size"
 ) -> "nn.Module":
     """Build the network on the device "meta", without weights, to find mistakes early.
 
@@ -75,6 +85,7 @@ def check_model(
         settings: settings of the model.
         classes: number of outputs.
         size: size of the images that the network is built for.
+        channels: number of channels of the images.
         fed: size of the images to try. Default: `size`.
         key: the setting of that size, for the error message.
 
@@ -84,11 +95,11 @@ def check_model(
     """
     shown = fed or size
     with torch.device("meta"):
-        network = settings.untrained().build(classes, size).eval()
+        network = build_network(settings.untrained(), classes, size, channels).eval()
         if settings.any_size:  # running a network on "meta" imports PyTorch's compiler, which takes seconds
             return network
         try:
-            outputs = network(torch.empty(1, 3, *shown))
+            outputs = network(torch.empty(1, channels, *shown))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
                 f"{key}={shown.plain}: the model cannot take images of this size ({first_line(error)}). Set another "

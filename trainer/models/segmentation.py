@@ -25,7 +25,7 @@ class Unet(Pretrained):
         Flag(default=False, doc="start from timm's weights of the encoder. model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         from trainer.models import unet
 
         if self._encoder is None:
@@ -33,9 +33,9 @@ class Unet(Pretrained):
                 raise UserError(
                     "model.pretrained=true needs model.name. Set model.name=NAME, or model.pretrained=false."
                 )
-            return unet.UnetNetwork(unet.Plain(), unet.Plain.channels, classes)
+            return unet.UnetNetwork(unet.Plain(channels), unet.Plain.channels, classes)
         try:
-            encoder: Any = self._encoder.create(size, features_only=True)
+            encoder: Any = self._encoder.create(size, channels, features_only=True)
         except (AttributeError, AssertionError, TypeError, KeyError) as error:
             raise UserError(
                 f"model.name={self.name}: this model returns no features at several resolutions ({first_line(error)}). "
@@ -69,7 +69,7 @@ class Smp(Pretrained):
         Flag(default=False, doc="start from ImageNet weights of the encoder. model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         smp = _import_smp()
         base = smp.base.SegmentationModel
         known = [name.lower() for name, of in vars(smp).items() if isinstance(of, type) and issubclass(of, base)]
@@ -79,7 +79,7 @@ class Smp(Pretrained):
             raise UserError(f"model.name: '{self.name}' is not the name of an encoder. Set a name such as resnet34.")
         weights = "imagenet" if self.loads else None
         try:
-            network: nn.Module = smp.create_model(self.architecture, self.name, weights, 3, classes)
+            network: nn.Module = smp.create_model(self.architecture, self.name, weights, channels, classes)
         except KeyError as error:
             raise UserError(
                 f"model.name: unknown encoder '{self.name}'.{nearest(self.name, smp.encoders.encoders)} Set one of the "

@@ -21,7 +21,7 @@ _NOT_OPTIONS = {
     "pretrained_cfg": "Set model.name=MODEL.WEIGHTS instead.",
     "pretrained_cfg_overlay": "Set model.name=MODEL.WEIGHTS or model.weights instead.",
     "num_classes": "Remove it, because the data determines the number of classes.",
-    "in_chans": "Remove it, because images have 3 channels.",
+    "in_chans": "Remove it, because the data determines the number of channels.",
     "features_only": "Remove it, because the model must return one output per class.",
 }
 
@@ -56,8 +56,8 @@ class Timm(Pretrained):
         )
     )
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
-        network = self.create(size, num_classes=classes)
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
+        network = self.create(size, channels, num_classes=classes)
         if self.checkpointing:
             try:
                 network.set_grad_checkpointing(True)  # type: ignore[operator]
@@ -71,13 +71,18 @@ class Timm(Pretrained):
         """Add the adapters of `lora`, if set."""
         return add_adapters(network, self.lora) if self.lora else ""
 
-    def create(self, size: Size, **options: Any) -> "nn.Module":
-        """Create the network with further timm arguments. A network with a fixed input size is built for `size`."""
+    def create(self, size: Size, channels: int = 3, **options: Any) -> "nn.Module":
+        """Create the network with further timm arguments. A network with a fixed input size is built for `size`.
+
+        timm adapts pretrained weights to the number of channels.
+        """
         import timm
 
         self._require_name(timm)
         if timm.get_pretrained_cfg(self.name, allow_unregistered=True).fixed_input_size:
             options["img_size"] = size.height if size.is_square else tuple(size)
+        if channels != 3:
+            options["in_chans"] = channels
         self.require_weights()
         own = {name: tuple(v) if isinstance(v, list) else v for name, v in (self.options or {}).items()}
         for option in own:

@@ -61,12 +61,12 @@ class DetectorNetwork(nn.Module):
         return torch.stack([cast(Tensor, loss) for loss in losses.values()])
 
 
-def small_fcos(classes: int) -> nn.Module:
+def small_fcos(classes: int, channels: int = 3) -> nn.Module:
     """Return FCOS (Tian et al. 2019, arXiv:1904.01355) on a small network. The classes include the background.
 
     It has 0.9 million parameters. Its heads are half as deep as the original's.
     """
-    backbone, anchors = _SmallBackbone(), AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
+    backbone, anchors = _SmallBackbone(channels), AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
     head = FCOSHead(backbone.out_channels, 1, classes, num_convs=2)
     detector: nn.Module = FCOS(backbone, classes, anchor_generator=anchors, head=head, score_thresh=0.05)
     return detector
@@ -75,10 +75,10 @@ def small_fcos(classes: int) -> nn.Module:
 class _SmallBackbone(nn.Module):
     """Seven 3x3 convolutions, and a feature pyramid at strides 8, 16 and 32."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int) -> None:
         super().__init__()
         self.out_channels = 64
-        widths = (3, 16, 32, 64, 64, 128, 128, 256)
+        widths = (inputs, 16, 32, 64, 64, 128, 128, 256)
         strides = (2, 2, 1, 2, 2, 1, 2)
         self.layers = nn.ModuleList(
             nn.Sequential(*convolution(*sizes)) for sizes in zip(widths, widths[1:], strides, strict=False)

@@ -30,6 +30,24 @@ class Backbone(Pretrained):
         url = str(get_model_weights(backbone)["DEFAULT"].url)
         return "" if (Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]).exists() else url
 
+    def set_channels(self, network: "nn.Module", channels: int) -> None:
+        """Replace the weights of the first convolution if images have other than three channels.
+
+        Pretrained weights are adapted as timm adapts them. Others are initialized as torchvision initializes them.
+        """
+        first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+        if channels == first.in_channels:
+            return
+        from timm.models import adapt_input_conv
+
+        old = first.weight.data
+        weight = old.new_empty(len(old), channels, *first.kernel_size)
+        if self.loads:
+            weight = adapt_input_conv(channels, old)
+        elif not weight.is_meta:
+            nn.init.kaiming_normal_(weight, mode="fan_out")
+        first.in_channels, first.weight = channels, nn.Parameter(weight)
+
 
 _SMALL = "fcos_cnn"  # for two CPU cores, see `trainer.models.torchvision_detector.small_fcos`
 # Name of a function in torchvision.models.detection -> number of trainable parts of its backbone.
@@ -79,7 +97,7 @@ class Detector(Backbone):
         """Whether it predicts a mask for each object."""
         return self.name.startswith("maskrcnn")
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         """Build the detector. The classes include the background."""
         from torchvision.models import detection
 
@@ -91,11 +109,12 @@ class Detector(Backbone):
                 "model.pretrained=false, or model.weights=FILE with weights of the whole detector."
             )
         if self.name == _SMALL:
-            return DetectorNetwork(small_fcos(classes), freeze_norms=self.freeze_norms)
+            return DetectorNetwork(small_fcos(classes, channels), freeze_norms=self.freeze_norms)
         options: dict[str, Any] = {"weights_backbone": None}
         if self.loads:
             options = {"weights_backbone": "DEFAULT", "trainable_backbone_layers": _NAMES[self.name]}
         built = getattr(detection, self.name)(weights=None, num_classes=classes, **options)
+        self.set_channels(built, channels)
         return DetectorNetwork(built, freeze_norms=self.freeze_norms)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
@@ -117,13 +136,14 @@ class Torchvision(Backbone):
         Flag(default=False, doc="start from ImageNet weights of the backbone. model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: Size) -> "nn.Module":
+    def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         from torchvision.models import get_model, list_models, segmentation
 
         if self.name not in (known := list_models(module=segmentation)):
             raise UserError(f"model.name: unknown model '{self.name}'.{suggest(self.name, known)}")
         backbone = "DEFAULT" if self.loads else None
         network: nn.Module = get_model(self.name, weights=None, weights_backbone=backbone, num_classes=classes)
+        self.set_channels(network, channels)
         # A hook instead of a wrapping module, so that tensors keep torchvision's names.
         network.register_forward_hook(lambda _network, _images, outputs: outputs["out"])
         return network

@@ -17,7 +17,7 @@ class UnetNetwork(nn.Module):
     so no image needs padding.
 
     Args:
-        encoder: maps (N, 3, height, width) to a list of features, (N, channels, ...), the finest first.
+        encoder: maps images, (N, C, height, width), to a list of features, (N, channels, ...), the finest first.
         channels: channels of the features.
         classes: number of classes.
     """
@@ -45,9 +45,9 @@ class Plain(nn.Module):
 
     channels = _PLAIN
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int) -> None:
         super().__init__()
-        stages = zip((3, *_PLAIN), _PLAIN, strict=False)
+        stages = zip((inputs, *_PLAIN), _PLAIN, strict=False)
         self.stages = nn.ModuleList(nn.Sequential(*convolution(n, m, stride=2), *convolution(m, m)) for n, m in stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:

@@ -127,9 +127,9 @@ class Block(nn.Module):
 class XResNet(nn.Sequential):
     """A stem of three convolutions, four stages of blocks, global average pooling and a linear head."""
 
-    def __init__(self, classes: int, settings: XresnetSettings) -> None:
+    def __init__(self, classes: int, settings: XresnetSettings, channels: int = 3) -> None:
         bottleneck, counts = LAYOUTS[settings.depth]
-        stem = [3, *(_round(settings.width * channels) for channels in (32, 32, 64))]
+        stem = [channels, *(_round(settings.width * outputs) for outputs in (32, 32, 64))]
         layers: list[nn.Module] = []
         for i, stride in enumerate((2, 1, 1)):
             layers += [conv(stem[i], stem[i + 1], 3, stride), ACTIVATIONS[settings.activation]()]

@@ -147,12 +147,18 @@ def mask_files(
 
 
 def write_overlays(
-    predictions: Sequence[Prediction], files: Mapping[Path, Path], folder: Path, task: Task[Any], names: Sequence[str]
+    images: Sequence[ImageRef],
+    predictions: Sequence[Prediction],
+    files: Mapping[Path, Path],
+    folder: Path,
+    task: Task[Any],
+    names: Sequence[str],
 ) -> None:
     """Draw each prediction on its image, with a legend below it.
 
     Args:
-        predictions: predictions of image files.
+        images: the images.
+        predictions: the prediction of each image.
         files: the file of each drawing by image.
         folder: the folder that contains all these files.
         task: the task of the model.
@@ -160,10 +166,10 @@ def write_overlays(
     """
     with progress_bar() as bar:
         row = bar.add_task("drawing", total=len(predictions))
-        for prediction in predictions:
+        for image, prediction in zip(images, predictions, strict=True):
             if not prediction.error:
-                with open_image(prediction.file) as image:
-                    pixels = np.asarray(to_rgb(image))
+                with open_image(image) as opened:
+                    pixels = np.asarray(to_rgb(opened))
                 drawn, content = draw_prediction(pixels, prediction, task, names), BytesIO()
                 Image.fromarray(drawn).save(content, "JPEG", quality=90)
                 write_atomically(files[prediction.file], content.getvalue(), folder=folder)

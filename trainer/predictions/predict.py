@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
+from augment.data.rasters import in_format
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file
 from trainer.loop.callback import Callback
@@ -75,8 +77,11 @@ def predict(
     masks = {} if out is None or not has_masks else mask_files(paths, folders, out)
     overlays = {} if out is None or not overlay else mask_files(paths, folders, out, ending="_overlay.jpg")
     maps = {} if explain is None else mask_files(paths, folders, explain, "--explain")
-    problems = check_files(images)
-    good = tuple(image for image in images if image not in problems)
+    # The loader needs targets, but nothing reads them.
+    blanks = (task.kind.blank(len(trained.classes)),) * len(images)
+    split = in_format(Split(tuple(images), blanks, task.kind), trained.config.aug.pixels)
+    problems = check_files(split.files)
+    good = tuple(image for image in split.files if image not in problems)
     if not good:
         file, reason = next(iter(problems.items()))
         text = "the image cannot be used"
@@ -86,8 +91,7 @@ def predict(
     if overlays and out is not None:
         with writing("--out"):  # before the work, not after it
             out.mkdir(parents=True, exist_ok=True)
-    # The loader needs targets, but nothing reads them.
-    split = Split(good, (task.kind.blank(len(trained.classes)),) * len(good), task.kind)
+    images, split = list(split.files), replace(split, files=good, targets=blanks[: len(good)])
     if has_masks:
         predicted = _predict_masks(trained, split, masks, out, top)
     else:
@@ -98,7 +102,7 @@ def predict(
         predictions.append(failed or next(predicted))
     if overlays and out is not None:
         with writing("--out"):
-            write_overlays(predictions, overlays, out, task, trained.classes)
+            write_overlays(images, predictions, overlays, out, task, trained.classes)
     return predictions
 
 
@@ -207,7 +211,7 @@ def _predict_masks(
     top: int | None,
 ) -> Iterator[Prediction]:
     names, task = trained.classes, trained.task
-    files = [masks.get(image) if isinstance(image, Path) else None for image in split.files]
+    files = [masks.get(_path_of(image)) for image in split.files]
     writer = MaskWriter(split.files, files, names, folder)
     with writing("--out"):
         trained.run_over(split, writer, description="predicting")

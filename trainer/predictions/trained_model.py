@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from augment.cli.compose import Recipe
 from augment.data.dataset import ImageRef
-from augment.data.images import as_ppm
+from augment.data.images import MemoryImage, as_ppm
+from augment.data.rasters import Raster
+from augment.params.pixel_format import PixelFormat
 from augment.pipeline.images_in_memory import pixels_of
 from augment.pipeline.transform import Transform
 from augment.support.files import read_file
@@ -36,7 +38,7 @@ class TrainedModel:
     """The best model of a run, with the preprocessing of its validation. `load_model` returns it.
 
     Attributes:
-        model: the network in evaluation mode. It maps (N, 3, height, width) float images, as `preprocess` returns them,
+        model: the network in evaluation mode. It maps (N, C, height, width) float images, as `preprocess` returns them,
             to outputs such as (N, classes) logits.
         classes: the names of the outputs: classes, labels, numbers or keypoints.
         folder: the folder of the run.
@@ -49,6 +51,7 @@ class TrainedModel:
         self.model: nn.Module = trained.network.to(self._device).eval()
         self.classes = trained.classes
         self.folder, self.thresholds = trained.run, trained.thresholds
+        self._pixels = trained.config.aug.pixels
         recipe = Recipe(trained.config.aug, trained.config.seed, (), trained.config.resolved)
         self._transform = Transform(recipe, split="val", device=self._device)
 
@@ -62,7 +65,7 @@ class TrainedModel:
         Args:
             images: a path of an image or a folder, or a list of them; a Pillow image; a uint8 array or tensor, (height,
                 width, 3) RGB; an encoded image as bytes; a list of any of these; or a uint8 batch, (N, height, width,
-                3).
+                3). Arrays and tensors have the channels and the data type of the run's images.
             top: the number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
             threshold: the lowest probability of a label or object. Default: `thresholds`, otherwise 0.5.
 
@@ -75,19 +78,25 @@ class TrainedModel:
         Raises:
             UserError: images of an unknown type, or no image that can be decoded.
         """
-        given = [_as_ref(image, number) for number, image in enumerate(_listed(images))]
-        return predict(self._trained, given, top=top, threshold=threshold)
+        return predict(self._trained, self._as_refs(_listed(images)), top=top, threshold=threshold)
 
     @public
     def preprocess(self, images: Any) -> Tensor:
-        """Prepare images as in validation, (N, 3, height, width), normalized, on the model's device.
+        """Prepare images as in validation, (N, C, height, width), normalized, on the model's device.
 
         Args:
             images: see `predict`. Folders are not allowed.
         """
-        encoded = [read_file(Path(image)) if isinstance(image, str | Path) else image for image in _listed(images)]
-        prepared: Tensor = self._transform(encoded)
+        given = _listed(images)
+        if self._pixels.is_rgb and self._pixels.nodata is None:
+            given = [read_file(Path(image)) if isinstance(image, str | Path) else image for image in given]
+        else:
+            given = [Raster(ref, self._pixels).read_pixels() for ref in self._as_refs(given)]
+        prepared: Tensor = self._transform(given)
         return prepared
+
+    def _as_refs(self, images: Sequence[Any]) -> list[ImageRef]:
+        return [_as_ref(image, number, self._pixels) for number, image in enumerate(images)]
 
 
 @public
@@ -114,10 +123,11 @@ def _listed(images: Any) -> Sequence[Any]:
     return [images] if is_one else list(images)
 
 
-def _as_ref(image: Any, number: int) -> ImageRef:
+def _as_ref(image: Any, number: int, pixels: PixelFormat) -> ImageRef:
     name = f"images[{number}]"
     if isinstance(image, str | Path):
         return Path(image)
     if isinstance(image, bytes):
         return _Encoded(name, image)
-    return _Encoded(name, as_ppm(pixels_of(image, number)))
+    found = pixels_of(image, number, pixels)
+    return _Encoded(name, as_ppm(found)) if pixels.is_rgb else MemoryImage(name, found)

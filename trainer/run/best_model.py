@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.trust import Saved
 from augment.data.dataset import Split
+from augment.data.rasters import in_format
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
@@ -20,6 +21,7 @@ from augment.support.untrusted_files import contents
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, differing, load
 from trainer.loop.settings import LoopSettings
+from trainer.models.registry import build_network
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explained
 from trainer.tasks.registry import check_views, task_named
@@ -92,6 +94,7 @@ class Trained:
         from trainer.run.build import make_loader
 
         plan = plan or build_plan(self.config.aug, "val")
+        split = in_format(split, plan.pixels)
         return make_loader(self.config, plan, split, placement, classes=self.classes, frames=frames)
 
     def validate(self, loader: Loader, *callbacks: Callback) -> None:
@@ -138,7 +141,8 @@ def load_trained(
             another model.
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
-    for key in (key_of(parse(token)) for token in given):
+    keys = {key_of(parse(token)) for token in given}
+    for key in keys:
         if key.startswith("hydra") or key == "fit.limit_batches":
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
@@ -152,12 +156,17 @@ def load_trained(
     config = parse_config(saved.with_overrides(given))
 
     best = load(run / BEST, BestModel)
+    if best.pixels:
+        pixels = best.pixel_format
+        used = {name: getattr(pixels, name) for name in ("mean", "std") if f"aug.{name}" not in keys}
+        config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
     task = task_named(best.task)
     check_views(config.fit.tta, task)
     # First on the meta device, because a stranger's folder could name a model of any size.
     for shapes in (torch.device("meta"), nullcontext()):
         with shapes:
-            network = config.model.untrained().build(task.outputs(len(best.classes)), config.aug.size)
+            outputs = task.outputs(len(best.classes))
+            network = build_network(config.model.untrained(), outputs, config.aug.size, config.aug.pixels.channels)
             with contents(run / BEST):
                 task.restore(network, best.model)
         if name := differing(best.model, network):

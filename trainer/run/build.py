@@ -17,6 +17,7 @@ from nvidia.dali import backend
 from augment.data.dataset import Split
 from augment.data.image_refs import known_of, take_images
 from augment.data.own.prefetch import end_readers
+from augment.params.pixel_format import RGB
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order, RankShard
@@ -36,6 +37,7 @@ from trainer.loop.objective import Objective
 from trainer.loop.progressive_resizing import StagedLoader
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
+from trainer.models.registry import build_network
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
@@ -95,10 +97,10 @@ def make_train_loader(config: Config, split: Split, placement: Placement | None 
     split = replace(split, kind=split.kind.learned)
     stages = config.fit.full_stages(config.aug.size)
     if not stages:
-        return make_loader(config, build_plan(config.aug, "train"), split, placement)
+        return make_loader(config, build_plan(config.recipe, "train"), split, placement)
     loaders = []
     for stage in stages:
-        plan = build_plan(replace(config.aug, size=stage.size), "train")
+        plan = build_plan(replace(config.recipe, size=stage.size), "train")
         staged = replace(config, fit=replace(config.fit, batch_size=stage.batch_size))
         loaders.append(make_loader(staged, plan, split, placement))
     return StagedLoader(stages, loaders)
@@ -131,7 +133,7 @@ def make_loaders(config: Config) -> Loaders:
     placement = current().broadcast(placement)
     loaders = Loaders(
         make_train_loader(config, train, placement),
-        make_loader(config, build_plan(config.aug, "val"), dataset.val, placement),
+        make_loader(config, build_plan(config.recipe, "val"), dataset.val, placement),
     )
     if fresh:
         loaders.train.prepare()  # while the model is built
@@ -161,7 +163,8 @@ def make_learner(
     # A resumed run reads all weights from its checkpoint.
     model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
-    network = model.build(task.outputs(len(dataset.classes)), config.aug.size)
+    outputs = task.outputs(len(dataset.classes))
+    network = build_network(model, outputs, config.aug.size, dataset.pixels.channels)
     notes = (
         start_from(model, network, dataset.classes, config.aug.size),
         model.adapt(network),
@@ -186,6 +189,7 @@ def make_learner(
         fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
     if getattr(model, "checkpointing", False):
         fit = replace(fit, graph=False)  # checkpointing saves the random state, which a graph cannot record
+    pixels = (plan := loaders.val.plan).pixels
     learner = Learner(
         network,
         loaders.train,
@@ -205,6 +209,7 @@ def make_learner(
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,
             classes=dataset.classes,
+            pixels=pixels if pixels == RGB else replace(pixels, mean=plan.mean, std=plan.std),
         ),
     )
     if not ranks.is_main:

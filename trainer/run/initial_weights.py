@@ -21,7 +21,7 @@ from augment.support.formatting import amount, list_some, printable
 from augment.support.untrusted_files import regular
 from trainer.callbacks.adapters import BASE
 from trainer.loop.checkpoint import BEST, check_tensors, read_plain
-from trainer.models.registry import Model
+from trainer.models.registry import Model, build_network
 from trainer.tasks.regress import MEAN, STD
 
 _COUNTERS = "num_batches_tracked"  # older files lack these counters of batch norms, and no result depends on them
@@ -151,7 +151,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
 def head_of(model: Model, classes: tuple[str, ...], size: Size) -> list[str]:
     """Return the names of a model's tensors whose shapes depend on the number of classes."""
     with torch.device("meta"):
-        one, other = (model.untrained().build(len(classes) + more, size).state_dict() for more in (0, 1))
+        one, other = (build_network(model.untrained(), len(classes) + more, size).state_dict() for more in (0, 1))
     return [name for name, tensor in one.items() if name not in other or tensor.shape != other[name].shape]
 
 
@@ -167,7 +167,8 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
 def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> dict[str, Tensor]:
     """Match the tensors of a file with a network by name. Only the head may differ or be missing.
 
-    If all names have a prefix that the network lacks, such as a wrapper's name, it is removed.
+    If all names have a prefix that the network lacks, such as a wrapper's name, it is removed. Weights for RGB images
+    are adapted to the network's channels as timm adapts them.
 
     Args:
         tensors: the tensors of a file by name.
@@ -183,6 +184,7 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
         if not all(name.startswith(prefix) for name in given):
             break
         given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    given = {name: _in_channels(tensor, network.get(name)) for name, tensor in given.items()}
     body = [name for name in network if name not in head and not name.endswith(_COUNTERS)]
     spare = [name for name in given if name not in network]
     if missing := [name for name in body if name not in given]:
@@ -201,6 +203,19 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
             f"such as '{spare[0]}'."
         )
     return {name: tensor for name, tensor in given.items() if _fits(tensor, network[name])}
+
+
+def _in_channels(tensor: Tensor, own: Tensor | None) -> Tensor:
+    """Adapt the weights of a convolution of RGB images to the number of channels of a network's tensor."""
+    if own is None or own.ndim != 4 or tensor.shape == own.shape:
+        return tensor
+    outputs, channels, *sides = own.shape
+    if tensor.shape != (outputs, 3, *sides):
+        return tensor
+    from timm.models import adapt_input_conv  # imports all of timm
+
+    adapted: Tensor = adapt_input_conv(channels, tensor)
+    return adapted
 
 
 def _fits(tensor: Tensor, own: Tensor) -> bool:

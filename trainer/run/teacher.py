@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.files import require_in
 from augment.support.formatting import list_some, printable
@@ -44,7 +45,7 @@ def distill(config: Config, labels: LossFunction) -> LossFunction:
     trained, device = _load(config), fit.torch_device()
     teacher = trained.network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     columns = torch.tensor([trained.classes.index(name) for name in classes], device=device)
-    (mean, std), (own_mean, own_std) = _normalization(trained.config.aug), _normalization(config.aug)
+    (mean, std), (own_mean, own_std) = _normalization(trained.config.aug), _normalization(config.recipe)
     scale, shift = (own_std / std).to(device), ((own_mean - mean) / std).to(device)
     distance, temperature = _DISTANCES[trained.task.name], fit.teacher_temperature
 
@@ -73,8 +74,9 @@ def check_teacher(config: Config) -> None:
     require_in(teacher, BEST, key="fit.teacher=", allowed="the folder of a run with a best model")
     trained = _load(config)
     key = f"fit.teacher={config.fit.teacher} gets the images of this run, but aug.size"
+    aug, classes = trained.config.aug, len(trained.classes)
     for _, _, size in config.fit.fed(config.aug.size):
-        check_model(trained.config.model, len(trained.classes), trained.config.aug.size, fed=size, key=key)
+        check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, fed=size, key=key)
 
 
 def _load(config: Config) -> Trained:
@@ -89,6 +91,12 @@ def _load(config: Config) -> Trained:
             f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Use a teacher with the task "
             f"of the data. Allowed: {', '.join(_DISTANCES)}."
         )
+    theirs, ours = trained.config.aug.pixels, config.dataset.pixels
+    if any(getattr(theirs, name) != getattr(ours, name) for name in ("channels", "dtype", "low", "high")):
+        raise UserError(
+            f"{key}: it was trained on {theirs}, and the data has {ours}. Use a teacher with the same channels, data "
+            "type and data.range."
+        )
     if missing := [printable(name) for name in classes if name not in trained.classes]:
         raise UserError(
             f"{key}: it does not predict the {trained.task.units} {list_some(missing, 3)} of the data, but "
@@ -99,6 +107,6 @@ def _load(config: Config) -> Trained:
 
 
 def _normalization(aug: Aug) -> tuple[Tensor, Tensor]:
-    """Return the mean and std of normalized images, (1, 3, 1, 1) each."""
-    mean, std = torch.tensor(aug.mean or IMAGENET_MEAN), torch.tensor(aug.std or IMAGENET_STD)
-    return mean.view(1, 3, 1, 1), std.view(1, 3, 1, 1)
+    """Return the mean and std of normalized images, (1, C, 1, 1) each."""
+    plan = build_plan(aug, "val")
+    return torch.tensor(plan.mean).view(1, -1, 1, 1), torch.tensor(plan.std).view(1, -1, 1, 1)

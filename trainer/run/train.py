@@ -109,7 +109,7 @@ class _Run:
         Summary(RUNNING, self.folder, name=self.name, tags=self.config.run.written_tags).write()
         # A sweep loads its data once, before any log exists, so each run logs the notices.
         log_notices(self.config.dataset.notices)
-        plans = "\n".join(str(build_plan(self.config.aug, split)) for split in ("train", "val"))
+        plans = "\n".join(str(build_plan(self.config.recipe, split)) for split in ("train", "val"))
         write_atomically(self.folder / CONFIG_FILE, config_text(self.config))
         write_json(self.folder / ENVIRONMENT_FILE, environment())
         write_atomically(self.folder / PLAN_FILE, plans + "\n")

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.data.images import MemoryImage, name_of
+from augment.data.images import MemoryImage, name_of, shown_ends
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
@@ -178,7 +178,9 @@ class _Example(Callback):
     def after_batch(self, learner: Learner) -> None:
         if self.image is None:
             assert learner.val_loader is not None
-            self.image = Image.fromarray(as_pixels(learner.batch.images[:1], learner.val_loader.plan)[0])
+            loader, batch = learner.val_loader, learner.batch
+            ends = shown_ends(loader.split.files[int(batch.indices[0])])  # as before the corruption
+            self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, ends)[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
 
@@ -198,14 +200,17 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
     """
     split = take_some(split, images, seed=0)
     moving, aug = isinstance(split.kind, SpatialKind), trained.config.aug
-    if not moving:
+    if not moving and aug.pixels.is_rgb:
         split = _cropped(trained, split)
         aug = replace(aug, val=tuple(step for step in aug.val if step.op.kind != "crop"))
     passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
-    for one in corruptions:
-        passes += [(one, one.plan(aug, strength, moving_targets=moving)) for strength in range(len(one.values))]
-    found: dict[Corruption | None, list[Score]] = {}
     left_out: dict[str, str] = {}
+    for one in corruptions:
+        try:
+            passes += [(one, one.plan(aug, strength, moving_targets=moving)) for strength in range(len(one.values))]
+        except UserError as error:  # the op needs RGB
+            left_out[one.name] = first_line(error)
+    found: dict[Corruption | None, list[Score]] = {}
     for (corruption, _), score in zip(passes, _scores(trained, split, [plan for _, plan in passes]), strict=True):
         if isinstance(score, Score):
             found.setdefault(corruption, []).append(score)

@@ -18,6 +18,7 @@ from augment.cli.parser import Parser, one_of, readable_errors, table_console, w
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
+from augment.data.rasters import in_format
 from augment.data.sources import Source, load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
 from augment.data.sources.registry import ListedSource
@@ -101,7 +102,7 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
     task, classes, source = trained.task, trained.classes, trained.config.data
     has_folders = folder is not None and folder.is_dir() and any(path.is_dir() for path in folder.iterdir())
     if folder is not None and task.kind is CLASSES and (has_folders or not isinstance(source, ListedSource)):
-        listed = scan_split(folder, classes)
+        listed = in_format(scan_split(folder, classes), trained.config.aug.pixels)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
         return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
     if folder is not None:

@@ -15,6 +15,7 @@ from PIL import Image
 from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR, NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.polygons import Regions, Shape
+from augment.data.formats.raster_files import open_raster
 from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import SIDEWAYS, orientation_of, points_back, stored_size
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, Boxes, Objects, fault_of_boxes
@@ -23,7 +24,7 @@ from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
-from augment.support.files import digest, open_file
+from augment.support.files import digest, open_file, read_file
 from augment.support.formatting import amount
 
 
@@ -76,6 +77,9 @@ def _read(file: Path) -> str:
     with suppress(*DECODER_ERRORS), open_file(file) as stream, Image.open(stream) as image:
         width, height = stored_size(image)
         return f"{height} {width} {orientation_of(image)}"
+    with suppress(OSError, UserError):  # Pillow does not open it
+        height, width, _ = open_raster(read_file(file)).shape
+        return f"{height} {width} 1"
     return ""
 
 

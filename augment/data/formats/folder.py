@@ -10,21 +10,22 @@ from pathlib import Path
 import numpy as np
 
 from augment.data.dataset import NO_VAL, Dataset, Split
+from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import Paths
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown, walk
 from augment.support.formatting import list_some
 
-# Extensions of the formats that DALI decodes on CPU and GPU. `augment.data.check` validates the content.
-EXTENSIONS = frozenset(
+# Extensions of images. `augment.data.check` validates the content.
+EXTENSIONS = RASTER_EXTENSIONS | frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2"}
     | {".pnm", ".ppm", ".pgm", ".pbm"}
 )
 
 # Extensions of foreign formats, which DALI does not decode. Such images are left out, with a notice.
 FOREIGN_EXTENSIONS = frozenset(
-    {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg", ".dcm"}
+    {".heic", ".heif", ".hif", ".avif", ".gif", ".psd", ".jxl", ".tga", ".exr", ".hdr", ".ico", ".svg"}
     | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # raw formats
 )
@@ -57,7 +58,8 @@ def scan_folder(
 
     The classes are the sorted names of the folders in root/train. Images are found by `EXTENSIONS`, in upper or lower
     case, at any depth below their class folder. Hidden files and folders are skipped. Files and class folders may be
-    symbolic links, but linked folders further down are not entered. The order depends only on the names.
+    symbolic links, but linked folders further down are not entered. The order depends only on the names. Files with
+    `RASTER_EXTENSIONS` are images of a class that has no other images.
 
     A missing validation split, an empty class, or a class without training images are `Dataset.problems`.
 
@@ -213,17 +215,25 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
 
     found: list[str] = []
     foreign: list[Path] = []
+    extensions = set[str]()
     for parent, folders, names in walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
-        if not {name[name.rfind(".") :].lower() for name in names} <= EXTENSIONS:
+        here = {name[name.rfind(".") :].lower() for name in names}
+        extensions |= here
+        if not here <= EXTENSIONS:
             foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
             names = list(filter(_is_image, names))
         found += [begin + name for name in names if name[0] != "."]
+    arrays: list[Path] = []
+    if extensions & RASTER_EXTENSIONS and extensions & EXTENSIONS - RASTER_EXTENSIONS:
+        # Arrays next to encoded images are other data, such as features.
+        arrays = [path for path in map(Path, found) if _is_image(path.name, RASTER_EXTENSIONS)]
+        found = [name for name in found if not _is_image(Path(name).name, RASTER_EXTENSIONS)]
     found = sorted([*found, *map(str, foreign)] if with_foreign else found)
     # Encoding all names at once is twice as fast as one by one.
     encoded = os.fsencode("\0".join(found)).split(b"\0") if found else []
-    return Paths(np.array(encoded, np.bytes_)), sorted(foreign, key=str)
+    return Paths(np.array(encoded, np.bytes_)), sorted([*foreign, *arrays], key=str)
 
 
 def _has_images(folder: Path) -> bool:

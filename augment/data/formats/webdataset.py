@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from augment.data.formats.folder import EXTENSIONS
+from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.formats.records import Record, RecordFile
 from augment.data.formats.text_files import whole_number
 from augment.data.targets.class_names import Label
@@ -48,7 +49,10 @@ def read_shard(
 
 
 def _image(key: str, members: Members) -> tarfile.TarInfo:
-    found = [extension for extension in members if f".{extension.rpartition('.')[2]}" in EXTENSIONS]
+    named = {extension: f".{extension.rpartition('.')[2]}" for extension in members}
+    found = [extension for extension, name in named.items() if name in EXTENSIONS - RASTER_EXTENSIONS]
+    # Arrays next to an encoded image are other data, such as features.
+    found = found or [extension for extension, name in named.items() if name in RASTER_EXTENSIONS]
     if len(found) != 1:
         listed = ", ".join(member.name for member in members.values())
         raise UserError(

@@ -26,10 +26,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from augment.data.formats.raster_files import is_channels_first
 from augment.data.image_faults import DECODER_ERRORS, find_fault
 from augment.data.image_refs import ImageError
 from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
+from augment.params.param_types import MAX_CHANNELS
+from augment.params.pixel_format import DTYPES
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import expanded, read_file
@@ -37,13 +40,15 @@ from augment.support.signals import ignore_in_worker, shield_children
 
 T = TypeVar("T")
 
-Loaded = NDArray[np.uint8] | bytes
+Loaded = NDArray[Any] | bytes
 
-ALLOWED = "a path, encoded bytes, a Pillow image, a uint8 array (height, width, 3) or a uint8 tensor (3, height, width)"
+ALLOWED = (
+    "a path, encoded bytes, a Pillow image, an array (height, width, channels) or a tensor (channels, height, width)"
+)
 
 
-# An image from the user: its file, its encoded bytes, or decoded RGB, (height, width, 3).
-Given = Path | bytes | NDArray[np.uint8]
+# An image from the user: its file, its encoded bytes, or its pixels, (height, width, channels).
+Given = Path | bytes | NDArray[Any]
 
 
 def take(value: object) -> Given:
@@ -81,10 +86,14 @@ def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
     if value.dtype == np.uint8 and value.ndim == 1 and len(value):
         return value.tobytes()
     pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
-    if value.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or not pixels.size:
+    is_normalized = value.dtype.kind == "f" and channels == 0 and pixels.shape[-1] in (1, 3)
+    if value.dtype.name not in DTYPES or pixels.ndim != 3 or is_normalized:
         raise ValueError(f"{shown} of {value.dtype}{why}")
+    if not (pixels.size and pixels.shape[2] <= MAX_CHANNELS) or is_channels_first(pixels.shape):
+        raise ValueError(f"{shown} of {value.dtype}")
     # The next item may be written to the same memory, so copy the pixels.
-    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")
+    gray = value.dtype == np.uint8 and pixels.shape[2] == 1
+    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)) if gray else pixels, order="C")
 
 
 class Items:
@@ -99,6 +108,7 @@ class Items:
     def __init__(self, factory: SequenceFactory) -> None:
         self.factory = factory
         self.sequence = factory.make()
+        self.stored_as: tuple[int, str] | None = None  # channels and data type of decoded images
         self._lock = RLock()
         self._starting = Lock()  # the next pass may begin in another thread
         self._readers: Executor | None = None
@@ -152,8 +162,16 @@ class Items:
         except ValueError as error:
             raise self.error(index, f"has as its image {error}. Allowed: {ALLOWED}.") from None
 
+    def kind_of(self, first: object) -> "type[ItemImage]":
+        """Return the class of the images, given the first image."""
+        found = self.as_image(first, 0)
+        if not isinstance(found, np.ndarray):
+            return ItemImage
+        self.stored_as = found.shape[2], found.dtype.name
+        return DecodedItem
+
     def load(self, index: int, *, decoded: bool) -> Loaded:
-        """Return an image's pixels, (height, width, 3), or its checked bytes.
+        """Return an image's pixels, (height, width, channels), or its checked bytes.
 
         Raises:
             UserError: the image is missing, or cannot be decoded.
@@ -216,6 +234,11 @@ class ItemImage:
         return f"{self.items.factory.name}[{self.index}]"
 
     @property
+    def stored_as(self) -> tuple[int, str] | None:
+        """The channels and the data type of decoded images, without reading one again."""
+        return self.items.stored_as
+
+    @property
     def is_listed(self) -> bool:
         """Whether the items are a list in memory."""
         return isinstance(self.items.sequence, list | tuple)
@@ -243,8 +266,8 @@ class ItemImage:
 class DecodedItem(ItemImage):
     """A decoded image of the user's sequence."""
 
-    def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3)."""
+    def read_pixels(self) -> NDArray[Any]:
+        """Return (height, width, channels)."""
         return np.asarray(self.items.given(self.index, decoded=True))
 
     def read(self) -> bytes:

@@ -17,7 +17,7 @@ from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import TURNED, is_turned
 from augment.data.own.factory import SequenceFactory, describe
-from augment.data.own.prefetch import DecodedItem, ItemImage, Items, as_path
+from augment.data.own.prefetch import Items, as_path
 from augment.data.own.random_items import check_drawn
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, BOXES, Boxes, joined_masks
 from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
@@ -53,7 +53,7 @@ def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Da
 
 def _read(items: Items, *, numbers: bool) -> LabeledSplit:
     image, target = items.pair(0)
-    kind = DecodedItem if isinstance(items.as_image(image, 0), np.ndarray) else ItemImage
+    kind = items.kind_of(image)
     images: tuple[ImageRef, ...] = tuple(kind(items, index) for index in range(len(items)))
     targets = _known_targets(items.sequence)
     paths: list[Path | None] = []
@@ -287,7 +287,7 @@ def _kind_of_boxes(
 def _read_targets(items: Items, kind: Kind, classes: int, *, with_masks: bool) -> _Targets:
     """Read the targets of all items. Masks with known classes are not read yet."""
     first = items.pair(0)[0]
-    form = DecodedItem if isinstance(items.as_image(first, 0), np.ndarray) else ItemImage
+    form = items.kind_of(first)
     read = _Targets([form(items, index) for index in range(len(items))], [], {}, set())
     if kind == MASKS and classes and not as_path(first):
         masks = [ItemMask(items, index, classes) for index in range(len(items))]

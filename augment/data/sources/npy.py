@@ -17,6 +17,8 @@ from augment.data.sources.registry import LabeledSource, Source, source
 from augment.data.targets.class_names import LabeledSplit, Labels
 from augment.data.targets.interpretation import make_dataset
 from augment.params import Text, setting
+from augment.params.param_types import MAX_CHANNELS
+from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file
 from augment.support.untrusted_files import damage
@@ -25,7 +27,7 @@ from augment.support.untrusted_files import damage
 @source("numpy")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(LabeledSource):
-    """Decoded images of one size in `.npy` files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
+    """Decoded images of one size in `.npy` files, (N, height, width, channels), and their targets, (N,) or (N, K)."""
 
     train: str = setting(Text(required=True, doc="`.npy` file of the training images"))
     train_targets: str = setting(
@@ -52,7 +54,7 @@ class Arrays(LabeledSource):
 
 @dataclass(frozen=True, slots=True)
 class ArrayImage:
-    """An image in a `.npy` file of images, (N, height, width, 3) uint8."""
+    """An image in a `.npy` file of images, (N, height, width, channels)."""
 
     file: RecordFile
     index: int
@@ -67,8 +69,8 @@ class ArrayImage:
         """File and index, such as "train.npy[17]"."""
         return f"{self.file.path.name}[{self.index}]"
 
-    def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3), a view of the file.
+    def read_pixels(self) -> NDArray[Any]:
+        """Return (height, width, channels), a view of the file.
 
         Raises:
             OSError: the file has changed.
@@ -77,7 +79,7 @@ class ArrayImage:
         return np.asarray(_mapped(self.file)[self.index])
 
     @staticmethod
-    def read_together(images: "Sequence[ArrayImage]") -> list[NDArray[np.uint8]]:
+    def read_together(images: "Sequence[ArrayImage]") -> list[NDArray[Any]]:
         """Return the pixels of each image, and check each file once.
 
         Raises:
@@ -99,8 +101,8 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
         raise UserError(f"{key}_targets: missing. Name a .npy file with one or several numbers per image.")
     path = expanded(file)
     array, rows = _open(path, f"{key}={file}"), _open(expanded(targets), f"{key}_targets={targets}")
-    if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
-        allowed = "RGB images of one size, (N, height, width, 3) uint8"
+    if array.ndim != 4 or array.shape[3] > MAX_CHANNELS or array.dtype.name not in DTYPES or 0 in array.shape:
+        allowed = f"images of one size, (N, height, width, 1 to {MAX_CHANNELS} channels) of {', '.join(DTYPES)}"
         raise UserError(f"{key}={file} is {array.shape} {array.dtype}. Allowed: {allowed}.")
     if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
         given = f"{key}_targets={targets} is {rows.shape} {rows.dtype}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset
+from augment.data.images import encoded_ref
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
 from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, LabeledSource, Source, source
 from augment.data.targets.kind import known_kinds
@@ -96,7 +97,7 @@ class Own(CheckedSource, LabeledSource):
         """
         early = self.skip_bad or self.cuts_val or self.test_fraction is not None
         first = {"train": dataset.train.files[:1], "val": dataset.val.files[:1]}
-        images = [(name, image) for name, files in first.items() for image in files]
+        images = [(name, encoded_ref(image)) for name, files in first.items() for image in files]
         return [name for name, i in images if early or isinstance(i, Path) or getattr(i, "is_listed", False)]
 
     of_folder = Source.of_folder

@@ -10,11 +10,12 @@ from typing import Any, Self, TypeVar
 from augment.data.corrections import pinned
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
-from augment.data.images import name_of, portable_names
+from augment.data.images import encoded_ref, name_of, portable_names
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
+from augment.params.param_types import MAX_CHANNELS, Channels
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.user_code import reject_second
@@ -115,6 +116,35 @@ class Source:
             doc="imbalanced classes: repeat images of small classes in each epoch, or weight classes in the loss",
         )
     )
+    channels: int | None = setting(
+        Count(
+            optional=True,
+            within=(1, MAX_CHANNELS),
+            doc="channels of 8-bit images: 1 (gray), 3, or 4 (with transparency). Others keep their number. Default: 3",
+        )
+    )
+    range: tuple[float, float] | str | None = setting(
+        Channels(
+            optional=True,
+            within=(-1e30, 1e30),
+            auto=True,
+            count=2,
+            doc="values of black and white, [low, high], or percentiles of each channel in training images (auto). "
+            "Default: all values of the data type, or 0..1 for floating-point images",
+        )
+    )
+    rgb: tuple[int, int, int] | None = setting(
+        Channels(
+            optional=True,
+            within=(0, MAX_CHANNELS - 1),
+            doc="red, green and blue channel for color ops and pictures. Default: [0,1,2] for images with three",
+        )
+    )
+    nodata: float | None = setting(
+        Number(
+            optional=True, within=(-3.4028235e38, 3.4028235e38), doc="value of pixels without data, which become black"
+        )
+    )
     split_names: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold
 
     def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
@@ -131,9 +161,10 @@ class Source:
                 f"data.group={self.group}: this dataset has no columns. Use a regular expression with one ( ) that "
                 r"matches all folder/file names, such as (video\d+)."
             )
-        if missing := next((image for image in images if not known[image]), None):
+        refs = list(map(encoded_ref, images))
+        if missing := next((ref for ref in refs if not known[ref]), None):
             raise UserError(f"data.group={self.group}: no value for {name_of(missing)}. Add a value for each image.")
-        return [known[image] for image in images]
+        return [known[ref] for ref in refs]
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
         """Return the value of a column for each training image, or None if the dataset has no columns.
@@ -266,6 +297,9 @@ FLIP_PAIRS = Pairs(
     optional=True,
     doc="pairs of keypoints that swap in a mirrored image. Default: names that differ only in left and right. []: none",
 )
+
+# The settings of all sources that decide how the pixels of images are read.
+PIXEL_SETTINGS = ("channels", "range", "rgb", "nodata")
 
 _SOURCES: dict[str, type[Source]] = {}
 
@@ -426,7 +460,9 @@ def parse_data(given: object) -> Source:
 
 def whole(source: Src) -> Src:
     """Return the source of all images, so that a sweep over folds lists and checks them once."""
-    every: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
+    every: dict[str, Any] = {
+        name: param.default for name, param in settings(Source).items() if name not in PIXEL_SETTINGS
+    }
     # The listed images depend on whether splits are cut, not on their shares.
     cut = {"val_fraction": source.cuts_val, "test_fraction": source.test_fraction is not None}
     return replace(source, **every | {name: 0.5 if is_cut else None for name, is_cut in cut.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ class MaskFile:
         colors: the allowed colors (R, G, B).
         classes: number of classes. All labels except `IGNORE` must be below it.
         orientation: EXIF orientation of the image, if the mask was drawn on the upright image.
+        image: the image, if its pixels without data have no label. See `augment.data.rasters.Raster.read_empty`.
     """
 
     path: Path
@@ -45,6 +47,7 @@ class MaskFile:
     colors: tuple[tuple[int, int, int], ...] = field(default=())
     classes: int = IGNORE
     orientation: int = 1
+    image: Any = None
 
     @property
     def name(self) -> str:
@@ -64,7 +67,12 @@ class MaskFile:
                 listed = [value for value, label in enumerate(self.labels) if label < self.classes or label == IGNORE]
                 allowed = list_some(map(str, listed), 12)
             raise UserError(f"{self.path}: the mask has the label {values[beyond][0]}. Allowed: {allowed}.")
-        return turn_back(labels[values] if self.labels else values, self.orientation)
+        found = labels[values] if self.labels else values
+        with suppress(OSError, UserError):  # the image reports its faults
+            empty = None if self.image is None else self.image.read_empty()
+            if empty is not None and empty.shape == found.shape:
+                found = np.where(empty, np.uint8(IGNORE), found)
+        return turn_back(found, self.orientation)
 
     def _values(self) -> NDArray[np.uint8]:
         """Return the value of each pixel, or the index of its color."""

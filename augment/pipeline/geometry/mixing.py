@@ -101,7 +101,7 @@ class Mixer:
 
     def _mix(self, images: Tensor, targets: Tensor, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
-        by_kernel = self._known and in_order and kernel_runs(images.device)
+        by_kernel = self._known and in_order and images.shape[1] == 3 and kernel_runs(images.device)
         kind = Size(*images.shape[2:]), by_kernel
         ahead = self._values.setdefault(kind, self._ahead(partial(self._draw, kind, images.device)))
         drawn, rows = ahead.take(epoch, start, len(images))

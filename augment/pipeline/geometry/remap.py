@@ -24,7 +24,7 @@ _APART = 0.25  # distance in pixels for numerical derivatives
 
 
 def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
-    """Apply a stage to (N, height, width, 3) uint8."""
+    """Apply a stage to (N, height, width, C) uint8, or float32 levels."""
     size = Size(*images.shape[1:3])
     mode, fill = stage.border
     across, down = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (size.width, size.height))
@@ -32,8 +32,9 @@ def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
     x, y = trace(stage, size, values, across.expand(shape), down[:, None].expand(shape))
     grid = torch.stack([x * (2 / max(size.width - 1, 1)), y * (2 / max(size.height - 1, 1))], dim=-1)
     planes = images.permute(0, 3, 1, 2).float().sub_(fill)
-    moved = grid_sample(planes, grid, padding_mode=_PADDING[mode], align_corners=True).add_(fill)
-    return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+    moved = grid_sample(planes, grid, padding_mode=_PADDING[mode], align_corners=True).add_(fill).clamp_(0, 255)
+    moved = moved if images.is_floating_point() else moved.round_().byte()
+    return moved.permute(0, 2, 3, 1).contiguous()
 
 
 def trace(

@@ -31,7 +31,7 @@ from augment.pipeline.kernels.instructions import Program, ProgramFeed, program_
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
-from augment.support.dali_versions import Node
+from augment.support.dali_versions import STORED, Node
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ class _LoaderSource(GraphSource):
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
         seed = self._seed(view, "crop", self._plans[view].crop.key)
-        return GraphImage(stored, self.placement, seed, raw=raw, frames=self._form.frames)
+        pixels = self._plans[view].pixels
+        return GraphImage(stored, self.placement, seed, raw=raw, frames=self._form.frames, pixels=pixels)
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         plan, reading = self._plans[view], self._reading
@@ -142,7 +143,7 @@ class _LoaderSource(GraphSource):
     def dali(self, view: int, stage: Stage) -> Dali:
         plan, step = self._plans[view], stage.steps[0]
         noise = self._seed(view, "noise", step.key, step.key) if step.op.random else None
-        return Dali(self.placement.device, plan.size, noise, f"{plan.path}.{step.key}")
+        return Dali(self.placement.device, plan.size, noise, f"{plan.path}.{step.key}", plan.pixels)
 
     def _seed(self, view: int, what: str, step: str, *names: str) -> int:
         """Return the seed of DALI's draws for a step of a view."""
@@ -164,7 +165,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
             batch=True,
             batch_info=True,
             no_copy=True,  # see ImageFeed
-            dtype=[types.UINT8, types.INT32],
+            dtype=[STORED[feed.dtype], types.INT32],
             ndim=[feed.ndim, 1],
         )
         return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from augment.params import Interval, Size
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.support.dali_versions import Node, fn, math, types
 
 Device = Literal["cpu", "gpu"]
@@ -77,6 +78,7 @@ class GraphImage:
         raw: whether the image is stored decoded.
         peek: read the image size from the encoded image, so that no executor has to copy it from the GPU.
         frames: set `window`.
+        pixels: the pixel format. Resizing converts stored pixels to levels.
 
     Attributes:
         window: the height and width of the upright image, then the top, left, bottom and right edges of the crop window
@@ -93,7 +95,9 @@ class GraphImage:
         raw: bool = False,
         peek: bool = False,
         frames: bool = False,
+        pixels: PixelFormat = RGB,
     ) -> None:
+        self._pixels = pixels
         self.window: Node | None = None
         self._stored = stored
         self._raw = raw
@@ -109,7 +113,7 @@ class GraphImage:
         self._whole: Node | None = None
 
     def decode(self) -> Node:
-        """Return the whole image, (height, width, 3) uint8 RGB, turned upright by its EXIF orientation."""
+        """Return the whole image, upright, as stored: (height, width, 3) uint8 RGB, or in another pixel format."""
         cache = {"cache_size": self._placement.cache, "cache_type": "threshold"} if self._cached else {}
         image = self._stored if self._raw else fn.decoders.image(self._stored, **self._decoder, **cache)
         self._whole = self._here(image)
@@ -134,7 +138,7 @@ class GraphImage:
             cut = fn.decoders.image_slice(self._stored, anchor, sides, axis_names="HW", **self._decoder)
             return self._resized(self._here(cut), size)
         if whole is not None:
-            return fn.random_resized_crop(whole, **_to(size), **drawn)
+            return self._levels(fn.random_resized_crop(whole, **_to(size), **self._floats, **drawn))
         return self._resized(self._here(fn.decoders.image_random_crop(self._stored, **drawn, **self._decoder)), size)
 
     def centered_window(self, image: Node, size: Size, scale: float) -> tuple[Node, Node]:
@@ -171,7 +175,7 @@ class GraphImage:
         """
         whole = self.decode()
         least = [round(side / scale) for side in size]
-        image = fn.resize(whole, size=least, mode="not_smaller", interp_type=types.INTERP_LINEAR, antialias=True)
+        image = self._resized(whole, least, mode="not_smaller")
         beyond = [round(padding * side) for side in size]
         sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
         positions = sides - _of_each_side([side - 2 * more for side, more in zip(size, beyond, strict=True)]) + 1
@@ -188,7 +192,7 @@ class GraphImage:
     def letterbox(self, size: Size, border: str, fill: int) -> Node:
         """Resize the whole image to fit into (height, width, 3) uint8, and center it."""
         whole = self.decode()
-        image = fn.resize(whole, size=list(size), mode="not_larger", interp_type=types.INTERP_LINEAR, antialias=True)
+        image = self._resized(whole, size, mode="not_larger")
         if self._peek:
             sides = self._sides(whole)
             resized = math.floor(sides * fn.reductions.min(_of_each_side(size) / sides) + 0.5)
@@ -214,8 +218,27 @@ class GraphImage:
         first = original / 2 + (start - sides / 2) / scale
         self.window = fn.cat(original, first, first + _of_each_side(size) / scale)
 
-    def _resized(self, image: Node, size: Size, **roi: Node) -> Node:
-        return fn.resize(image, **_to(size), **roi)
+    def _resized(self, image: Node, size: Sequence[int], **how: Any) -> Node:
+        return self._levels(fn.resize(image, **_to(size), **self._floats, **how))
+
+    @property
+    def _floats(self) -> dict[str, Any]:
+        """The arguments with which resizing does not round pixels that are not bytes."""
+        return {} if self._pixels.is_bytes else {"dtype": types.FLOAT}
+
+    def _levels(self, image: Node) -> Node:
+        """Convert stored pixels to levels from 0 to 255."""
+        if self._pixels.is_bytes:
+            return image
+        low, high = self._pixels.low, self._pixels.high
+        scaled = fn.crop_mirror_normalize(
+            image,
+            dtype=types.FLOAT,
+            output_layout="HWC",
+            mean=list(low),
+            std=[(top - bottom) / 255 for bottom, top in zip(low, high, strict=True)],
+        )
+        return math.clamp(scaled, 0.0, 255.0)
 
     def _cut(self, image: Node, start: Node, size: Size, border: str, fill: int) -> Node:
         policy = {"constant": "pad", "replicate": "edge"}.get(border, border)
@@ -227,7 +250,7 @@ class GraphImage:
         return image.gpu() if self._placement.device == "gpu" and not self._mixed else image
 
 
-def _to(size: Size) -> dict[str, Any]:
+def _to(size: Sequence[int]) -> dict[str, Any]:
     """Return the arguments of a resize operator."""
     return {"size": list(size), "interp_type": types.INTERP_LINEAR, "antialias": True}
 

@@ -4,19 +4,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from nvidia.dali.data_node import DataNode
 
 from augment.params import Size
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.geometry.remap import resample
+from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Device, Form, GraphImage, Placement
 from augment.pipeline.kernels.instructions import Program
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Stage
-from augment.support.dali_versions import Node, drawing_from, fn, merge, split, types
+from augment.support.dali_versions import Node, drawing_from, fn, math, merge, split, types
 from augment.support.errors import UserError
+
+# The largest number of channels that one warp moves.
+_WARPED = 4
 
 RANDOM_STATE = "random state"  # the name of a fed value. No parameter of an op has a blank in its name
 
@@ -27,9 +33,10 @@ class Dali:
     fn = fn
     types = types
 
-    def __init__(self, device: Device, size: Size, seed: int | None, key: str) -> None:
+    def __init__(self, device: Device, size: Size, seed: int | None, key: str, pixels: PixelFormat = RGB) -> None:
         self.device = device
         self.size = size
+        self.pixels = pixels
         self._seed, self._key = seed, key
         self.state: Node | None = None  # fed for each batch instead of the seed, (words,) uint32
         self._taken = 0
@@ -186,15 +193,23 @@ def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> No
 
 
 def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
-    mode, fill = stage.border
-    return fn.experimental.warp_perspective(
-        images,
-        dali.here(values["matrix"]),
-        border_mode=mode,
-        fill_value=[float(fill)] * 3,
-        pixel_origin="center",
-        interp_type=types.INTERP_LINEAR,
-    )
+    (mode, fill), matrix, channels = stage.border, dali.here(values["matrix"]), dali.pixels.channels
+
+    def warp(some: Node, count: int) -> Node:
+        return fn.experimental.warp_perspective(
+            some,
+            matrix,
+            border_mode=mode,
+            fill_value=[float(fill)] * count,
+            pixel_origin="center",
+            interp_type=types.INTERP_LINEAR,
+        )
+
+    if channels <= _WARPED:
+        return warp(images, channels)
+    bounds = [*range(0, channels, _WARPED), channels]
+    groups = [warp(images[:, :, first:end], end - first) for first, end in pairwise(bounds)]
+    return fn.cat(*groups, axis=2)
 
 
 def _remap(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
@@ -202,6 +217,8 @@ def _remap(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -
 
 
 def _color(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
+    if not dali.pixels.is_rgb:  # DALI's operator takes at most six channels
+        return dali.torch_function(change_colors, images, values)
     if not stage.chained:
         return _linear(images, values["matrix"], values.get("mean_matrix"), types.UINT8)
     images = fn.cast(images, dtype=types.UINT16)  # coord_transform cannot convert one integer type to another
@@ -221,7 +238,8 @@ def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) ->
 def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
     step, drawn = stage.steps[0], dict(values)
     dali.state = drawn.pop(RANDOM_STATE, None)
-    return step.op.function(images, dali, **step.op.fixed(step.params), **drawn)
+    changed = step.op.function(images, dali, **step.op.fixed(step.params), **drawn)
+    return changed if dali.pixels.is_bytes else math.clamp(changed, 0.0, 255.0)
 
 
 def normalize(images: Node, plan: Plan, *, half: bool, layout: str = "HWC") -> Node:

@@ -179,8 +179,9 @@ def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[
 
 def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
     """Split a color matrix, (N, 3, 4) or (N, 3, 7), into the matrices of the image and of its mean color."""
-    if matrix.shape[-1] == 7:
-        return {f"matrix{link}": compact(matrix[..., :3]), f"mean_matrix{link}": compact(matrix[..., 3:])}
+    channels = matrix.shape[-2]
+    if matrix.shape[-1] > channels + 1:
+        return {f"matrix{link}": compact(matrix[..., :channels]), f"mean_matrix{link}": compact(matrix[..., channels:])}
     return {f"matrix{link}": compact(matrix)}
 
 

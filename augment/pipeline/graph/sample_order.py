@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from augment.data.image_refs import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.graph.shard_prefetch import Stream
 from augment.pipeline.unreadable_images import UnreadableImageError
 from augment.support.errors import UserError
@@ -65,6 +66,7 @@ class Reading:
     stand_ins: Mapping[int, int] = field(default_factory=dict)  # the replacements of unreadable samples, by index
     announce: Callable[[NDArray[np.int32]], None] | None = None  # called with the indices of coming batches
     stream: Stream | None = None  # prefetches larger files that are shuffled in windows
+    pixels: PixelFormat = RGB  # the pixel format of images that are stored decoded
 
     @property
     def batches(self) -> int:
@@ -88,7 +90,7 @@ class Reading:
 _AHEAD = 2
 
 # Some images of a batch, by their indices in the split.
-_Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
+_Begun = Future[dict[int, NDArray[Any] | bytes]]
 
 
 class ImageFeed:
@@ -104,6 +106,7 @@ class ImageFeed:
 
     Attributes:
         by_path: whether the feed returns paths, which DALI reads, instead of images.
+        dtype: the data type of the arrays.
     """
 
     def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
@@ -113,6 +116,7 @@ class ImageFeed:
         self._names = None if paths is None else paths.names
         # DALI gets an image as pixels or as bytes.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
+        self.dtype = reading.pixels.dtype if self._raw else "uint8"
         kinds = kinds_of(reading.files)
         self._expects = all(hasattr(kind, "expect") for kind in kinds)
         kind = kinds.pop() if len(kinds) == 1 else None
@@ -126,7 +130,7 @@ class ImageFeed:
         if reading.stream is not None:
             self._uses_of = lru_cache(2)(partial(reading.stream.uses, self._order_of))
 
-    def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
+    def __call__(self, info: Any) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, as `load` does, and their indices, (batch_size, 1)."""
         indices = self.indices(info.iteration)
         if self._reading.announce is not None:
@@ -152,7 +156,7 @@ class ImageFeed:
         passed, batch = divmod(iteration, self._batches)
         return self._reading.epoch + passed, batch * self._reading.batch_size
 
-    def load(self, index: int) -> NDArray[np.uint8]:
+    def load(self, index: int) -> NDArray[Any]:
         """Return the bytes of an image, (length,). If images are stored decoded, return (height, width, 3) pixels."""
         image = self._images[index]
         try:
@@ -160,14 +164,15 @@ class ImageFeed:
                 return np.frombuffer(read_encoded(image), np.uint8)
             assert is_decoded(image)
             pixels = np.ascontiguousarray(image.read_pixels())
-            if pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3:
+            channels = self._reading.pixels.channels
+            if pixels.dtype == self.dtype and pixels.ndim == 3 and pixels.shape[2] == channels:
                 return pixels
-            given = f"{pixels.shape} {pixels.dtype}"
-            raise UserError(f"data: {image.name} has {given} pixels. Allowed: (height, width, 3) uint8.")
+            given, allowed = f"{pixels.shape} {pixels.dtype}", f"(height, width, {channels}) {self.dtype}"
+            raise UserError(f"data: {image.name} has {given} pixels. Allowed: {allowed}.")
         except (OSError, UserError) as error:
             raise UnreadableImageError(image, error) from error
 
-    def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[np.uint8]]:
+    def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[Any]]:
         if self._names is not None:
             return [np.frombuffer(self._names[index], np.uint8) for index in indices]
         if self._begin:
@@ -179,7 +184,7 @@ class ImageFeed:
                 return list(map(np.ascontiguousarray, images))
         return list(map(self.load, indices))
 
-    def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
+    def _wait(self, iteration: int) -> dict[int, NDArray[Any]]:
         """Return the images of a batch, which background processes read, by index. Start to read the next batches."""
         try:
             for number in range(iteration, iteration + _AHEAD + 1):

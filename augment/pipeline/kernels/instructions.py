@@ -126,8 +126,8 @@ def program_of(plan: Plan, placement: Placement) -> Program | None:
 
 
 def are_alike(plan: Plan) -> bool:
-    """Return whether all views run the same steps, each on its own crop."""
-    return plan.views.crop == "own" and not plan.views.named
+    """Return whether all views run the same steps, each on its own crop of 8-bit RGB images."""
+    return plan.views.crop == "own" and not plan.views.named and plan.pixels.is_rgb
 
 
 class ProgramFeed(Feed):

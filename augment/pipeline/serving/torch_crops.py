@@ -34,6 +34,9 @@ class Crop(nn.Module):
         UserError: the plan is random, has steps in addition to the crop, or has an unsupported crop.
     """
 
+    empty: Tensor
+    low: Tensor
+    gain: Tensor
     scale: Tensor
     shift: Tensor
 
@@ -43,20 +46,34 @@ class Crop(nn.Module):
         name, values = crop_call(plan.crop)
         self._size, self._fill = plan.size, float(values.pop("fill", 0))
         self._grid, self._values = _GRIDS[name], values
+        self._pixels = plan.pixels
+        if not plan.pixels.is_bytes:
+            low, high = torch.tensor(plan.pixels.low), torch.tensor(plan.pixels.high)
+            self.register_buffer("low", low[:, None, None], persistent=False)
+            self.register_buffer("gain", (255 / (high - low))[:, None, None], persistent=False)
+        if plan.pixels.nodata is not None:
+            self.register_buffer("empty", torch.from_numpy(plan.pixels.empty_value).float(), persistent=False)
         mean, std = torch.tensor(plan.mean), torch.tensor(plan.std)
         self.register_buffer("scale", (1 / (255 * std))[:, None, None], persistent=False)
         self.register_buffer("shift", (mean / std)[:, None, None], persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Transform (N, height, width, 3) uint8 RGB to (N, 3, height, width) float32, normalized."""
+        """Transform (N, height, width, C) of the stored data type to (N, C, height, width) float32, normalized."""
         (rows, columns), (height, width) = _sides(images)
         y, x = self._grids((height, width))
-        part = torch.einsum("sh,nhwc->nswc", _weights(y, rows, height), images.float())
-        part = torch.einsum("tw,nswc->ncst", _weights(x, columns, width), part).round().clamp(0, 255)
+        part = torch.einsum("sh,nhwc->nswc", _weights(y, rows, height), self._filled(images))
+        part = torch.einsum("tw,nswc->ncst", _weights(x, columns, width), part)
+        part = part.round() if self._pixels.is_bytes else (part - self.low) * self.gain
+        part = part.clamp(0, 255)
         for inside, shape in ((y.inside, (-1, 1)), (x.inside, (1, -1))):
             if inside is not None:
                 part = torch.where(inside.reshape(shape), part, self._fill)
         return part * self.scale - self.shift
+
+    def _filled(self, images: Tensor) -> Tensor:
+        """Return stored pixels as float32. Pixels without data have level 0."""
+        stored, nodata = images.float(), self._pixels.nodata
+        return stored if nodata is None else torch.where((stored == nodata) | stored.isnan(), self.empty, stored)
 
     def boxes_in(self, images: Tensor, boxes: Tensor) -> Tensor:
         """Convert boxes, (K, 4), from pixels of the result to pixels of the images. Clip them to the images."""

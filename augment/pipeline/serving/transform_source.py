@@ -45,6 +45,8 @@ def transform(image: Image.Image) -> NDArray[np.float32]:
 def python_source(plan: Plan) -> str:
     """Write a plan as Python source that defines `transform(image)` in Pillow and NumPy."""
     require_fixed(plan)
+    if not plan.pixels.is_rgb or plan.pixels.nodata is not None:
+        raise not_exported(str(plan.pixels))
     name, values = crop_call(plan.crop)
     parts = (pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
@@ -86,6 +88,14 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
         "long": ("letterbox", {"fill": 0}),
     }
     return calls[values["side"]]
+
+
+def not_exported(pixels: str) -> UserError:
+    """Return an error for images with another pixel format than 8-bit RGB without data.nodata."""
+    return UserError(
+        f"transform.py and transform_*.dali support only 8-bit RGB images, but these have {pixels}. Run python -m "
+        "trainer export RUN, without --preprocessing. Its model contains the transform."
+    )
 
 
 def require_fixed(plan: Plan) -> None:

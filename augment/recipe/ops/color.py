@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 
-from augment.params import Choice, Range
+from augment.params import Choice, Count, Range
 from augment.recipe.op import color
 from augment.recipe.op_kinds import Array
 from augment.recipe.ops.geometry import stack
@@ -61,13 +61,17 @@ def _contrast(factor: Array, pivot: str) -> Array:
 _TURNS = (0.5, "torchvision's hue of 0.1 is 36 deg")
 
 
-@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), severe=(0.2, 2.5), doc="factor of every channel"))
+@color(
+    channels="separable",
+    factor_range=Range(default=(0.8, 1.2), within=(0, 10), severe=(0.2, 2.5), doc="factor of every channel"),
+)
 def brightness(factor: Array) -> Array:
     """Multiply all channels by a factor, as torchvision and PIL do."""
     return _brighten(factor)
 
 
 @color(
+    channels="separable",
     factor_range=Range(
         default=(0.8, 1.2), within=(0, 10), severe=(0.1, 3), doc="factor of the distance from the pivot"
     ),
@@ -143,7 +147,29 @@ def channel_shuffle(order: Array) -> Array:
     return np.asarray(matrices[(order * len(matrices)).astype(int)])
 
 
-@color()
+@color(channels="any")
 def invert() -> Array:
     """Invert every channel: 255 - x."""
     return np.concatenate([-np.eye(3), np.full((3, 1), 255.0)], axis=1)
+
+
+@color(
+    channels="separate",
+    factor_range=Range(default=(0.9, 1.1), within=(0, 10), severe=(0.5, 1.5), doc="factor, drawn for each channel"),
+)
+def channel_gain(factor: Array) -> tuple[Array, Array]:
+    """Multiply each channel by its own factor, as if sensors or exposures differed."""
+    return factor, np.zeros_like(factor)
+
+
+@color(
+    channels="separate",
+    uniforms=("order",),
+    count=Count(default=1, within=(1, 63), doc="number of channels to drop. One channel always remains"),
+    level=Count(default=0, within=(0, 255), doc="gray level of dropped channels"),
+)
+def channel_drop(order: Array, count: int, level: int) -> tuple[Array, Array]:
+    """Replace random channels with a constant level, so that the model does not depend on a single channel."""
+    rank = order.argsort(axis=1).argsort(axis=1)
+    dropped = rank < min(count, order.shape[1] - 1)
+    return np.where(dropped, 0.0, 1.0), np.where(dropped, float(level), 0.0)

@@ -24,6 +24,7 @@ _SCATTERED = 256
 
 @local(
     moves=False,
+    channels="any",
     sigma_range=Range(
         default=(0.1, 2.0), within=(0, 50), above=0, severe=(6,), unit="px", doc="standard deviation of the Gaussian"
     ),
@@ -68,6 +69,7 @@ def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
 
 @local(
     moves=False,
+    channels="any",
     prepare=_lines,
     length_range=Range(default=(3, 9), within=(1, 101), unit="px", doc="length of the camera's motion"),
     angle_range=Range(
@@ -88,6 +90,7 @@ def _sharpening(size: Size, factor: Array) -> dict[str, Array]:
 
 @local(
     moves=False,
+    channels="any",
     prepare=_sharpening,
     neutral={"factor": 1.0},
     factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="sharpness: 0 smooths, 1 changes nothing, 2 sharpens"),
@@ -102,6 +105,7 @@ def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
 
 @local(
     moves=False,
+    channels="any",
     random=True,
     neutral={"std": 0.0},
     std_range=Range(default=(0, 12), within=(0, 255), severe=(80,), doc="standard deviation in gray levels (0..255)"),
@@ -113,17 +117,19 @@ def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
 
 @local(
     moves=False,
+    channels="any",
     random=True,
     neutral={"share": 0.0},
     share_range=Range(default=(0, 0.05), within=(0, 1), doc="share of pixels to replace"),
 )
 def salt_and_pepper(images: Node, dali: "Dali", share: Node) -> Node:
     """Replace random pixels with white and black in equal numbers."""
-    return dali.fn.noise.salt_and_pepper(images, prob=share, **dali.random)
+    return dali.fn.noise.salt_and_pepper(images, prob=share, salt_val=255.0, pepper_val=0.0, **dali.random)
 
 
 @local(
     moves=False,
+    channels="any",
     random=True,
     factor_range=Range(
         default=(1, 10), within=(0, 100), above=0, doc="gray levels per photon (variance divided by mean)"
@@ -158,6 +164,7 @@ def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
 
 @local(
     moves=False,
+    channels="any",
     prepare=_smaller,
     scale_range=Range(
         default=(0.25, 0.75),
@@ -180,6 +187,7 @@ def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Nod
 
 @local(
     moves=False,
+    channels="separable",
     gamma_range=Range(
         default=(0.8, 1.25), within=(0.05, 20), severe=(0.3, 3), doc="exponent: below 1 brightens, above 1 darkens"
     ),
@@ -197,14 +205,17 @@ def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
 
 @local(
     moves=False,
+    channels="any",
     prepare=_thresholds,
     neutral={"threshold": 256},
     threshold_range=Range(default=(128, 255), within=(0, 256), severe=(32,), doc="lowest gray level to invert"),
 )
 def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert bright channels: 255 - x where x is at least the threshold."""
-    bright = images >= threshold
-    return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
+    bright, white = images >= threshold, dali.types.Constant(255, dtype=dali.types.UINT8)
+    if dali.pixels.is_bytes:
+        return images ^ (bright * white)
+    return images + bright * (white - images - images)
 
 
 def _masks(size: Size, bits: Array) -> dict[str, Array]:
@@ -239,15 +250,15 @@ def clahe(images: Node, dali: "Dali", tiles: int, clip_limit: float) -> Node:
     return dali.fn.clahe(images, tiles_x=tiles, tiles_y=tiles, clip_limit=clip_limit)
 
 
-@local(moves=False)
+@local(moves=False, channels="any")
 def autocontrast(images: Node, dali: "Dali") -> Node:
     """Stretch each channel so that its darkest level becomes 0 and its brightest 255."""
     low = dali.fn.reductions.min(images, axes=[0, 1], keep_dims=True)
     high = dali.fn.reductions.max(images, axes=[0, 1], keep_dims=True)
-    # A channel with a single level stays unchanged: start 0 and span 255, because 0 - 1 wraps around in eight bits.
-    flat = high == low
-    start, span = low - low * flat, (high - low) - flat
-    return dali.fn.cast((images - start) * (255.0 / span), dtype=dali.types.UINT8)
+    # A channel with a single level stays unchanged: start 0 and span 255.
+    flat, white = high == low, dali.types.Constant(255, dtype=dali.types.UINT8)
+    start, span = low - low * flat, (high - low) + flat * white
+    return dali.fn.cast_like((images - start) * (255.0 / span), images)
 
 
 # --- holes ---
@@ -266,6 +277,7 @@ def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: s
 
 @local(
     moves=False,
+    channels="any",
     random=True,
     prepare=_windows,
     neutral={"area": 0.0},
@@ -292,11 +304,12 @@ def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, leve
     if fill == "constant":
         return punch(images, level)
     if fill == "noise":
-        noise = dali.fn.random.uniform(images, range=[0, 255], dtype=dali.types.UINT8, **dali.random)
+        dtype = dali.types.UINT8 if dali.pixels.is_bytes else dali.types.FLOAT
+        noise = dali.fn.random.uniform(images, range=[0, 255], dtype=dtype, **dali.random)
         other = dali.fn.reshape(noise, layout="HWC")  # without a layout, erase is 15 times slower on the GPU
     else:
         mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
-        other = dali.fn.cast(images * 0.0 + mean, dtype=dali.types.UINT8)
+        other = dali.fn.cast_like(images * 0.0 + mean, images)
     # The image with a black hole, plus the fill with everything else black.
     return punch(images, 0) + (other - punch(other, 0))
 
@@ -314,6 +327,7 @@ def _grids(size: Size, tile: Array, ratio: Array, angle: Array, x: Array, y: Arr
 
 @local(
     moves=False,
+    channels="any",
     prepare=_grids,
     neutral={"ratio": 0.0},
     uniforms=("x", "y"),

@@ -125,7 +125,7 @@ def mosaic(images: Tensor, partners: Tensor, tiles: Tensor, share: Tensor) -> tu
     v = ((y[:, None] + 0.5 - top) / scale - 0.5).clamp(0, height - 1)
     column, row = u.long(), v.long()
     # The pixels of all images, then the pixels of all partners. Tile k > 0 shows the partner of sample own + k - 1.
-    pixels = torch.cat([part.permute(0, 2, 3, 1).reshape(-1, 3) for part in (images, partners)])
+    pixels = torch.cat([part.permute(0, 2, 3, 1).reshape(-1, images.shape[1]) for part in (images, partners)])
     first = torch.where(tile == 0, own, count + (own + tile - 1) % count) * (height * width)
     after = (column + 1).clamp(max=width - 1)
     across, down = ((at - low)[..., None].to(images.dtype) for at, low in ((u, column), (v, row)))

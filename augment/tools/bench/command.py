@@ -33,10 +33,17 @@ def main(arguments: Sequence[str]) -> int:
         also = {name: compose_recipe([f"+aug={name}", *shared]).aug for name in flags.also}
         # PyTorch and DALI take seconds to import.
         from augment.cli.benchmark import compare
+        from augment.data.dataset import ImageRef
         from augment.data.sources import load_dataset
         from augment.tools.bench.rows import Setup, file_rows, recipe_row
 
-        setup = Setup(recipe.aug, flags, lambda: load_dataset(source).train.files)
+        def images() -> Sequence[ImageRef]:
+            dataset = load_dataset(source)
+            if not dataset.pixels.is_rgb:
+                raise UserError(f"data: images have {dataset.pixels}, but bench measures 8-bit RGB. Use other data.")
+            return dataset.train.files
+
+        setup = Setup(recipe.aug, flags, images)
         known = file_rows(setup)
         names = [row.name for row in known]
         if unknown := [name for name in flags.rows if name not in names]:

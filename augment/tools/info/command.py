@@ -1,6 +1,7 @@
 """Summarize a dataset and report likely problems.
 
-Every image is read once. The figure shows the targets, image sizes and shapes, and images that look the same.
+Every image is read once. The figure shows the targets, image sizes and shapes, images that look the same, and the
+values of each channel unless images are ordinary RGB.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
+        from augment.data.rasters import find_format
         from augment.data.sources.loading import log_notices
         from augment.drawing.figure_style import DPI, save_figure
         from augment.tools.info.figure import draw
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         log_notices(data.notices)
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train contains no images.")
+        data = find_format(source, replace(data, notices=()))
         facts = scan_images(data.train.files + data.val.files, data.faults)
         test, test_facts = test_of(source, data, facts)
         data, facts = as_trained(source, data, facts)

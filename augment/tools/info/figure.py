@@ -10,15 +10,18 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef
+from augment.data.display import channel_names
 from augment.data.images import open_image, to_rgb
 from augment.drawing.figure_style import BLUE, DPI, GRAY, INK, TITLE, drawable, font, frame, shorten
-from augment.support.formatting import amount
+from augment.support.formatting import amount, short_number
 from augment.tools.info.summary import LISTED, Info
 
 _WIDTH = 11.0  # inches
 _COLORS = {"train": GRAY, "val": BLUE}
+_MARK = "#c8641e"
 _TEXT, _SMALL = 9, 8  # points
 _THOUSANDS = "{x:,.0f}"  # format of ticks
+_COLUMNS = 5  # histograms of channels side by side
 _SIDE = 256  # px, the longer side of an image in a pair
 _ASPECT = 4.0  # largest ratio of the sides in the histogram
 
@@ -27,6 +30,7 @@ def draw(info: Info) -> Figure:
     pairs = info.ordered(info.copies.alike)[:8]
     heights = [2.8 if info.numbers else 1.0 + 0.22 * len(info.listed), 3.2]
     heights += [0.4 + 2.1 * -(-len(pairs) // 4)] if pairs else []
+    heights += [] if info.data.pixels.is_rgb else [0.4 + 1.6 * -(-info.data.pixels.channels // _COLUMNS)]
     figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
     title = shorten(drawable(info.headline), (_WIDTH - 0.4) * DPI, TITLE + 1, bold=True)
@@ -40,6 +44,8 @@ def draw(info: Info) -> Figure:
         _draw_sizes(parts[1], info)
     if pairs:
         _draw_pairs(parts[2], info, pairs)
+    if not info.data.pixels.is_rgb:
+        _draw_channels(parts[-1], info)
     return figure
 
 
@@ -78,7 +84,7 @@ def _draw_sizes(part: SubFigure, info: Info) -> None:
     values, side = info.sides["short_side"].astype(float), min(info.size)
     low, high = values[info.good].min(), values[info.good].max()
     _draw_shares(short_sides, info, values, (min(low, side) / 1.05, max(high, side) * 1.05))
-    short_sides.axvline(side, color="#c8641e", linewidth=1.3, linestyle="--")
+    short_sides.axvline(side, color=_MARK, linewidth=1.3, linestyle="--")
     short_sides.xaxis.set_major_formatter(_THOUSANDS)
     frame(short_sides, f"Short side (dashed: aug.size={info.size.plain})", "px", _TEXT)
     ratios = np.clip(info.sides["aspect"], 1 / _ASPECT, _ASPECT)
@@ -120,6 +126,21 @@ def _draw_pairs(part: SubFigure, info: Info, pairs: list[tuple[int, int]]) -> No
             size = f"{info.facts['width'][index]} x {info.facts['height'][index]}"
             lines = (shorten(drawable(line), 1.2 * DPI, _SMALL) for line in (split[:-1], name.rpartition("/")[2], size))
             axes.set_title("\n".join(lines), fontproperties=font(_SMALL), color=INK, parse_math=False)
+
+
+def _draw_channels(part: SubFigure, info: Info) -> None:
+    title = "Values of each channel (dashed: ends of data.range)"
+    part.suptitle(title, x=0.02, ha="left", color=INK, fontproperties=font(TITLE))
+    names = channel_names(info.data.pixels)
+    for number, (name, values, ends) in enumerate(zip(names, info.values.T, info.ends.T, strict=True)):
+        axes = part.add_subplot(-(-len(names) // _COLUMNS), min(len(names), _COLUMNS), number + 1)
+        low, high = np.nanpercentile(values, (0.1, 99.9))
+        axes.hist(values, 60, range=(low, high), color=BLUE, histtype="stepfilled")
+        for end in ends[(low <= ends) & (ends <= high)]:
+            axes.axvline(end, color=_MARK, linewidth=1.3, linestyle="--")
+        frame(axes, f"channel {name}", f"data.range {'..'.join(map(short_number, ends))}", _SMALL)
+        axes.set_yticks([])
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 
 
 def _read(ref: ImageRef) -> NDArray[np.uint8]:

@@ -30,7 +30,8 @@ from augment.data.check import Decoder, group_copies
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.image_faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, is_rare, strict_pillow
 from augment.data.image_refs import ImageRef, keys_of, known_of
-from augment.data.images import is_decoded, orientation_of, read_encoded, to_rgb, upright_size
+from augment.data.images import is_decoded, open_image, orientation_of, read_encoded, to_rgb, upright_size
+from augment.data.rasters import Raster, in_format
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads
@@ -105,6 +106,8 @@ def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = Map
 def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
     """Return the `FACTS` of an image and its gray levels. The gray levels of an unusable image are None."""
     try:
+        if isinstance(ref, Raster):
+            return _examine_raster(ref)
         if is_decoded(ref):
             pixels = np.ascontiguousarray(ref.read_pixels())
             return _facts(Image.fromarray(pixels), pixels.data.cast("B"), "decoded")
@@ -118,15 +121,23 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
     return (fault, 0, 0, 0, "", "", 0, 0, 0, False), None
 
 
-def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tuple[Any, ...], Luma]:
-    (width, height), mode, orientation = upright_size(image), image.mode, orientation_of(image)
+def _examine_raster(raster: Raster) -> tuple[tuple[Any, ...], Luma]:
+    with open_image(raster) as image:
+        if is_decoded(raster.ref):
+            return _facts(image, raster.read_pixels().tobytes(), "decoded", raster.pixels.dtype)
+        return _facts(image, read_encoded(raster.ref), raster.name.rpartition(".")[2].upper(), raster.pixels.dtype)
+
+
+def _facts(image: Image.Image, data: bytes | memoryview, form: str, mode: str = "") -> tuple[tuple[Any, ...], Luma]:
+    (width, height), orientation = upright_size(image), orientation_of(image)
+    mode = mode or _MODES.get(image.mode, image.mode)
     luma = read_luma(image)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
     frequencies = (_COSINES @ luma @ _COSINES.T).ravel()
     # The lowest frequency is the mean gray level, which is an outlier.
     looks = int(_BITS[frequencies > np.median(frequencies[1:])].sum())
-    named, blank = _MODES.get(mode, mode), float(luma.std()) < 2  # gray levels
-    return ("", width, height, len(data), form, named, orientation, digest, looks, blank), luma
+    blank = float(luma.std()) < 2  # gray levels
+    return ("", width, height, len(data), form, mode, orientation, digest, looks, blank), luma
 
 
 def read_luma(image: Image.Image) -> Luma:
@@ -159,7 +170,7 @@ def test_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:
         if source.test_fraction is not None:
             cut, facts = as_trained(tested, data, facts)
             return cut.val, facts[len(cut.train) :]
-        split = tested.load().val
+        split = in_format(tested.load().val, data.pixels)
         return split, scan_images(split.files)
     except UserError:
         if source.gives_test:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from augment.data.display import channel_names
 from augment.data.image_faults import CONVERT, NOT_DECODED
 from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
@@ -18,6 +19,7 @@ _FILES = 10  # maximum number of files per list
 def report(info: Info, findings: Sequence[str]) -> str:
     """Return statistics, then findings."""
     lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
+    lines += [] if info.data.pixels.is_rgb else [*_channels(info), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
     for title, pairs in (("the same bytes", info.copies.same), ("look the same", info.copies.alike)):
         lines += _named(title, [" = ".join(map(info.describe, pair)) for pair in info.ordered(pairs)])
@@ -67,6 +69,16 @@ def _figures(info: Info) -> list[str]:
     return [f"{name.replace('_', ' '):<13}{value}" for name, value in rows.items()]
 
 
+def _channels(info: Info) -> list[str]:
+    rows = [["channel", *info.channels, "data.range"]]
+    for name, numbers, ends in zip(
+        channel_names(info.data.pixels), zip(*info.channels.values(), strict=True), info.ends.T, strict=True
+    ):
+        *values, clipped = numbers
+        rows.append([name, *map(short_number, values), percent(clipped, 1), "..".join(map(short_number, ends))])
+    return _aligned(rows)
+
+
 def _inside(inside: Inside) -> dict[str, str]:
     counts = {n: f"{train:,} in train, {val:,} in val" for n, (train, val) in inside.counts.items() if train + val}
     return {name: _spread(spread) for name, spread in inside.spreads().items()} | counts
@@ -98,6 +110,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 FEW = 10  # train images of a class
+_CLIPPED = 0.05  # share of a channel's values
 
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
@@ -111,6 +124,8 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
         *(_images(info) if info.good.any() else ()),
+        *(f"{notice}." for notice in info.data.notices),
+        *(() if info.data.pixels.is_rgb else _values(info)),
     ]
 
 
@@ -185,6 +200,14 @@ def _images(info: Info) -> Iterator[str]:
     if small >= 0.1 * info.good.sum():
         below = f"a short side below aug.size={info.size.plain}. Enlarging costs time and adds no detail."
         yield f"{_part(small, len(short_side), *_HAVE)} {below}"
+
+
+def _values(info: Info) -> Iterator[str]:
+    clipped = np.flatnonzero(info.channels["clipped"] > _CLIPPED).tolist()
+    if clipped:
+        which = f"{plural(len(clipped), 'channel')} {list_some(map(str, clipped))}"
+        reach = f"The values reach from {info.channels['min'].min():g} to {info.channels['max'].max():g}."
+        yield f"data.range clips more than {_CLIPPED:.0%} of the values of {which}. {reach} Set data.range=auto."
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:

@@ -5,6 +5,7 @@ parameters.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
@@ -22,6 +23,7 @@ _EXAMPLES = """\
   python -m augment preview aug=imagenette aug.train.rotate.p=.5                    a recipe
   python -m augment preview aug=imagenette --photos DIR --count 6 --out recipe.png  on your own images
   python -m augment preview aug=detect data=sample_boxes                            with boxes
+  python -m augment preview --channels data=folder data.root=DIR                    each channel on its own
   python -m augment preview --op rotate --op erase                                  two ops
   python -m augment preview --op all aug.plugins=[my_ops]                           all ops, including your own
 
@@ -37,10 +39,12 @@ def main(arguments: Sequence[str]) -> int:
             if name not in OPS and name != ALL:
                 raise UserError(f"--op: unknown op '{name}'.{suggest(name, [*OPS, ALL])}")
         names = list(OPS) if ALL in options.op else list(dict.fromkeys(options.op))
+        if names and options.channels:
+            raise UserError("--channels shows images and recipes, not single ops. Remove --op or --channels.")
         aug, split = recipe.aug, options.split
         files_of_aug = [override.value() for override in map(parse, overrides) if key_of(override) == "aug"]
         recipe_name = next((name for name in files_of_aug if isinstance(name, str)), "")
-        if not (names or recipe_name or aug.steps(split)):
+        if not (names or recipe_name or aug.steps(split) or options.channels):
             raise UserError(f"aug.{split} has no steps. Add aug=NAME for a recipe, or --op NAME for an op.")
         # Slow imports, after the overrides have been validated.
         from augment.data.dataset import NO_VAL, Dataset
@@ -48,13 +52,14 @@ def main(arguments: Sequence[str]) -> int:
         from augment.drawing.contact_sheet import draw, lay_out
         from augment.drawing.figure_style import DPI, save_figure
         from augment.tools._photos import find_photos
-        from augment.tools.preview.gallery import Photos, ops_blocks, recipe_blocks
+        from augment.tools.preview.gallery import Photos, channel_blocks, ops_blocks, recipe_blocks
 
         # A mosaic needs four photos.
         most = 4 if names else options.count
         dataset = Dataset((), NO_VAL, NO_VAL) if options.photos else load_dataset(recipe.source())
         files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
         photos = Photos.of(files, getattr(dataset, split), dataset.classes)
+        aug = replace(aug, pixels=dataset.pixels)
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
@@ -65,7 +70,10 @@ def main(arguments: Sequence[str]) -> int:
                 text = "; ".join(
                     [*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {recipe.seed}"]
                 )
-                blocks = recipe_blocks(aug, split, photos, progress, seed=recipe.seed)
+                if options.channels:
+                    blocks = channel_blocks(aug, split, photos, seed=recipe.seed)
+                else:
+                    blocks = recipe_blocks(aug, split, photos, progress, seed=recipe.seed)
             layout = lay_out(f"{title}, {aug.size.height} x {aug.size.width} px", text, blocks)
             with writing(f"--out {options.out}"):
                 save_figure(draw(layout), options.out, DPI)
@@ -77,6 +85,8 @@ def _parser() -> Parser:
     parser = Parser("augment preview", __doc__, _EXAMPLES)
     parser.add_argument("--op", action="append", default=[], metavar="NAME|all",
                         help="draw this op at its default ranges instead of a recipe. Can be repeated")  # fmt: skip
+    parser.add_argument("--channels", action="store_true",
+                        help="show each channel of the images, before and after the recipe")  # fmt: skip
     parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
     parser.add_argument("--photos", type=Path, metavar="DIR",
                         help="use the images in this folder, at any depth, instead of data")  # fmt: skip

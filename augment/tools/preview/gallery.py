@@ -5,14 +5,19 @@ All images go through the training pipeline.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.progress import Progress
 
 from augment.data.dataset import NO_VAL, ImageRef, Split
+from augment.data.display import channel_names, displayable, stretch
+from augment.data.images import portable_name, shown_ends
 from augment.data.targets.spatial import SpatialKind
-from augment.drawing.contact_sheet import Pixels, SheetBlock, SheetRow, Tile
-from augment.pipeline.batch import as_pixels
+from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
+from augment.pipeline.batch import as_levels
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
@@ -73,8 +78,13 @@ class Shot:
     epoch: int
     view: int  # its index
     photo: int  # index of the file
-    image: Pixels  # (height, width, 3) RGB
+    levels: NDArray[Any]  # (height, width, channels), see `augment.params.pixel_format`
+    image: Pixels  # (height, width, 3) RGB, with the targets drawn on it
     done: tuple[str, ...]  # phrases about the applied steps
+
+
+# Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
+_ends = cache(shown_ends)
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
@@ -85,7 +95,8 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=not mixing), classes=names)
+    raw = plan.pixels.is_bytes and not mixing
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
     shots = []
     for epoch in range(epochs):
         (batch,) = loader
@@ -94,16 +105,16 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
             draws = sampler.draw(epoch, 0, len(batch))
             first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed like the first view
             draws |= {key: first[key] for key in mixing}
-            images = as_pixels(batch.views[view], own)
+            levels = as_levels(batch.views[view], own)
             for sample, photo in enumerate(batch.indices.tolist()):
                 applied = [step for step in own.steps if draws[step.key]["applied"][sample]]
                 done = [drawn_step(step, draws[step.key], sample) for step in applied]
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                image = images[sample]
+                image = displayable(levels[sample], own.pixels, _ends(photos.split.files[photo]))
                 if kind is not None:
                     image = with_target(image, kind, batch.view_targets[view][sample], names)
-                shots.append(Shot(epoch, view, photo, image, tuple(done)))
+                shots.append(Shot(epoch, view, photo, levels[sample], image, tuple(done)))
     loader.close()
     return shots
 
@@ -189,8 +200,7 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     views = [f"{number} {own.view}".strip() for number, own in enumerate(plan.per_view, 1)]
     # Validation images are the same in every epoch.
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
-    whole = build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")  # on white
-    tiles = [[Tile(shot.image, ("original",))] for shot in shoot(whole, photos, seed=0)]
+    tiles = [[Tile(shot.image, ("original",))] for shot in shoot(_whole_images(aug), photos, seed=0)]
     for shot in shoot(plan, photos, seed=seed, epochs=epochs):
         done = shot.done or ("crop only",)
         which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
@@ -199,6 +209,30 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
     text = f"the model input: {plan.crop.title}{window}{', then the steps below each image' if plan.tree else ''}"
     return SheetBlock("Whole recipe", text, rows)
+
+
+def _whole_images(aug: Aug) -> Plan:
+    """Return the plan that only shows whole images."""
+    return build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")
+
+
+def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> list[SheetBlock]:
+    """Show each channel of each photo, before and after the recipe."""
+    pixels, plan = aug.pixels, build_plan(aug, split)
+    captions = [(f"channel {name}",) for name in channel_names(pixels)]
+    before = {shot.photo: shot for shot in shoot(_whole_images(aug), photos, seed=0)}
+    after = {shot.photo: shot for shot in shoot(plan, photos, seed=seed) if shot.view == 0}
+    blocks, files = [], list[Any](photos.split.files)
+    for photo, file in enumerate(files):
+        rows = list[SheetRow]()
+        for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
+            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(file))
+            tiles = list(map(Tile, np.repeat(np.moveaxis(shown, -1, 0)[..., None], 3, axis=-1), captions))
+            first, *others = in_rows(tiles, max(1, 1800 // max(SMALLEST, *plan.size)))
+            rows += [SheetRow(first, ", ".join([title, *shot.done])), *map(SheetRow, others)]
+        text = str(pixels) if pixels.is_rgb else f"{pixels}, each stretched from percentile 2 to percentile 98"
+        blocks.append(SheetBlock(portable_name(file), text, tuple(rows)))
+    return blocks
 
 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:

@@ -1,5 +1,6 @@
 """Checks of a configuration that need the data and the model. All run before anything is written."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from augment.data.formats.folder import describe_nested
 from augment.data.sources import Source, load_dataset
 from augment.data.targets.boxes import BOXES
 from augment.params import settings
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import SPLITS
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
@@ -18,7 +21,7 @@ from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
-from trainer.models.registry import MODELS, check_model
+from trainer.models.registry import MODELS, build_network, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.build import make_train_loader
@@ -46,6 +49,8 @@ def check_config(config: Config) -> None:
     if fit.resume is None:
         require_start(config.model)
     _check_data(config, ranks)
+    for split in SPLITS:
+        build_plan(config.recipe, split)
     _check_kind_of_model(config, task)
     check_views(fit.tta, task)
     if fit.compile and task.own_loss:
@@ -116,14 +121,15 @@ def _check_monitors(config: Config, task: Task[Any]) -> None:
 def _check_network(config: Config, task: Task[Any]) -> nn.Module:
     """Check the model at all image sizes, and the weights to start from."""
     size, classes = config.aug.size, config.dataset.classes
-    outputs = task.outputs(len(classes))
-    network = check_model(config.model, outputs, size)
+    outputs, channels = task.outputs(len(classes)), config.dataset.pixels.channels
+    check = partial(check_model, config.model, outputs, size, channels=channels)
+    network = check()
     if config.fit.resume is None:
         check_weights(config.model, network, classes, size)
     config.model.adapt(network)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
-            check_model(config.model, outputs, size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
+            check(fed=stage.size, key=f"fit.stages.{stage.name}.size")
     return network
 
 
@@ -162,7 +168,8 @@ def check_resume(config: Config) -> None:
     with contents(run / LAST):
         loader.check_state(state.loader)
     with torch.device("meta"):
-        network = config.model.untrained().build(task.outputs(len(dataset.classes)), config.aug.size)
+        outputs = task.outputs(len(dataset.classes))
+        network = build_network(config.model.untrained(), outputs, config.aug.size, dataset.pixels.channels)
     config.model.adapt(network)
     base = read_base(run) if base_state(network) else {}
     task.prepare(network, config.fit, dataset.train, dataset.classes)

@@ -5,6 +5,7 @@ Nothing here imports PyTorch or DALI. Checks that need them are in `trainer.run.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -18,9 +19,12 @@ from augment.cli.compose import TOP, check_keys, keys_of
 from augment.cli.trust import KINDS, SETTINGS
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
+from augment.data.rasters import measure
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
+from augment.data.sources.registry import PIXEL_SETTINGS
 from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
+from augment.params.pixel_format import RGB
 from augment.recipe.captions import is_random
 from augment.recipe.op import OPS
 from augment.recipe.step import plain_steps
@@ -35,6 +39,7 @@ from augment.support.untrusted_files import contents, read_object
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
+from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.config.equality import REMOVED, TEST_DATA
@@ -93,6 +98,25 @@ class Config:
         if limit is None:
             return dataset
         return replace(dataset, val=take_some(dataset.val, limit * self.fit.images, self.data.split_seed))
+
+    @property
+    def recipe(self) -> Aug:
+        """The augmentation for the pixel format of the dataset.
+
+        The mean and std of initial weights apply only to images with the same number of channels.
+        """
+        dataset, aug = self.dataset, self.aug
+        pixels = dataset.pixels
+        given: dict[str, Any] = {"mean": aug.mean, "std": aug.std}
+        misfit = [name for name, value in given.items() if isinstance(value, tuple) and len(value) != pixels.channels]
+        if misfit:
+            expected = dict(zip(given, _normalization(self.model, self.fit.resume) or (None, None), strict=True))
+            given.update({name: None for name in misfit if given[name] == expected[name]})
+            aug = replace(aug, **given)
+        if pixels.is_rgb and AUTO in (aug.mean, aug.std):
+            mean, std = measure(dataset.train.files, pixels)
+            pixels = replace(pixels, mean=mean, std=std)
+        return replace(aug, pixels=pixels)
 
     def sized(self, size: int, why: str) -> "Config":
         """Return the configuration with another batch size than `fit.base_batch_size`, and with its learning rate.
@@ -158,12 +182,12 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            # The files of runs without a test split stay as earlier versions wrote them.
+            # The files of runs without a new setting stay as earlier versions wrote them.
             "data": {"source": _name_of(data, SOURCES)}
             | {
                 name: value
                 for name, value in _plain(data).items()
-                if value is not None or name not in ("test_fraction", *TEST_DATA)
+                if value is not None or name not in ("test_fraction", *TEST_DATA, *PIXEL_SETTINGS)
             },
             "model": {"kind": _name_of(model, MODELS), **_plain(model)},
             "aug": _plain(aug)
@@ -202,6 +226,10 @@ def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels
         return model.normalization()
     saved = section_of(load_config(run), "aug")
     aug = parse_aug({name: saved.get(name) for name in ("mean", "std")})
+    if resume is None and (run / BEST).is_file():
+        with suppress(UserError):  # `check_weights` reports a damaged file
+            pixels = load(run / BEST, BestModel).pixel_format
+            aug = aug if pixels == RGB else replace(aug, mean=pixels.mean, std=pixels.std)
     return aug.mean or IMAGENET_MEAN, aug.std or IMAGENET_STD
 
 

@@ -34,7 +34,7 @@ class Facts:
     classes: tuple[str, ...] = ()  # the names of the model's outputs
     # The number of different training images, of training samples per epoch, and of validation images
     images: tuple[int, int, int] | None = None
-    source: str = ""  # the source of the images, and the selected part
+    source: str = ""  # the source of the images, the selected part, and their pixel format unless it is RGB
     model: str = ""
     parameters: int = 0
     device: str = ""  # the name of the GPU, or CPU
@@ -57,12 +57,13 @@ def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Fact
     import torch
 
     dataset, device = config.dataset, learner.device
+    form = "" if dataset.pixels.is_rgb else str(dataset.pixels)
     positions = [i / (_POINTS - 1) for i in range(_POINTS)]
     return Facts(
         task=learner.task.name,
         classes=dataset.classes,
         images=(dataset.train.images, len(dataset.train), len(dataset.val)),
-        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part))),
+        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part, form))),
         model=config.model_name,
         parameters=count_parameters(learner.model),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",

@@ -10,16 +10,16 @@ from trainer.tools.evaluate import run_and_images
 PLACES = ("inside", "beside")
 VARIANTS = ("torch", "fp16", "int8")
 _EXAMPLES = """\
-  RUN                             a model that takes uint8 RGB images of any size
+  RUN                             a model that takes images of any size
   RUN --preprocessing beside      a model that takes preprocessed images, and transform.py, which preprocesses them
   RUN --variants torch,fp16,int8  also a torch.export program, and smaller models
   RUN DIR                         compare on the images of DIR/<class>/* or DIR/val/<class>/*
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The files are written to RUN/export-onnx or to
 --out: model.onnx, predict.py, which runs the model without this project, and export.json with the comparison. With
---preprocessing inside, the model takes upright RGB images, (N, height, width, 3) uint8. With --preprocessing beside, it
-takes (N, 3, height, width) float32, which transform.py returns. The comparison runs the export with its own
-preprocessing and PyTorch in fp32 on every validation image."""
+--preprocessing inside, the model takes upright RGB images, (N, height, width, 3) uint8, or images with the channels and
+the data type of the run. With --preprocessing beside, it takes (N, 3, height, width) float32, which transform.py
+returns. The comparison runs the export with its own preprocessing and PyTorch in fp32 on every validation image."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -36,7 +36,7 @@ class ServedDetector(Served):
         """Return the outputs.
 
         Args:
-            images: (1, height, width, 3) uint8 RGB.
+            images: (1, height, width, C) of the stored data type, such as uint8 RGB.
         """
         found = self._detector([self.crop(images)[0]])[0]
         found["boxes"] = self.crop.boxes_in(images, found["boxes"])

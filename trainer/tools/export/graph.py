@@ -45,23 +45,26 @@ class Served(nn.Module):
         self._task, self._tta = trained.task, trained.config.fit.tta
         self.outputs: tuple[str, ...] = ("logits", "probabilities") if trained.task.ranked else ("numbers",)
         self._size = trained.config.aug.size if plan is None else None
+        self._pixels = trained.config.aug.pixels
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, (N, K) each, or (N, K, height, width) for masks.
 
         Args:
-            images: (N, 3, height, width) float32, normalized. With a plan, (N, height, width, 3) uint8 RGB.
+            images: (N, C, height, width) float32, normalized. With a plan, (N, height, width, C) of the stored data
+                type, such as uint8 RGB.
         """
         outputs = average(self.network, self.crop(images), self._tta, self._task).float()
         return (outputs, self._task.activate(outputs)) if len(self.outputs) == 2 else (outputs,)
 
     def export(self) -> torch.export.ExportedProgram:
         """Return the graph for any number of images. With a plan, images may have any height and width."""
-        count, height, width = _EXAMPLE
+        (count, height, width), channels = _EXAMPLE, self._pixels.channels
+        stored = getattr(torch, self._pixels.dtype)
         if self._size is None:
-            example, free = torch.zeros(count, height, width, 3, dtype=torch.uint8), range(3)
+            example, free = torch.zeros(count, height, width, channels, dtype=stored), range(3)
         else:
-            example, free = torch.zeros(count, 3, *self._size), range(1)
+            example, free = torch.zeros(count, channels, *self._size), range(1)
         if self.single:
             example, free = example[:1], free[1:]
         try:

@@ -17,7 +17,9 @@ from PIL import Image
 from augment.cli.parser import writing
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, reader_source, to_rgb
+from augment.data.rasters import Raster
 from augment.drawing.target_overlays import color_of
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, import_extra
@@ -41,7 +43,7 @@ class Exported:
     """An exported model, which runs on one image."""
 
     content: bytes
-    prepare: Callable[[Image.Image], _Input]
+    prepare: Callable[[ImageRef], _Input]
     call: Callable[[_Input], Sequence[NDArray[Any]]]
     single: bool  # see `Served.single`
 
@@ -52,8 +54,7 @@ class Exported:
 
     def input_of(self, image: ImageRef) -> _Input:
         """Return the model's input for an image."""
-        with open_image(image) as opened:
-            return self.prepare(opened)[None]
+        return self.prepare(image)[None]
 
     def images_per_second(self, images: Sequence[ImageRef]) -> float:
         """Measure the speed on this machine, without reading the images."""
@@ -113,6 +114,7 @@ def export(
         masks=isinstance(trained.task, Segment),
         points=isinstance(trained.task, KeypointTask),
         boxes=served.single,
+        pixels=plan.pixels,
     )
     if source is not None:
         files["transform.py"] = source
@@ -135,13 +137,18 @@ def _served(trained: Trained, plan: Plan, *, inside: bool) -> Served:
     return ServedDetector(trained, plan)
 
 
-def _preparation(source: str | None) -> Callable[[Image.Image], _Input]:
+def _preparation(source: str | None) -> Callable[[ImageRef], _Input]:
     """Return a function that converts an image to a model's input. `source` is the text of transform.py."""
-    if source is None:
-        return lambda image: np.array(to_rgb(image))
-    names: dict[str, Callable[[Image.Image], _Input]] = {}
-    exec(source, names)
-    return names["transform"]
+    names: dict[str, Callable[[Image.Image], _Input]] = {"transform": lambda image: np.array(to_rgb(image))}
+    exec(source or "", names)
+
+    def prepare(image: ImageRef) -> _Input:
+        if isinstance(image, Raster):
+            return image.read_pixels()
+        with open_image(image) as opened:
+            return names["transform"](opened)
+
+    return prepare
 
 
 def _onnx_call(model: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
@@ -156,13 +163,15 @@ def _program_call(program: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
     return lambda images: [values.numpy() for values in run(torch.from_numpy(images))]
 
 
-def predict_source(*, inside: bool, masks: bool = False, points: bool = False, boxes: bool = False) -> str:
+def predict_source(
+    *, inside: bool, masks: bool = False, points: bool = False, boxes: bool = False, pixels: PixelFormat = RGB
+) -> str:
     """Return predict.py, which runs an exported model without this project."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("predict.jinja")
-    reader = reader_source() if inside else ""
+    reader = reader_source() if inside and pixels.is_rgb else ""
     colors = [color_of(label) for label in range(1, _COLORS + 1)] if boxes else []
-    kinds = {"masks": masks, "points": points, "boxes": boxes}
-    return template.render(file=FILE, reader=reader, colors=colors, lowest=SHOWN, **kinds).rstrip() + "\n"
+    values = {"masks": masks, "points": points, "boxes": boxes, "pixels": pixels}
+    return template.render(file=FILE, reader=reader, colors=colors, lowest=SHOWN, **values).rstrip() + "\n"

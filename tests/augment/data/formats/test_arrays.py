@@ -38,7 +38,7 @@ def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
     ("images", "targets", "message"),
     [
         (PIXELS[..., 0], (0, 1, 0), r"data\.train=.*x\.npy is \(3, 5, 4\) uint8"),
-        (PIXELS.astype(np.float32), (0, 1, 0), r"is \(3, 5, 4, 3\) float32"),
+        (PIXELS.astype(np.float64), (0, 1, 0), r"is \(3, 5, 4, 3\) float64"),
         (PIXELS[:0], (0, 1, 0), r"is \(0, 5, 4, 3\) uint8"),
         (PIXELS, (0, 1), r"data\.train_targets=.*y\.npy is \(2,\) int64.*\(3,\)"),
         (PIXELS, np.zeros((3, 0)), r"y\.npy is \(3, 0\) float64.*\(3,\) or \(3, K\)"),

@@ -1,0 +1,308 @@
+"""Decode images with any number of channels: NumPy arrays, TIFF, 16-bit PNG, DICOM, and 8-bit images.
+
+The content of a file decides how it is decoded. Sizes are checked before pixels are unpacked.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from math import prod
+from threading import Lock, local
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError
+from augment.data.images import MIRRORED, SIDEWAYS, orientation_of
+from augment.params.param_types import MAX_CHANNELS
+from augment.params.pixel_format import DTYPES
+from augment.support.errors import UserError, first_line, import_extra
+from augment.support.formatting import amount
+
+# Extensions of the formats that only this module decodes.
+RASTER_EXTENSIONS = frozenset({".npy", ".npz", ".dcm"})
+
+# Extensions of formats with 8-bit and with other images. The content of a file decides.
+MIXED_EXTENSIONS = frozenset({".png", ".tif", ".tiff"})
+
+# The modes to which Pillow converts ordinary 8-bit images.
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+# Most bytes of a decoded image.
+MAX_BYTES = 2**31
+
+# Faults are reported with the name of the file.
+for _name in ("PIL.TiffImagePlugin", "tifffile"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+_READ_AS = {"float16": "float32", "float64": "float32"}
+
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+Content = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class OpenedRaster:
+    """An encoded image whose header was read.
+
+    Attributes:
+        shape: height, width and number of channels. An EXIF orientation may swap height and width.
+        dtype: name of the data type of its decoded pixels.
+        load: decodes the pixels, (height, width, channels).
+    """
+
+    shape: tuple[int, int, int]
+    dtype: str
+    load: Callable[[], NDArray[Any]]
+
+
+def is_ordinary(content: Content) -> bool:
+    """Return whether an encoded image has 1, 3 or 4 channels of at most 8 bits, as its header states."""
+    return _opener(content) is None
+
+
+def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
+    """Read the header of an encoded image.
+
+    Args:
+        content: the encoded image.
+        channels: number of channels to which an ordinary 8-bit image is converted, a key of `MODES`.
+
+    Raises:
+        PixelsError: the image is damaged, too large, or has a data type that is not supported.
+        UserError: a package is missing.
+    """
+    if not content:
+        raise PixelsError("is empty (0 bytes)")
+    with _faults():
+        opener = _opener(content)
+        return _checked(opener(content) if opener else _open_ordinary(content, channels))
+
+
+def _opener(content: Content) -> Callable[[Content], OpenedRaster] | None:
+    """Return the function that opens an image, or None for an ordinary image."""
+    head = bytes(content[:132])
+    if head.startswith(b"\x93NUMPY"):
+        return _open_npy
+    if head.startswith(b"PK\x03\x04"):
+        return _open_npz
+    if head[128:] == b"DICM":
+        return _open_dicom
+    if head.startswith(b"\x89PNG") and head[24:25] == b"\x10":
+        return _open_png
+    return _open_tiff if head.startswith(_TIFF) and not _is_ordinary_tiff(content) else None
+
+
+def _checked(opened: OpenedRaster) -> OpenedRaster:
+    """Reject unusual sizes and data types before the pixels are decoded."""
+    dtype = _READ_AS.get(opened.dtype, opened.dtype)
+    if dtype not in DTYPES:
+        *some, last = DTYPES
+        raise PixelsError(f"has {opened.dtype} pixels. Save it as {', '.join(some)} or {last}")
+    height, width, channels = opened.shape
+    if is_channels_first(opened.shape):
+        raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
+    if not (0 < channels <= MAX_CHANNELS and height and width):
+        raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
+    if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_BYTES:
+        limits = f"{MAX_PIXELS:,} pixels and {MAX_BYTES:,} bytes"
+        raise PixelsError(f"claims {width} x {height} pixels with {amount(channels, 'channel')}. The limit is {limits}")
+
+    def load() -> NDArray[Any]:
+        with _faults(), np.errstate(over="ignore"):
+            found = np.asarray(opened.load(), dtype)  # in the byte order of the machine
+            return found if found.ndim == 3 else found[:, :, None]
+
+    return OpenedRaster(opened.shape, dtype, load)
+
+
+def is_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape, (height, width, channels), is probably (channels, height, width)."""
+    height, _, channels = shape
+    return height <= 4 < channels or height <= MAX_CHANNELS < channels
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Convert errors of decoders, which are of many types, to a `PixelsError`."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise PixelsError(f"is broken: {first_line(error)}") from error
+
+
+def _with_channels(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) not in (2, 3):
+        raise PixelsError(f"has the shape {shape}. Allowed: (height, width) or (height, width, channels)")
+    return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
+
+
+# NumPy parses headers with `ast`, which rarely fails in several threads before Python 3.11.8 and 3.12.2 (gh-106905).
+_HEADERS = Lock()
+
+
+def _open_npy(content: Content) -> OpenedRaster:
+    stream = BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with _HEADERS:
+        shape, is_fortran, dtype = read(stream)
+    start, count = stream.tell(), prod(shape)
+    if not dtype.hasobject and len(content) - start < count * dtype.itemsize:
+        raise PixelsError("is broken: it ends early")
+
+    def load() -> NDArray[Any]:
+        found = np.frombuffer(content, dtype, count, start)
+        return found.reshape(shape, order="F" if is_fortran else "C")
+
+    return OpenedRaster(_with_channels(shape), dtype.name, load)
+
+
+def _open_npz(content: Content) -> OpenedRaster:
+    with ZipFile(BytesIO(content)) as archive:
+        members = archive.infolist()
+        if len(members) != 1:
+            raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
+        if members[0].file_size > MAX_BYTES:
+            raise PixelsError(f"unpacks to {members[0].file_size:,} bytes. The limit is {MAX_BYTES:,}")
+        return _open_npy(archive.read(members[0]))
+
+
+def _open_png(content: Content) -> OpenedRaster:
+    """Open a 16-bit PNG. Pillow would reduce colors to 8 bits."""
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[content[25]]
+    if b"IEND" not in bytes(content):
+        raise PixelsError("is broken: it ends early")
+    if channels == 2:
+        raise PixelsError("is a 16-bit PNG with gray and transparency. Save it without transparency, or as TIFF")
+    width, height = (int.from_bytes(content[start : start + 4]) for start in (16, 20))
+    return OpenedRaster((height, width, channels), "uint16", lambda: _decode_png(content))
+
+
+_OWN = local()  # each thread has its own decoder
+
+
+def _decode_png(content: Content) -> NDArray[Any]:
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warnings about bad images
+    from nvidia import nvimgcodec as codec
+
+    if not hasattr(_OWN, "decoder"):
+        _OWN.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, [codec.Backend(codec.CPU_ONLY)])
+        unchanged = codec.ColorSpec.UNCHANGED
+        _OWN.params = codec.DecodeParams(color_spec=unchanged, allow_any_depth=True, apply_exif_orientation=True)
+    (decoded,) = _OWN.decoder.decode([codec.CodeStream(content)], params=_OWN.params)
+    if decoded is None:
+        raise PixelsError("is broken, or a PNG variant that is not supported")
+    return np.asarray(decoded.cpu())
+
+
+def _is_ordinary_tiff(content: Content) -> bool:
+    try:
+        with Image.open(BytesIO(content), formats=["TIFF"]) as image:
+            tags: Any = image.tag_v2  # type: ignore[attr-defined]
+            bits, kinds, mode, size = tags.get(258, (1,)), tags.get(339, (1,)), image.mode, image.size
+            if max(bits) > 8 or set(kinds) != {1} or mode == "LA":
+                return False
+            if mode != "L" or getattr(image, "n_frames", 1) == 1:
+                return True
+            image.seek(1)
+            return image.size != size  # gray pages of one size are channels
+    except DECODER_ERRORS:  # Pillow supports few numbers of channels
+        return False
+
+
+def _open_tiff(content: Content) -> OpenedRaster:
+    what = "a TIFF image that is not 8-bit gray or RGB"
+    tifffile = import_extra(what, "tifffile", "tiff")
+    import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
+    series = tifffile.TiffFile(BytesIO(content)).series[0]
+    page = series.keyframe
+    sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
+    channels = sizes.keys() - {"Y", "X"}
+    if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
+        axes = f"the axes {series.axes} of {' x '.join(map(str, series.shape))}"
+        raise PixelsError(f"has {axes}. Save each image as a TIFF with height, width and one axis of channels")
+    if page.photometric.name == "PALETTE":
+        raise PixelsError("has a palette. Save it as RGB")
+    if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
+        raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
+
+    def load() -> NDArray[Any]:
+        found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
+        found = np.moveaxis(found, [list(sizes).index(axis) for axis in ("Y", "X")], [0, 1])
+        if page.photometric.name == "MINISWHITE" and found.dtype.kind == "u":
+            found = 2**page.bitspersample - 1 - found
+        return _upright(found, _tiff_orientation(content))
+
+    shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
+    return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+
+
+def _tiff_orientation(content: Content) -> int:
+    """Return the orientation if Pillow opens the image, because targets are rotated by Pillow's answer."""
+    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+        return orientation_of(image)
+    return 1
+
+
+def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """Turn stored pixels, (height, width, ...), with an EXIF orientation upright."""
+    if orientation == 1:
+        return pixels
+    turned = pixels.swapaxes(0, 1) if orientation >= SIDEWAYS else pixels
+    x, y = (slice(None, None, -1 if orientation in mirrored else 1) for mirrored in MIRRORED)
+    return turned[y, x]
+
+
+def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
+    try:
+        image = Image.open(BytesIO(content))
+    except UnidentifiedImageError:
+        raise PixelsError(NOT_DECODED) from None
+    if image.mode.startswith(("I", "F")):
+        raise PixelsError(f"is a {image.format} with more than 8 bits per channel. Save it as 16-bit PNG or TIFF")
+    if channels == 4 and image.format == "TIFF" and len(image.tag_v2.get(258, ())) == 4:  # type: ignore[attr-defined]
+        return _open_tiff(content)  # the fourth channel may be near infrared, which Pillow drops
+    mode = MODES.get(channels, "RGB")
+
+    def load() -> NDArray[Any]:
+        turn = 1 if image.format == "TIFF" else orientation_of(image)  # Pillow rotates TIFFs automatically
+        shown = image.convert("RGBA") if image.mode == "P" else image
+        return _upright(np.asarray(shown.convert(mode)), turn)
+
+    return OpenedRaster((image.height, image.width, len(mode)), "uint8", load)
+
+
+def _open_dicom(content: Content) -> OpenedRaster:
+    pydicom = import_extra("a DICOM image", "pydicom", "dicom")
+    header = pydicom.dcmread(BytesIO(content))
+    colors, samples = header.PhotometricInterpretation, header.SamplesPerPixel
+    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
+        raise PixelsError(f"has {frames} frames. Save each frame as an image of its own")
+    if colors == "PALETTE COLOR":
+        raise PixelsError("has a palette. Save it as RGB")
+    slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
+    dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
+    is_rescaled = (slope, intercept) != (1, 0)
+    if is_rescaled:
+        dtype = "int16" if slope.is_integer() and intercept.is_integer() else "float32"  # int16: Hounsfield units
+
+    def load() -> NDArray[Any]:
+        found = header.pixel_array
+        if colors == "MONOCHROME1":
+            found = (-1 if header.PixelRepresentation else 2**header.BitsStored - 1) - found
+        if not is_rescaled:
+            return np.asarray(found)
+        values = found * slope + intercept
+        return np.asarray(values.clip(*DTYPES["int16"]) if dtype == "int16" else values)
+
+    return OpenedRaster((header.Rows, header.Columns, samples), dtype, load)

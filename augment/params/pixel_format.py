@@ -1,0 +1,163 @@
+"""The pixel format of a dataset's images: channels, data type, and the range of values that augmentation sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.params.param_types import MAX_CHANNELS
+from augment.support.errors import UserError
+
+# The data types of stored pixels, with the default range of their values.
+DTYPES: Mapping[str, tuple[float, float]] = {
+    "uint8": (0, 255),
+    "uint16": (0, 65535),
+    "int16": (-32768, 32767),
+    "float32": (0, 1),
+}
+
+
+@dataclass(frozen=True)
+class PixelFormat:
+    """The pixel format of images. The default is 8-bit RGB.
+
+    Augmentation works on levels from 0 to 255. Bytes are their own levels. Other values become float32 levels, so they
+    keep their precision: `low` becomes 0, `high` becomes 255, and values beyond them are clipped.
+
+    Attributes:
+        channels: number of channels.
+        dtype: data type of the stored pixels, a key of `DTYPES`.
+        low: stored value of level 0 for each channel. Empty: pixels are bytes.
+        high: stored value of level 255 for each channel. Empty: pixels are bytes.
+        rgb: channels that serve as red, green and blue, or None.
+        mean: mean of each channel in 0..1. Empty: ImageNet's.
+        std: standard deviation of each channel in 0..1. Empty: ImageNet's.
+        nodata: stored value of pixels without data, or None. These pixels become level 0.
+    """
+
+    channels: int = 3
+    dtype: str = "uint8"
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    rgb: tuple[int, ...] | None = (0, 1, 2)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    nodata: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        channels: int,
+        dtype: str = "uint8",
+        *,
+        range: tuple[float, float] | None = None,
+        rgb: tuple[int, int, int] | None = None,
+    ) -> "PixelFormat":
+        """Return the format of images in memory.
+
+        Args:
+            channels: number of channels.
+            dtype: data type: uint8, uint16, int16 or float32.
+            range: values that become black and white. Default: all values of the type, and 0..1 for float32.
+            rgb: channels that serve as red, green and blue. Default: the three channels of images with three.
+
+        Raises:
+            UserError: a value is not allowed.
+        """
+        if channels == 3:
+            rgb = rgb or (0, 1, 2)
+        given: dict[str, Any] = {"channels": channels, "dtype": dtype, "rgb": rgb}
+        if dtype in DTYPES and isinstance(channels, int) and (dtype != "uint8" or range not in (None, DTYPES[dtype])):
+            low, high = range or DTYPES[dtype]
+            given |= {"low": (low,) * channels, "high": (high,) * channels}
+        return parse_format(given, "PixelFormat")
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether augmentation works on the stored bytes, rather than on floating-point levels."""
+        return not self.low
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether images are ordinary 8-bit RGB images, which DALI decodes and the GPU kernels support."""
+        return self.is_bytes and self.channels == 3 and self.rgb == (0, 1, 2)
+
+    @property
+    def empty_value(self) -> NDArray[Any]:
+        """The stored value of level 0 for each channel, which replaces pixels without data."""
+        low = np.array(self.low or (0.0,) * self.channels)
+        if self.dtype != "float32":
+            low = np.floor(low).clip(*DTYPES[self.dtype])
+        return low.astype(self.dtype)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The format as plain values, which `parse_format` parses to the same format."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def levels(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        """Convert stored pixels, (..., channels), to levels: uint8, or float32 from 0 to 255."""
+        if self.is_bytes:
+            return pixels
+        low, high = np.array(self.low), np.array(self.high)
+        return np.asarray(((pixels - low) * (255 / (high - low))).clip(0, 255), np.float32)
+
+    def __str__(self) -> str:
+        """Describe the format, as in "10 channels of uint16"."""
+        count = f"{self.channels} channel{'s' if self.channels > 1 else ''}"
+        return f"{count} of {self.dtype}"
+
+
+RGB = PixelFormat()
+
+
+def parse_format(given: object, key: str) -> PixelFormat:
+    """Check a format in the form of `PixelFormat.plain`, such as from a run folder."""
+    if given is None:
+        return RGB
+    known = [field.name for field in fields(PixelFormat)]
+    if not isinstance(given, Mapping) or not given.keys() <= set(known):
+        raise UserError(f"{key}: this is not a pixel format. Allowed: a mapping with {', '.join(known)}.")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    found = PixelFormat(**values)
+    if fault := _fault(found):
+        raise UserError(f"{key}: {fault}.")
+    return found
+
+
+def _fault(of: PixelFormat) -> str:
+    """Return what is wrong with a format, or an empty text."""
+    if type(of.channels) is not int or not 1 <= of.channels <= MAX_CHANNELS:
+        return f"channels is {of.channels!r}. Allowed: 1 to {MAX_CHANNELS}"
+    if of.dtype not in DTYPES:
+        return f"dtype is {of.dtype!r}. Allowed: {', '.join(DTYPES)}"
+    for name in ("low", "high", "mean", "std"):
+        values = getattr(of, name)
+        are_numbers = isinstance(values, tuple) and all(map(_is_number, values))
+        if not are_numbers or len(values) not in (0, of.channels):
+            return f"{name} is {values!r:.80}. Use one number for each of the {of.channels} channels"
+    if len(of.low) != len(of.high) or any(low >= high for low, high in zip(of.low, of.high, strict=True)):
+        return "low must be smaller than high in each channel"
+    if of.is_bytes and of.dtype != "uint8":
+        return f"low and high are missing, which {of.dtype} pixels need"
+    if any(value <= 0 for value in of.std):
+        return "std must be above 0 in each channel"
+    if of.rgb is not None and (fault := rgb_fault(of.rgb, of.channels)):
+        return f"rgb is {fault}"
+    return "" if of.nodata is None or _is_number(of.nodata) else f"nodata is {of.nodata!r:.80}. Use a number"
+
+
+def rgb_fault(rgb: Any, channels: int) -> str:
+    """Return what is wrong with the channels that serve as red, green and blue, or an empty text."""
+    are_channels = isinstance(rgb, tuple) and all(type(number) is int and 0 <= number < channels for number in rgb)
+    if are_channels and len(set(rgb)) == len(rgb) == 3:
+        return ""
+    return f"{rgb!r:.80}, but images have {channels} channels. Use three different numbers from 0 to {channels - 1}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

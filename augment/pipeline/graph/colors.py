@@ -1,0 +1,30 @@
+"""Color stages of images with other channels than red, green and blue, in PyTorch."""
+
+import torch
+from torch import Tensor
+
+from augment.pipeline.graph.parameter_feed import LEVEL
+
+
+def change_colors(images: Tensor, **values: Tensor) -> Tensor:
+    """Apply the matrices of a color stage to (N, height, width, C) images, uint8 or float32 levels.
+
+    `values` are those of `parameter_feed.stage_values`: one matrix, or the matrices of a chained stage in order.
+    """
+    numbers = sorted(int(name.split()[1]) for name in values if name.startswith("matrix "))
+    links = [f" {number}" for number in numbers] or [""]
+    levels = images.float()
+    for link in links:
+        highest = 255 if link == links[-1] else 255 * LEVEL
+        levels = _linear(levels, values[f"matrix{link}"], values.get(f"mean_matrix{link}")).clamp(0, highest)
+    return levels if images.is_floating_point() else levels.round().to(images.dtype)
+
+
+def _linear(levels: Tensor, matrix: Tensor, mean_matrix: Tensor | None) -> Tensor:
+    """Apply a matrix to each pixel and another matrix to the mean color."""
+    if mean_matrix is None:
+        matrix, offset = matrix[..., :-1], matrix[..., -1]
+    else:
+        mean = levels.mean(dim=(1, 2))
+        offset = torch.einsum("ndc,nc->nd", mean_matrix[..., :-1], mean) + mean_matrix[..., -1]
+    return torch.einsum("nhwc,ndc->nhwd", levels, matrix) + offset[:, None, None]

@@ -1,0 +1,208 @@
+"""Adapts the steps of a recipe to images with other channels than red, green and blue.
+
+The rest of the package then needs no distinction: an adapted op takes and returns images with all channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from augment.params.pixel_format import RGB, PixelFormat
+from augment.recipe.op import OPS
+from augment.recipe.op_kinds import Array, ColorOp, LocalOp, Op
+from augment.recipe.step import Step
+from augment.support.errors import UserError
+from augment.support.formatting import amount
+
+
+def adapt_steps(steps: Sequence[Step], pixels: PixelFormat, key: str) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Adapt steps to a pixel format.
+
+    Returns:
+        The steps. Published policies lack the ops that the format does not support.
+        The names of these ops.
+
+    Raises:
+        UserError: the recipe itself names an op that the format does not support.
+    """
+    left_out: list[str] = []
+    adapted = [_adapt(step, pixels, f"{key}.{step.key}", left_out, published=False) for step in steps]
+    return tuple(step for step in adapted if step), tuple(sorted(set(left_out)))
+
+
+def _adapt(step: Step, pixels: PixelFormat, key: str, left_out: list[str], *, published: bool) -> Step | None:
+    if step.op.kind == "policy":
+        within = published or not step.op.nests
+        inner = (_adapt(one, pixels, f"{key}.{one.key}", left_out, published=within) for one in step.steps)
+        return replace(step, steps=tuple(one for one in inner if one))
+    if step.op.channels == "rgb" and pixels.rgb is None:
+        if published:
+            left_out.append(step.op.name)
+            return None
+        count = amount(pixels.channels, "channel")
+        raise UserError(
+            f"{key}: '{step.op.name}' needs red, green and blue, but images have {count}. Set data.rgb to three of the "
+            f"channels, such as data.rgb=[2,1,0], or use ops that support any channels: {_alternatives(step.op)}."
+        )
+    op = _adapted(step, pixels)
+    return step if op is step.op else AdaptedStep(step.key, op, step.p, step.params, (), step.weight, step, pixels)
+
+
+@dataclass(frozen=True)
+class AdaptedStep(Step):
+    """A step whose op is adapted to a pixel format."""
+
+    base: Step | None = None  # the step of the recipe
+    pixels: PixelFormat = RGB
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.base, self.pixels, self.key, self.p)
+
+
+def _unpickled(base: Step, pixels: PixelFormat, key: str, p: float) -> Step:
+    step = _adapt(base, pixels, key, [], published=False)
+    assert step is not None
+    return replace(step, key=key, p=p)
+
+
+def _alternatives(op: Op) -> str:
+    return ", ".join(name for name, other in OPS.items() if other.kind == op.kind and other.channels != "rgb")
+
+
+def _adapted(step: Step, pixels: PixelFormat) -> Op:
+    op, by_channel = step.op, bool(step.params.get("per_channel"))
+    if isinstance(op, ColorOp):
+        if op.channels == "separate" or by_channel:
+            return SeparateColorOp(**_fields(op), base=op, count=pixels.channels)
+        if not pixels.is_rgb:
+            embed = _for_rgb if op.channels == "rgb" else _for_each
+            return replace(op, function=partial(embed, op, pixels), width=pixels.channels)
+    if isinstance(op, LocalOp):
+        if by_channel:
+            return SeparateLocalOp(**_fields(op), base=op, count=pixels.channels)
+        if op.channels == "rgb" and not pixels.is_rgb:
+            # Neutral values would still round the three channels to bytes.
+            return replace(op, function=partial(_on_rgb, op, pixels), neutral=MappingProxyType({}))
+    return op
+
+
+def _for_rgb(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
+    """Extend an op's matrices for red, green and blue to all channels. The other channels stay as they are."""
+    matrix = np.asarray(op.function(**values))
+    assert pixels.rgb is not None
+    rgb, count = list(pixels.rgb), pixels.channels
+    uses_mean = matrix.shape[-1] > 4
+    made = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
+    made[..., range(count), range(count)] = 1
+    columns = [*rgb, *(count + number for number in rgb)] if uses_mean else rgb
+    for row, number in enumerate(rgb):
+        made[..., number, [*columns, -1]] = matrix[..., row, :]
+    return made
+
+
+def _for_each(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
+    """Apply the first row of an op's matrices to each channel. A mean color becomes the mean of all channels."""
+    matrix = np.asarray(op.function(**values))
+    count = pixels.channels
+    uses_mean = matrix.shape[-1] > 4
+    made = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
+    made[..., range(count), range(count)] = matrix[..., 0, :1]
+    made[..., -1] = matrix[..., 0, -1:]
+    if uses_mean:
+        made[..., count:-1] = (matrix[..., 0, 3:6].sum(axis=-1) / count)[..., None, None]
+    return made
+
+
+@dataclass(frozen=True, repr=False)
+class SeparateColorOp(ColorOp):
+    """A color op whose values are drawn for each of `count` channels."""
+
+    base: Any = None
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", self._matrix)
+        object.__setattr__(self, "uniforms", tuple(_names(self.base.uniforms, self.count)))
+        object.__setattr__(self, "width", self.count)
+
+    @cached_property
+    def draws(self) -> dict[str, str]:
+        """Drawn values by name, each with the name of its range."""
+        return _draws(self.base, self.count)
+
+    def _matrix(self, **values: Any) -> Array:
+        own = _gathered(self.base, values, self.count)
+        if self.base.channels == "separate":
+            factor, offset = self.base.function(**own)
+        else:
+            drawn = {*self.base.draws, *self.base.uniforms}
+            columns = [
+                np.asarray(self.base.function(**{n: v[:, c] if n in drawn else v for n, v in own.items()}))
+                for c in range(self.count)
+            ]
+            factor, offset = (np.stack([made[:, 0, at] for made in columns], axis=1) for at in (0, -1))
+        made = np.zeros((*np.shape(factor), self.count + 1))
+        made[..., range(self.count), range(self.count)] = factor
+        made[..., -1] = offset
+        return made
+
+
+@dataclass(frozen=True, repr=False)
+class SeparateLocalOp(LocalOp):
+    """A local op whose values are drawn for each of `count` channels."""
+
+    base: Any = None
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prepare", self._prepare)
+        object.__setattr__(self, "uniforms", tuple(_names(self.base.uniforms, self.count)))
+
+    @cached_property
+    def draws(self) -> dict[str, str]:
+        """Drawn values by name, each with the name of its range."""
+        return _draws(self.base, self.count)
+
+    def _prepare(self, size: Any, **values: Any) -> dict[str, Array]:
+        own = _gathered(self.base, values, self.count)
+        return {name: own[name] for name in (*self.base.draws, *self.base.uniforms)}
+
+
+def _fields(op: Op) -> dict[str, Any]:
+    return {field.name: getattr(op, field.name) for field in fields(op)}
+
+
+def _names(values: Sequence[str], count: int) -> list[str]:
+    return [f"{value} {channel}" for value in values for channel in range(count)]
+
+
+def _draws(base: Op, count: int) -> dict[str, str]:
+    return {name: base.draws[name.rpartition(" ")[0]] for name in _names(list(base.draws), count)}
+
+
+def _gathered(base: Op, values: dict[str, Any], count: int) -> dict[str, Any]:
+    """Gather the drawn values of all channels, (N,) each, as (N, channels). Fixed parameters stay as they are."""
+    own = dict(values)
+    for name in (*base.draws, *base.uniforms):
+        own[name] = np.stack([own.pop(f"{name} {channel}") for channel in range(count)], axis=-1)
+    return own
+
+
+def _on_rgb(op: LocalOp, pixels: PixelFormat, images: Any, dali: Any, **values: Any) -> Any:
+    """Apply an op to the three channels that serve as red, green and blue, as bytes."""
+    assert pixels.rgb is not None
+
+    def channel(of: Any, number: int) -> Any:
+        return of[:, :, number : number + 1]
+
+    three = dali.fn.cat(*(channel(images, number) for number in pixels.rgb), axis=2)
+    made = dali.fn.cast_like(op.function(dali.fn.cast(three, dtype=dali.types.UINT8), dali, **values), images)
+    parts = [
+        channel(made, pixels.rgb.index(number)) if number in pixels.rgb else channel(images, number)
+        for number in range(pixels.channels)
+    ]
+    return dali.fn.cat(*parts, axis=2)

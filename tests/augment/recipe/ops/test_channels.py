@@ -1,0 +1,257 @@
+"""Ops on images with any number of channels and data type, compared with float64 references on each channel."""
+
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from rendering import SEED, one_of_values
+from scipy import ndimage
+
+from augment.data.images import MemoryImage
+from augment.params import Size
+from augment.params.pixel_format import DTYPES, PixelFormat
+from augment.pipeline.graph.build import build_pipeline
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Reading
+from augment.recipe.op import OPS
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
+
+SIZE, COUNT = 48, 4
+Levels = NDArray[Any]
+
+FORMATS = [(1, "uint8"), (2, "uint16"), (4, "float32"), (10, "uint8"), (10, "uint16")]
+EVERY_FORMAT = pytest.mark.parametrize(("channels", "dtype"), FORMATS)
+
+
+def format_of(channels: int, dtype: str, rgb: tuple[int, int, int] | None = None) -> PixelFormat:
+    return PixelFormat.of(channels, dtype, rgb=rgb)
+
+
+def smooth_images(channels: int, dtype: str) -> list[Levels]:
+    """Make images in the data type whose levels change slowly, and differ between channels."""
+    y, x = np.mgrid[:SIZE, :SIZE] / SIZE
+    low, high = DTYPES[dtype]
+    images = []
+    for number in range(COUNT):
+        waves = [0.5 + 0.45 * np.sin(3 * x + channel + number) * np.cos(2 * y - channel) for channel in range(channels)]
+        stored = low + np.stack(waves, axis=-1) * (high - low)
+        images.append((stored if dtype == "float32" else np.rint(stored)).astype(dtype))
+    return images
+
+
+def run(plan: Plan, images: list[Levels], device: torch.device) -> Levels:
+    files = [MemoryImage(str(number), image) for number, image in enumerate(images)]
+    placement = Placement("gpu" if device.type == "cuda" else "cpu")
+    pipeline = build_pipeline(plan, Reading(files, len(files), SEED, pixels=plan.pixels), placement, Form(raw=True))
+    pipeline.schedule_run()
+    made = pipeline.hand_out(torch.cuda.current_stream() if device.type == "cuda" else None)
+    return np.asarray(made.views[0].cpu().numpy())
+
+
+def plan_for(pixels: PixelFormat, steps: dict[str, Any], **aug: Any) -> Plan:
+    numbers = [0.5] * pixels.channels
+    parsed = parse_aug({"size": SIZE, "mean": numbers, "std": numbers, "val": steps, **aug})
+    return build_plan(type(parsed)(**{**vars(parsed), "pixels": pixels}), "val")
+
+
+def draws(plan: Plan) -> dict[str, Any]:
+    (step,) = plan.steps
+    return {name: value for name, value in Sampler(plan, SEED).draw(0, 0, COUNT)[step.key].items() if name != "applied"}
+
+
+def compare(
+    steps: dict[str, Any], reference: Callable[..., Levels], channels: int, dtype: str, device: torch.device
+) -> None:
+    """Run one op, and compare it with `reference(levels, **drawn values)` on (height, width, channels) float64."""
+    pixels = format_of(channels, dtype)
+    plan, images = plan_for(pixels, steps), smooth_images(channels, dtype)
+    drawn, made = draws(plan), run(plan, images, device)
+    assert made.dtype == (np.uint8 if dtype == "uint8" else np.float32)
+    for number, image in enumerate(images):
+        own = {name: value[number] for name, value in drawn.items()}
+        low, high = DTYPES[dtype]
+        levels = (image.astype(np.float64) - low) * 255 / (high - low)
+        expected = reference(levels, **own).clip(0, 255)
+        # A thousandth of the range, and rounding to bytes.
+        most = 0.255 + (0.5 if dtype == "uint8" else 0) + (0.5 if device.type == "cuda" and dtype == "uint8" else 0)
+        np.testing.assert_allclose(made[number], expected, atol=most, rtol=0)
+
+
+def gaussian(levels: Levels, sigma: float) -> Levels:
+    radius = int(np.ceil(3 * sigma))
+    blur = ndimage.gaussian_filter1d(levels, sigma, axis=0, mode="mirror", radius=radius)
+    return np.asarray(ndimage.gaussian_filter1d(blur, sigma, axis=1, mode="mirror", radius=radius))
+
+
+def sharpened(levels: Levels, factor: float) -> Levels:
+    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+    mean = np.stack([ndimage.convolve(plane, smooth, mode="mirror") for plane in np.moveaxis(levels, -1, 0)], axis=-1)
+    return np.asarray(factor * levels + (1 - factor) * mean)
+
+
+def moved(levels: Levels, length: float, angle: float) -> Levels:
+    assert angle == 0
+    return np.asarray(ndimage.uniform_filter1d(levels, int(length), axis=1, mode="mirror"))
+
+
+def stretched(levels: Levels) -> Levels:
+    low, high = levels.min(axis=(0, 1)), levels.max(axis=(0, 1))
+    return np.asarray((levels - low) * 255 / (high - low))
+
+
+def around_mean(levels: Levels, factor: float) -> Levels:
+    return levels.mean() + factor * (levels - levels.mean())
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize(
+    ("steps", "reference"),
+    [
+        ({"brightness": {}}, lambda levels, factor: levels * factor),
+        ({"contrast": {}}, lambda levels, factor: 128 + factor * (levels - 128)),
+        ({"contrast": {"pivot": "mean"}}, around_mean),
+        ({"invert": {}}, lambda levels: 255 - levels),
+        ({"gamma": {}}, lambda levels, gamma: 255 * (levels / 255) ** gamma),
+        ({"gaussian_blur": {}}, gaussian),
+        ({"sharpen": {}}, sharpened),
+        ({"motion_blur": {"length_range": one_of_values(3, 5, 7), "angle_range": [0, 0]}}, moved),
+        ({"autocontrast": {}}, stretched),
+    ],
+    ids=str,
+)
+def test_ops_treat_each_channel_alike(
+    steps: dict[str, Any], reference: Callable[..., Levels], channels: int, dtype: str, device: torch.device
+) -> None:
+    compare(steps, reference, channels, dtype, device)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("op", ["brightness", "contrast", "gamma", "channel_gain"])
+def test_values_can_be_drawn_for_each_channel(op: str, channels: int, dtype: str, device: torch.device) -> None:
+    def reference(levels: Levels, **values: float) -> Levels:
+        own = np.array([values[f"{'gamma' if op == 'gamma' else 'factor'} {number}"] for number in range(channels)])
+        assert len(set(own)) == channels
+        changed = {"gamma": 255 * (levels / 255) ** own, "contrast": 128 + own * (levels - 128)}
+        return np.asarray(changed.get(op, levels * own))
+
+    compare({op: {} if op == "channel_gain" else {"per_channel": True}}, reference, channels, dtype, device)
+
+
+@EVERY_FORMAT
+def test_channel_drop_keeps_a_channel(channels: int, dtype: str, device: torch.device) -> None:
+    def reference(levels: Levels, **order: float) -> Levels:
+        smallest = np.argsort([order[f"order {number}"] for number in range(channels)])[:3]
+        levels[..., smallest[: channels - 1]] = 9
+        return levels
+
+    compare({"channel_drop": {"count": 3, "level": 9}}, reference, channels, dtype, device)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("border", ["constant", "replicate"])
+def test_a_warp_moves_all_channels(border: str, channels: int, dtype: str, device: torch.device) -> None:
+    pixels = format_of(channels, dtype)
+    plan = plan_for(pixels, {"rotate": {"angle_range": [-20, 20], "border": border, "fill": 200}})
+    images = smooth_images(channels, dtype)
+    matrices = plan.stages[0].matrix(Sampler(plan, SEED).draw(0, 0, COUNT), Size(SIZE, SIZE))
+    made, middle = run(plan, images, device), (SIZE - 1) / 2
+    y, x = np.mgrid[:SIZE, :SIZE]
+    low, high = DTYPES[dtype]
+    for number, image in enumerate(images):
+        at = np.linalg.inv(matrices[number]) @ np.stack([x.ravel() - middle, y.ravel() - middle, np.ones(SIZE**2)])
+        rows, columns = ((at[axis] / at[2] + middle).reshape(SIZE, SIZE) for axis in (1, 0))
+        levels = (image.astype(np.float64) - low) * 255 / (high - low)
+        edges = {"mode": "nearest"} if border == "replicate" else {"mode": "constant", "cval": 200}
+        expected = np.stack(
+            [ndimage.map_coordinates(levels[..., c], [rows, columns], order=1, **edges) for c in range(channels)], -1
+        )
+        # The operator rounds coordinates to 1/32 px. Between the image and a constant border, this changes levels.
+        inside = (np.minimum(rows, columns) > 0.05) & (np.maximum(rows, columns) < SIZE - 1.05)
+        outside = (np.minimum(rows, columns) < -1.05) | (np.maximum(rows, columns) > SIZE + 0.05)
+        compared = inside | outside if border == "constant" else np.ones_like(inside)
+        most = 0.255 + (0.5 if dtype == "uint8" else 0)
+        np.testing.assert_allclose(made[number][compared], expected[compared], atol=most, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, op in OPS.items()
+        if op.kind in ("geometry", "remap", "color", "local")
+        and op.channels in ("any", "separable")
+        and name not in ("shot_noise", "gaussian_noise")
+    ],
+)
+def test_each_channel_of_ten_equals_an_image_of_its_own(name: str, device: torch.device) -> None:
+    """Except for noise, and ops that need all channels, the result for a channel does not depend on the others."""
+    images = smooth_images(10, "uint16")
+    whole = run(plan_for(format_of(10, "uint16"), {name: {}}), images, device)
+    for channel in (0, 7):
+        alone = [image[..., channel : channel + 1] for image in images]
+        one = run(plan_for(format_of(1, "uint16"), {name: {}}), alone, device)
+        np.testing.assert_allclose(whole[..., channel : channel + 1], one, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_color_ops_use_the_channels_of_rgb(dtype: str, device: torch.device) -> None:
+    rgb = (4, 2, 1)
+    images = smooth_images(5, dtype)
+    steps = {"saturation": {}, "hue": {}, "grayscale": {"p": 0.5}, "color_jitter": {"pivot": "mean"}}
+    made = run(plan_for(format_of(5, dtype, rgb), steps), images, device)
+    three = [np.ascontiguousarray(image[..., rgb]) for image in images]
+    expected = run(plan_for(format_of(3, dtype), steps), three, device)
+    np.testing.assert_allclose(made[..., rgb].astype(float), expected, atol=1.01 if dtype == "uint8" else 0.01)
+    untouched = run(plan_for(format_of(5, dtype), {}), images, device)
+    np.testing.assert_allclose(made[..., [0, 3]].astype(float), untouched[..., [0, 3]], atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_local_ops_use_the_channels_of_rgb(dtype: str, device: torch.device) -> None:
+    images = smooth_images(4, dtype)
+    made = run(plan_for(format_of(4, dtype, (3, 1, 0)), {"equalize": {}}), images, device)
+    untouched = run(plan_for(format_of(4, dtype), {}), images, device)
+    np.testing.assert_array_equal(made[..., 2], untouched[..., 2])
+    for number in range(COUNT):
+        for channel in (3, 1, 0):
+            expected = cv2.equalizeHist(np.rint(untouched[number, ..., channel]).astype(np.uint8))
+            np.testing.assert_allclose(made[number, ..., channel].astype(float), expected, atol=1)
+
+
+def test_an_op_that_needs_rgb_names_the_remedy() -> None:
+    with pytest.raises(UserError, match=r"aug\.val\.hue: .*data\.rgb.*brightness"):
+        plan_for(format_of(4, "uint16"), {"hue": {}})
+
+
+def test_a_policy_leaves_out_what_needs_rgb() -> None:
+    pixels = format_of(2, "uint16")
+    plan = plan_for(pixels, {"trivial_augment": {}})
+    assert plan.left_out == ("equalize", "posterize", "saturation")
+    assert "left out (need RGB): equalize, posterize, saturation" in str(plan)
+    assert not {step.op.name for step in plan.steps} & set(plan.left_out)
+    assert plan_for(format_of(4, "uint16", (0, 1, 2)), {"trivial_augment": {}}).left_out == ()
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])
+def test_an_untouched_image_keeps_its_precision(dtype: str, device: torch.device) -> None:
+    low, high = DTYPES[dtype]
+    random = low + np.random.default_rng(0).random((SIZE, SIZE, 4)) * (high - low)
+    image = (random if dtype == "float32" else np.rint(random)).astype(dtype)
+    made = run(plan_for(format_of(4, dtype), {}), [image], device)[0]
+    assert np.abs(made / 255 - (image.astype(np.float64) - low) / (high - low)).max() < 2**-16
+
+
+def test_a_fused_plan_equals_its_steps_one_by_one(device: torch.device) -> None:
+    pixels, images = format_of(10, "uint16", (2, 1, 0)), smooth_images(10, "uint16")
+    steps = {"brightness": {"per_channel": True, "factor_range": [0.9, 1]}, "saturation": {}, "channel_gain": {},
+             "rotate": {"p": 0.5}, "flip": {"p": 0.5}}  # fmt: skip
+    fused, single = (run(plan_for(pixels, steps, fuse=fuse), images, device) for fuse in (True, False))
+    assert len(plan_for(pixels, steps).stages) == 2
+    np.testing.assert_allclose(fused, single, atol=1)
