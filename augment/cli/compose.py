@@ -277,16 +277,6 @@ class Recipe:
         load_plugins(self.plugins, "plugins")
         return parse_data(self.plain.get("data"))
 
-    def for_data(self) -> Aug:
-        """Return the augmentation for the pixel format of the images in the section `data`.
-
-        Raises:
-            UserError: as in `source`, or the images cannot be used.
-        """
-        from augment.data.sources import load_dataset
-
-        return replace(self.aug, pixels=load_dataset(self.source()).pixels)
-
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:
     """Compose overrides as `compose` does, and check the recipe, but not the source."""

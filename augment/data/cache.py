@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from augment.data.image_faults import strict_pillow
 from augment.data.image_refs import ImageRef, Paths
+from augment.data.images import encoded_ref
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -145,19 +146,29 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
     """Return the key of each image: its path, or its slot in a larger file. Empty if it cannot be cached."""
     folders: dict[bytes, bytes] = {}
     keys = []
-    for ref in refs:
+    for image in refs:
+        ref = image if isinstance(image, bytes) else _encoded(image)
+        reading = b"" if ref is image else os.fsencode(f" {image.reading}")
         if isinstance(ref, bytes):
             folder, slash, name = ref.rpartition(b"/")
             if folder not in folders:
                 folders[folder] = os.path.abspath(folder + slash) + b"/"
-            keys.append(folders[folder] + name)
+            keys.append(folders[folder] + name + reading)
         else:
-            keys.append(os.fsencode(f"{os.path.abspath(ref.file.path)} {ref.slot}") if hasattr(ref, "slot") else b"")
+            slot = f"{os.path.abspath(ref.file.path)} {ref.slot}" if hasattr(ref, "slot") else ""
+            keys.append(os.fsencode(slot) + reading if slot else b"")
     return keys
+
+
+def _encoded(ref: Any) -> Any:
+    """Return the record of an image, or the name of its file. A raster is read from either."""
+    inner = encoded_ref(ref)
+    return os.fsencode(inner) if isinstance(inner, Path) else inner
 
 
 def _state_of(ref: Any) -> bytes:
     """Return the current state of a file, or the state of the larger file when it was indexed. Empty if unknown."""
+    ref = ref if isinstance(ref, bytes) else _encoded(ref)
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""
     try:

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from augment.params.pixel_format import PixelFormat
 
-ENDS = (2, 98)  # percentiles that become black and white
-
 
 def displayable(levels: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
     """Show the channels `data.rgb`, or the first channel in gray. Ordinary RGB images stay unchanged.
@@ -36,10 +34,8 @@ def stretch(levels: NDArray[Any]) -> NDArray[np.uint8]:
     is.
     """
     with_data = levels.any(axis=-1)
-    values = levels[with_data]
-    if not len(values):
-        return np.zeros(levels.shape, np.uint8)
-    low, high = np.percentile(values, ENDS, axis=0)
+    values = levels[with_data] if with_data.any() else levels.reshape(-1, levels.shape[-1])
+    low, high = np.percentile(values, (2, 98), axis=0)
     low, high = np.where(low < high, (low, high), (values.min(axis=0), values.max(axis=0)))
     low, high = np.where(low < high, (low, high), ([[0.0], [255.0]]))
     stretched = ((levels - low) * (255 / (high - low))).clip(0, 255).round()

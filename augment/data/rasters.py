@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from augment.data.check import read_limited, verdicts_of
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.raster_files import MIXED_EXTENSIONS, MODES, RASTER_EXTENSIONS, is_ordinary, open_raster
-from augment.data.formats.records import RecordFile
-from augment.data.image_faults import PixelsError, describe_failure
+from augment.data.image_faults import PixelsError, describe_failure, strict_pillow
 from augment.data.image_refs import ImageError, ImageRef, kinds_of
 from augment.data.images import encoded_ref, is_decoded, name_of
 from augment.data.targets.masks import MASKS, MaskFile
@@ -38,14 +36,8 @@ from augment.support.process import cores
 if TYPE_CHECKING:
     from augment.data.sources.registry import Source
 
-T = TypeVar("T")
-Image = TypeVar("Image")
-
-# Most images from which the range, and the mean and standard deviation are computed.
-_RANGE_IMAGES, _MEASURED_IMAGES = 500, 1000
-
-# Most values that are kept to compute percentiles, 64 MB as float32.
-_MOST_VALUES = 2**24
+# Most images, and most of their values, from which the range and the statistics are computed.
+_MOST_IMAGES, _MOST_VALUES = 500, 2**23
 
 _PERCENTILES = (0.1, 99.9)
 
@@ -69,22 +61,15 @@ class Raster:
         return name_of(self.ref)
 
     @property
-    def file(self) -> RecordFile:
-        """The file with its current size and time, for the cache of the check."""
-        if not isinstance(self.ref, Path):
-            found: RecordFile = self.ref.file  # type: ignore[attr-defined]
-            return found
-        try:
-            return RecordFile.of(self.ref)
-        except UserError:  # the check reports it
-            return RecordFile(self.ref, -1, 0)
+    def file(self) -> Any:
+        """The larger file that holds the image, if there is one."""
+        return self.ref.file  # type: ignore[union-attr]
 
     @property
-    def slot(self) -> str:
-        """Identifies the image in its file, and how it is read."""
-        of, slot = self.pixels, "" if isinstance(self.ref, Path) else self.ref.slot  # type: ignore[attr-defined]
-        filled = "" if of.nodata is None else f" {of.nodata} {of.low}"
-        return f"{slot} {of}{filled}"
+    def reading(self) -> str:
+        """Describes how the image is read, for the cache of the check."""
+        of = self.pixels
+        return str(of) if of.nodata is None else f"{of} {of.nodata} {of.low}"
 
     def read_pixels(self) -> NDArray[Any]:
         """Return (height, width, channels) in the format's data type. Pixels without data hold `PixelFormat.low`.
@@ -127,17 +112,19 @@ class Raster:
         if of.nodata is None:
             return found, None
         empty: NDArray[np.bool_] = found == found.dtype.type(of.nodata)
-        return found, empty | np.isnan(found) if found.dtype.kind == "f" else empty
+        if found.dtype.kind == "f":
+            empty = empty | np.isnan(found)
+        return found, empty
 
     def read_empty(self) -> NDArray[np.bool_] | None:
         """Return where no channel has data, (height, width), or None if the format has no `PixelFormat.nodata`."""
         empty = None if self.pixels.nodata is None else self.read_stored()[1]
-        return None if empty is None else empty.all(axis=2)
+        return None if empty is None else np.asarray(empty.all(axis=2))
 
     def _require(self, shape: tuple[int, ...], dtype: str) -> None:
         of = self.pixels
-        if (shape[2], dtype) != (of.channels, of.dtype):
-            raise PixelsError(f"has {PixelFormat(shape[2], dtype)}, but the first image has {of}")
+        if len(shape) != 3 or (shape[2], dtype) != (of.channels, of.dtype):
+            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)} instead of {of}")
 
     def read(self) -> bytes:
         """Return the image as an .npy file."""
@@ -221,21 +208,22 @@ def _look(files: Sequence[ImageRef]) -> _Seen | None:
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
-            if is_decoded(image):
-                pixels = image.read_pixels()
-                return _Seen(name, pixels.shape[2], pixels.dtype.name)
-            content = read_limited(image)
-            if is_ordinary(content):
-                return None
+            pixels = image.read_pixels() if is_decoded(image) else None
+            content = b"" if is_decoded(image) else read_limited(image)
+        except (OSError, UserError):
+            continue
+        if pixels is not None:
+            return _Seen(name, pixels.shape[-1], pixels.dtype.name)
+        if content and suffix not in RASTER_EXTENSIONS and is_ordinary(content):
+            return None
+        try:
             opened = open_raster(content)
             return _Seen(name, opened.shape[2], opened.dtype)
         except PixelsError as error:
             faults.append(f"data: {name} {error}.")
-        except OSError:  # the check reports it
-            pass
-    if faults:
+    if faults and Path(name_of(files[0])).suffix.lower() in RASTER_EXTENSIONS:
         raise UserError(faults[0])
-    return None
+    return None  # the check reports what is wrong
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
@@ -248,16 +236,18 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
         UserError: a setting contradicts the images.
     """
     files = dataset.train.files
-    seen = _look(files)
+    with strict_pillow():
+        seen = _look(files)
     pixels = _format(source, seen)
     if pixels == PixelFormat() and (seen is None or is_decoded(files[0])):
         return dataset
     notices: tuple[str, ...] = ()
     if not pixels.is_rgb:
         pixels, notices = _with_statistics(source, files, pixels)
-    splits = {name: in_format(getattr(dataset, name), pixels) for name in ("train", "val")}
-    faults = {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
-    return replace(dataset, **splits, faults=faults, pixels=pixels).noting(*notices)
+    train, val = in_format(dataset.train, pixels), in_format(dataset.val, pixels)
+    faults = dict(dataset.faults)
+    faults |= {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
+    return replace(dataset, train=train, val=val, faults=faults, pixels=pixels).noting(*notices)
 
 
 def _format(source: Source, seen: _Seen | None) -> PixelFormat:
@@ -266,7 +256,7 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
         channels, dtype = source.channels or 3, "uint8"
         if channels not in MODES:
             allowed = "1 (gray), 3, or 4 (with transparency)"
-            raise UserError(f"data.channels={channels}, but the images are 8-bit images. Allowed: {allowed}.")
+            raise UserError(f"data.channels={channels} does not suit ordinary 8-bit images. Allowed: {allowed}.")
     else:
         channels, dtype = seen.channels, seen.dtype
         if source.channels not in (None, channels):
@@ -274,17 +264,16 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
             raise UserError(f"{what}. Remove data.channels.")
     if dtype not in DTYPES:  # decoded images
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
-    rgb = (0, 1, 2) if channels == 3 else None
+    rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
     if source.rgb is not None:
-        given = [int(value) if value == int(value) else value for value in source.rgb]
-        rgb = tuple(given)
+        rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
         if fault := rgb_fault(rgb, channels):
-            raise UserError(f"data.rgb={given} is {fault}.")
+            raise UserError(f"data.rgb is {fault}.")
     low, high = DTYPES[dtype]
     if isinstance(source.range, tuple):
         low, high = source.range
         if low >= high:
-            raise UserError(f"data.range={[low, high]}: the first number must be smaller. Use [low, high].")
+            raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
     is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
     limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
     if source.nodata is not None and dtype != "float32":
@@ -298,13 +287,12 @@ def _with_statistics(
     source: Source, files: Sequence[ImageRef], pixels: PixelFormat
 ) -> tuple[PixelFormat, tuple[str, ...]]:
     """Return the format with its range and statistics, and notices about them. They are cached."""
-    rasters = [Raster(encoded_ref(image), pixels) for image in _some(files, _MEASURED_IMAGES)]
 
     def compute() -> str:
-        found, notices = _with_range(source, _some(rasters, _RANGE_IMAGES), pixels)
-        mean, std = measure(rasters, found)
-        constant = [str(channel) for channel, value in enumerate(std) if value == 0]
-        if constant:
+        samples = sample_values(files, pixels)
+        found, notices = _with_range(source, samples, pixels)
+        mean, std = _moments(samples, found)
+        if constant := [str(channel) for channel, value in enumerate(std) if value == 0]:
             which = f"{plural(len(constant), 'channel')} {', '.join(constant)}"
             notices.append(f"data: all pixels of {which} are equal, so models learn nothing from them")
         found = replace(found, mean=mean, std=tuple(value or 1.0 for value in std))
@@ -319,84 +307,75 @@ def _with_statistics(
 
     named = verdicts_of(source)
     settings = digest(named.name, pixels, source.range)
-    return remember_whole(rasters, compute, parse, named.with_name(f"pixels-{settings}.txt"))
+    images = list(map(encoded_ref, _some(files)))
+    return remember_whole(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))
 
 
-def _some(images: Sequence[Image], most: int) -> list[Image]:
-    """Return at most `most` evenly spaced images."""
-    chosen = np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64))
-    return [images[index] for index in chosen.tolist()]
+def _some(files: Sequence[ImageRef]) -> list[ImageRef]:
+    """Return evenly spaced images."""
+    chosen = np.unique(np.linspace(0, len(files) - 1, min(_MOST_IMAGES, len(files))).astype(np.int64))
+    return [files[index] for index in chosen.tolist()]
 
 
-class _Values(NamedTuple):
-    """The stored values of an image, (height * width, channels), and which of them mean no data."""
-
-    name: str
-    stored: NDArray[Any]
-    empty: NDArray[np.bool_]
-
-
-def _each(rasters: Sequence[Raster], work: Callable[[_Values], T], what: str) -> list[T]:
-    """Return a function's results for the values of each image. Bad images are left out. The check reports them."""
-
-    def call(raster: Raster) -> T | None:
-        with suppress(OSError, UserError, MemoryError):
-            found, empty = raster.read_stored()
-            if empty is None:
-                empty = np.zeros(found.shape, np.bool_)
-            if np.isfinite(found[~empty]).all():
-                flat = (-1, found.shape[2])
-                return work(_Values(raster.name, found.reshape(flat), empty.reshape(flat)))
-        return None
-
-    results = []
-    with (
-        progress_bar(quiet=len(rasters) <= 100) as progress,
-        in_threads(call, rasters, cores(), 2 * cores()) as found,
-    ):
-        for result in progress.track(found, len(rasters), description=what):
-            results += [] if result is None else [result]
-    return results
-
-
-class _Sample(NamedTuple):
-    """Some values of an image, (N, channels), NaN where it has no data. And the limits of all its values."""
+class ValueSample(NamedTuple):
+    """Stored values of an image, (N, channels), NaN where it has no data."""
 
     name: str
     values: NDArray[np.float32]
-    low: float
-    high: float
 
 
-def _with_range(source: Source, rasters: Sequence[Raster], pixels: PixelFormat) -> tuple[PixelFormat, list[str]]:
+def sample_values(files: Sequence[ImageRef], pixels: PixelFormat) -> list[ValueSample]:
+    """Return stored values of evenly spaced pixels of at most 500 images.
+
+    Images that cannot be read are left out. The check reports them.
+    """
+    images = _some(files)
+    most = max(1, _MOST_VALUES // (pixels.channels * len(images)))
+
+    def sample(image: ImageRef) -> list[ValueSample]:
+        raster = Raster(encoded_ref(image), pixels)
+        try:
+            stored, empty = raster.read_stored()
+            raster.filled(stored, empty)  # rejects infinite values
+        except (OSError, UserError, MemoryError):
+            return []
+        chosen = np.linspace(0, stored[..., 0].size - 1, min(most, stored[..., 0].size)).astype(np.int64)
+        values = stored.reshape(-1, pixels.channels)[chosen].astype(np.float32)
+        if empty is not None:
+            values[empty.reshape(-1, pixels.channels)[chosen]] = np.nan
+        return [ValueSample(raster.name, values)]
+
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(images) <= 100) as progress,
+        in_threads(sample, images, cores(), 2 * cores()) as found,
+    ):
+        return list(chain.from_iterable(progress.track(found, len(images), description="Measuring pixels")))
+
+
+def _joined(samples: Sequence[ValueSample], channels: int) -> NDArray[np.float32]:
+    """Return the values of all samples, (N, channels)."""
+    return np.concatenate([np.full((1, channels), np.nan, np.float32), *(sample.values for sample in samples)])
+
+
+def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFormat) -> tuple[PixelFormat, list[str]]:
     """Return the format with the range of `data.range=auto`, and a notice if the images use little of the range.
 
     Raises:
         UserError: floating-point images need a range.
     """
-    most = max(1, _MOST_VALUES // (pixels.channels * len(rasters)))
-
-    def sample(of: _Values) -> _Sample:
-        chosen = np.linspace(0, len(of.stored) - 1, min(most, len(of.stored))).astype(np.int64)
-        values = np.where(of.empty[chosen], np.nan, of.stored[chosen]).astype(np.float32)
-        known = of.stored[~of.empty]
-        return _Sample(of.name, values, *((float(known.min()), float(known.max())) if known.size else (0.0, 0.0)))
-
-    samples = _each(rasters, sample, "Finding the range of values")
     if pixels.dtype == "float32" and source.range is None:
-        for one in samples:
-            if one.low < 0 or one.high > 1:
-                what = f"{one.name} has values from {one.low:.6g} to {one.high:.6g}"
+        for name, values in samples:
+            if ((values < 0) | (values > 1)).any():
+                what = f"{name} has values from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
                 fix = "Set data.range=auto, or data.range=[low,high] to the values that become black and white"
                 raise UserError(f"data: {what}, but floating-point images need values from 0 to 1. {fix}.")
-    values = np.concatenate([one.values for one in samples] or [np.zeros((1, pixels.channels), np.float32)])
-    limits = [_limits(column[~np.isnan(column)]) for column in values.T]
+    limits = [_limits(column[~np.isnan(column)]) for column in _joined(samples, pixels.channels).T]
     low, high = zip(*limits, strict=True)
     if source.range == "auto":
         return replace(pixels, low=low, high=high), []
-    first, last = DTYPES[pixels.dtype] if pixels.is_bytes else (pixels.low[0], pixels.high[0])
-    used = max(high) - min(low)
-    if used >= _USED * (last - first):
+    first, last = (pixels.low[0], pixels.high[0]) if pixels.low else DTYPES["uint8"]
+    if max(high) - min(low) >= _USED * (last - first):
         return pixels, []
     what = f"data: the images use values from {min(low):g} to {max(high):g}, a small part of the range"
     return pixels, [f"{what} from {first:g} to {last:g}. Set data.range=auto"]
@@ -413,25 +392,15 @@ def _limits(values: NDArray[np.float32]) -> tuple[float, float]:
 
 
 def measure(files: Sequence[ImageRef], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation of each channel in 0..1, from at most 1,000 of the images.
+    """Return the mean and the standard deviation of each channel in 0..1, from the pixels that `sample_values` reads.
 
     Pixels without data do not count. The standard deviation of a constant channel is 0.
     """
+    return _moments(sample_values(files, pixels), pixels)
 
-    def moments(of: _Values) -> NDArray[np.float64]:
-        """Return the number of values, their mean and their mean square, (3, channels)."""
-        found = np.zeros((3, pixels.channels))
-        levels = pixels.levels(of.stored)
-        for channel in range(pixels.channels):  # one by one, to limit memory
-            values = levels[~of.empty[:, channel], channel] / np.float64(255)
-            if values.size:
-                found[:, channel] = values.size, values.mean(), np.square(values).mean()
-        return found
 
-    rasters = [Raster(encoded_ref(image), pixels) for image in _some(files, _MEASURED_IMAGES)]
-    counts, means, squares = np.moveaxis([np.zeros((3, pixels.channels)), *_each(rasters, moments, "Measuring")], 0, 1)
-    weights = counts / np.maximum(counts.sum(axis=0), 1)
-    mean = (weights * means).sum(axis=0)
-    variance = (weights * squares).sum(axis=0) - mean**2
-    std = np.sqrt(np.where(variance > 1e-12, variance, 0))  # below, rounding
-    return tuple(mean.tolist()), tuple(std.tolist())
+def _moments(samples: Sequence[ValueSample], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    levels = pixels.levels(_joined(samples, pixels.channels)).astype(np.float64)
+    shares = np.ma.masked_invalid(levels) / 255
+    mean, std = (np.ma.filled(moment, 0) for moment in (shares.mean(axis=0), shares.std(axis=0)))
+    return tuple(mean.tolist()), tuple(np.where(std > 1e-6, std, 0).tolist())  # below 1e-6: rounding

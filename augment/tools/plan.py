@@ -6,6 +6,7 @@ if you set data, and otherwise for 8-bit RGB.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from augment.cli.compose import compose_recipe
 from augment.cli.overrides import key_of, parse
@@ -43,8 +44,11 @@ def main(arguments: Sequence[str]) -> int:
         _, overrides = Parser("augment plan", __doc__, _EXAMPLES).split(arguments)
         console = text_console()
         recipe = compose_recipe(overrides)
-        has_data = any(key_of(parse(override)).split(".")[0] == "data" for override in overrides)
-        aug = recipe.for_data() if has_data else recipe.aug
+        aug = recipe.aug
+        if any(key_of(parse(override)).split(".")[0] == "data" for override in overrides):
+            from augment.data.sources import load_dataset  # slow to import
+
+            aug = replace(aug, pixels=load_dataset(recipe.source()).pixels)
         for plan in (build_plan(aug, split) for split in SPLITS):
             console.print(str(plan))
             console.print(f"  {summary(plan)}", style="dim")

@@ -39,7 +39,7 @@ Params = dict[str, Any]
 
 def check_draws(op: Op) -> None:
     plan = plan_with(op)
-    drawn = Sampler(plan, SEED).draw(0, 0, MANY)["tested"]
+    drawn, op = Sampler(plan, SEED).draw(0, 0, MANY)["tested"], plan.steps[0].op  # adapted to the channels
     assert set(drawn) == {"applied", *op.draws, *op.uniforms}
     assert drawn["applied"].dtype == bool
     for value, name in op.draws.items():

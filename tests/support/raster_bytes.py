@@ -43,7 +43,7 @@ def tiff(image: NDArray[Any], **settings: Any) -> bytes:
 
 
 def png(image: NDArray[Any]) -> bytes:
-    return bytes(imagecodecs.png_encode(image))
+    return bytes(imagecodecs.png_encode(image.copy()))
 
 
 def dicom(image: NDArray[Any], **tags: Any) -> bytes:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
-from threading import local
+from threading import Lock, local
 from typing import Any
 from zipfile import ZipFile
 
@@ -43,7 +43,6 @@ for _name in ("PIL.TiffImagePlugin", "tifffile"):
 
 _READ_AS = {"float16": "float32", "float64": "float32"}
 
-_NUMPY, _ZIP, _PNG = b"\x93NUMPY", b"PK\x03\x04", b"\x89PNG"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 Content = bytes | memoryview
@@ -54,7 +53,7 @@ class OpenedRaster:
     """An encoded image whose header was read.
 
     Attributes:
-        shape: height, width and number of channels.
+        shape: height, width and number of channels. An EXIF orientation may swap height and width.
         dtype: name of the data type of its decoded pixels.
         load: decodes the pixels, (height, width, channels).
     """
@@ -65,13 +64,8 @@ class OpenedRaster:
 
 
 def is_ordinary(content: Content) -> bool:
-    """Return whether an encoded image has 1, 3 or 4 channels of at most 8 bits, as far as its header tells."""
-    head = bytes(content[:132])
-    if head.startswith((_NUMPY, _ZIP)) or _is_dicom(head):
-        return False
-    if head.startswith(_PNG):
-        return head[24:25] != b"\x10"
-    return not head.startswith(_TIFF) or _is_ordinary_tiff(content)
+    """Return whether an encoded image has 1, 3 or 4 channels of at most 8 bits, as its header states."""
+    return _opener(content) is None
 
 
 def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
@@ -85,23 +79,25 @@ def open_raster(content: Content, channels: int = 3) -> OpenedRaster:
         PixelsError: the image is damaged, too large, or has a data type that is not supported.
         UserError: a package is missing.
     """
-    head = bytes(content[:132])
-    if not head:
+    if not content:
         raise PixelsError("is empty (0 bytes)")
     with _faults():
-        if head.startswith(_NUMPY):
-            opened = _open_npy(content)
-        elif head.startswith(_ZIP):
-            opened = _open_npz(content)
-        elif _is_dicom(head):
-            opened = _open_dicom(content)
-        elif is_ordinary(content):
-            opened = _open_ordinary(content, channels)
-        elif head.startswith(_PNG):
-            opened = _open_png(content)
-        else:
-            opened = _open_tiff(content)
-    return _checked(opened)
+        opener = _opener(content)
+        return _checked(opener(content) if opener else _open_ordinary(content, channels))
+
+
+def _opener(content: Content) -> Callable[[Content], OpenedRaster] | None:
+    """Return the function that opens an image, or None for an ordinary image."""
+    head = bytes(content[:132])
+    if head.startswith(b"\x93NUMPY"):
+        return _open_npy
+    if head.startswith(b"PK\x03\x04"):
+        return _open_npz
+    if head[128:] == b"DICM":
+        return _open_dicom
+    if head.startswith(b"\x89PNG") and head[24:25] == b"\x10":
+        return _open_png
+    return _open_tiff if head.startswith(_TIFF) and not _is_ordinary_tiff(content) else None
 
 
 def _checked(opened: OpenedRaster) -> OpenedRaster:
@@ -150,11 +146,16 @@ def _with_channels(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
 
 
+# NumPy parses headers with `ast`, which rarely fails in several threads before Python 3.11.8 and 3.12.2 (gh-106905).
+_HEADERS = Lock()
+
+
 def _open_npy(content: Content) -> OpenedRaster:
     stream = BytesIO(content)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(stream)
+    with _HEADERS:
+        shape, is_fortran, dtype = read(stream)
     start, count = stream.tell(), prod(shape)
     if not dtype.hasobject and len(content) - start < count * dtype.itemsize:
         raise PixelsError("is broken: it ends early")
@@ -231,7 +232,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         axes = f"the axes {series.axes} of {' x '.join(map(str, series.shape))}"
         raise PixelsError(f"has {axes}. Save each image as a TIFF with height, width and one axis of channels")
     if page.photometric.name == "PALETTE":
-        raise PixelsError("is a TIFF with a palette. Save it as RGB")
+        raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
 
@@ -269,29 +270,26 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
         raise PixelsError(NOT_DECODED) from None
     if image.mode.startswith(("I", "F")):
         raise PixelsError(f"is a {image.format} with more than 8 bits per channel. Save it as 16-bit PNG or TIFF")
+    if channels == 4 and image.format == "TIFF" and len(image.tag_v2.get(258, ())) == 4:  # type: ignore[attr-defined]
+        return _open_tiff(content)  # the fourth channel may be near infrared, which Pillow drops
     mode = MODES.get(channels, "RGB")
 
     def load() -> NDArray[Any]:
         turn = 1 if image.format == "TIFF" else orientation_of(image)  # Pillow rotates TIFFs automatically
-        is_raw = image.mode in ("L", "RGB", "RGBA", "RGBX") and len(image.getbands()) == len(mode)
         shown = image.convert("RGBA") if image.mode == "P" else image
-        return _upright(np.asarray(image if is_raw else shown.convert(mode)), turn)
+        return _upright(np.asarray(shown.convert(mode)), turn)
 
     return OpenedRaster((image.height, image.width, len(mode)), "uint8", load)
-
-
-def _is_dicom(head: bytes) -> bool:
-    return head[128:132] == b"DICM"
 
 
 def _open_dicom(content: Content) -> OpenedRaster:
     pydicom = import_extra("a DICOM image", "pydicom", "dicom")
     header = pydicom.dcmread(BytesIO(content))
-    frames = int(header.get("NumberOfFrames") or 1)
     colors, samples = header.PhotometricInterpretation, header.SamplesPerPixel
-    if frames > 1 or colors == "PALETTE COLOR":
-        what = f"has {frames} frames. Save each frame" if frames > 1 else "has a palette. Save its colors"
-        raise PixelsError(f"{what} as an image of its own")
+    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
+        raise PixelsError(f"has {frames} frames. Save each frame as an image of its own")
+    if colors == "PALETTE COLOR":
+        raise PixelsError("has a palette. Save it as RGB")
     slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
     dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
     is_rescaled = (slope, intercept) != (1, 0)

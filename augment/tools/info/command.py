@@ -34,11 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
-        from augment.data.image_refs import take_images
         from augment.data.rasters import find_format
         from augment.data.sources.loading import log_notices
         from augment.drawing.figure_style import DPI, save_figure
-        from augment.tools.info.channels import read_values
         from augment.tools.info.figure import draw
         from augment.tools.info.scan import as_trained, find_copies, scan_images, test_of
         from augment.tools.info.summary import Info
@@ -48,16 +46,12 @@ def main(arguments: Sequence[str]) -> int:
         log_notices(data.notices)
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train contains no images.")
-        known, data = len(data.notices), find_format(source, data)
-        notices = data.notices[known:]
+        data = find_format(source, replace(data, notices=()))
         facts = scan_images(data.train.files + data.val.files, data.faults)
         test, test_facts = test_of(source, data, facts)
         data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(source.val_missing,))
-        good, channels = np.flatnonzero(facts["fault"][: len(data.train)] == ""), None
-        if len(good) and not data.pixels.is_rgb:
-            channels = read_values(take_images(data.train.files, good), data.pixels, notices)
         copies = find_copies(images := data.train.files + data.val.files, facts)
         info = Info(
             str(recipe.plain["data"]["source"]),
@@ -67,7 +61,6 @@ def main(arguments: Sequence[str]) -> int:
             copies,
             test,
             find_copies(images + test.files, np.append(facts, test_facts)) if len(test) else None,
-            channels,
         )
         console = text_console()
         console.print(report(info, find_problems(info, skip_bad=getattr(source, "skip_bad", None))))

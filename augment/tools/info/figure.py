@@ -13,8 +13,7 @@ from augment.data.dataset import ImageRef
 from augment.data.display import channel_names
 from augment.data.images import open_image, to_rgb
 from augment.drawing.figure_style import BLUE, DPI, GRAY, INK, TITLE, drawable, font, frame, shorten
-from augment.support.formatting import amount
-from augment.tools.info.channels import ChannelValues
+from augment.support.formatting import amount, short_number
 from augment.tools.info.summary import LISTED, Info
 
 _WIDTH = 11.0  # inches
@@ -31,8 +30,7 @@ def draw(info: Info) -> Figure:
     pairs = info.ordered(info.copies.alike)[:8]
     heights = [2.8 if info.numbers else 1.0 + 0.22 * len(info.listed), 3.2]
     heights += [0.4 + 2.1 * -(-len(pairs) // 4)] if pairs else []
-    channels = info.channels
-    heights += [] if channels is None else [0.4 + 1.6 * -(-channels.pixels.channels // _COLUMNS)]
+    heights += [] if info.data.pixels.is_rgb else [0.4 + 1.6 * -(-info.data.pixels.channels // _COLUMNS)]
     figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
     title = shorten(drawable(info.headline), (_WIDTH - 0.4) * DPI, TITLE + 1, bold=True)
@@ -46,8 +44,8 @@ def draw(info: Info) -> Figure:
         _draw_sizes(parts[1], info)
     if pairs:
         _draw_pairs(parts[2], info, pairs)
-    if channels is not None:
-        _draw_channels(parts[-1], channels)
+    if not info.data.pixels.is_rgb:
+        _draw_channels(parts[-1], info)
     return figure
 
 
@@ -130,19 +128,17 @@ def _draw_pairs(part: SubFigure, info: Info, pairs: list[tuple[int, int]]) -> No
             axes.set_title("\n".join(lines), fontproperties=font(_SMALL), color=INK, parse_math=False)
 
 
-def _draw_channels(part: SubFigure, of: ChannelValues) -> None:
-    title = "Values of each channel (dashed: data.range, where visible)"
+def _draw_channels(part: SubFigure, info: Info) -> None:
+    title = "Values of each channel (dashed: ends of data.range)"
     part.suptitle(title, x=0.02, ha="left", color=INK, fontproperties=font(TITLE))
-    count = of.pixels.channels
-    panels = part.subplots(-(-count // _COLUMNS), min(count, _COLUMNS), squeeze=False).flat
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    for axes, name, values, ends in zip(panels, channel_names(of.pixels), of.values.T, of.ends.T, strict=False):
-        low, high = np.percentile(values, (0.1, 99.9))
+    names = channel_names(info.data.pixels)
+    for number, (name, values, ends) in enumerate(zip(names, info.values.T, info.ends.T, strict=True)):
+        axes = part.add_subplot(-(-len(names) // _COLUMNS), min(len(names), _COLUMNS), number + 1)
+        low, high = np.nanpercentile(values, (0.1, 99.9))
         axes.hist(values, 60, range=(low, high), color=BLUE, histtype="stepfilled")
         for end in ends[(low <= ends) & (ends <= high)]:
             axes.axvline(end, color=_MARK, linewidth=1.3, linestyle="--")
-        frame(axes, f"channel {name}", "", _SMALL)
+        frame(axes, f"channel {name}", f"data.range {'..'.join(map(short_number, ends))}", _SMALL)
         axes.set_yticks([])
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 

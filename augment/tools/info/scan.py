@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from io import BytesIO
 from itertools import combinations
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -125,9 +124,8 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
 def _examine_raster(raster: Raster) -> tuple[tuple[Any, ...], Luma]:
     with open_image(raster) as image:
         if is_decoded(raster.ref):
-            return _facts(image, raster.read_pixels().tobytes(), "decoded", str(raster.pixels))
-        form = PurePath(raster.name).suffix[1:].upper()
-        return _facts(image, read_encoded(raster.ref), form, str(raster.pixels))
+            return _facts(image, raster.read_pixels().tobytes(), "decoded", raster.pixels.dtype)
+        return _facts(image, read_encoded(raster.ref), raster.name.rpartition(".")[2].upper(), raster.pixels.dtype)
 
 
 def _facts(image: Image.Image, data: bytes | memoryview, form: str, mode: str = "") -> tuple[tuple[Any, ...], Luma]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split, Target
 from augment.data.images import name_of
+from augment.data.rasters import sample_values
 from augment.data.targets.boxes import BOXES
 from augment.data.targets.masks import MASKS, NO_MASK
 from augment.data.targets.spatial import IGNORE
@@ -23,7 +24,6 @@ from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.process import cores
-from augment.tools.info.channels import ChannelValues
 from augment.tools.info.scan import Copies, Facts, Pairs, tally
 
 
@@ -130,7 +130,6 @@ class Info:
     copies: Copies
     test: Split = NO_VAL  # its images are in no other attribute but `leaks`
     leaks: Copies | None = None  # duplicates of all images, those of the test split last
-    channels: ChannelValues | None = None  # of train images. None for ordinary RGB
 
     @cached_property
     def images(self) -> tuple[ImageRef, ...]:
@@ -220,6 +219,32 @@ class Info:
     def frequent(self, name: str) -> dict[str, int]:
         """Count each value of a fact among usable images, the most frequent first."""
         return dict(Counter(sorted(self.facts[name][self.good].tolist())).most_common())
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """Stored values of some pixels of train, (M, channels), NaN without data. A channel without data is 0."""
+        pixels = self.data.pixels
+        some = [one.values for one in sample_values(self.data.train.files, pixels)]
+        values = np.concatenate([np.full((1, pixels.channels), np.nan), *some])
+        return np.where(np.isnan(values).all(axis=0), 0, values)
+
+    @property
+    def ends(self) -> NDArray[np.float64]:
+        """The stored values that become black and white, (2, channels)."""
+        pixels = self.data.pixels
+        return np.array([pixels.low or [0] * pixels.channels, pixels.high or [255] * pixels.channels], np.float64)
+
+    @cached_property
+    def channels(self) -> dict[str, NDArray[np.float64]]:
+        """Statistics of the values of each channel, (channels,). "clipped" is the share beyond the ends."""
+        percentiles = np.nanpercentile(self.values, (0, 1, 50, 99, 100), axis=0)
+        low, high = self.ends
+        return {
+            **dict(zip(("min", "1%", "50%", "99%", "max"), percentiles, strict=True)),
+            "mean": np.nanmean(self.values, axis=0),
+            "std": np.nanstd(self.values, axis=0),
+            "clipped": ((self.values < low) | (self.values > high)).mean(axis=0),
+        }
 
     @cached_property
     def same(self) -> dict[str, int]:

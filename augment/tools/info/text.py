@@ -10,7 +10,6 @@ from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
 from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
-from augment.tools.info.channels import ChannelValues
 from augment.tools.info.scan import tally
 from augment.tools.info.summary import LISTED, Info, Inside
 
@@ -20,7 +19,7 @@ _FILES = 10  # maximum number of files per list
 def report(info: Info, findings: Sequence[str]) -> str:
     """Return statistics, then findings."""
     lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
-    lines += [] if info.channels is None else [*_channels(info.channels), ""]
+    lines += [] if info.data.pixels.is_rgb else [*_channels(info), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
     for title, pairs in (("the same bytes", info.copies.same), ("look the same", info.copies.alike)):
         lines += _named(title, [" = ".join(map(info.describe, pair)) for pair in info.ordered(pairs)])
@@ -70,12 +69,13 @@ def _figures(info: Info) -> list[str]:
     return [f"{name.replace('_', ' '):<13}{value}" for name, value in rows.items()]
 
 
-def _channels(of: ChannelValues) -> list[str]:
-    rows = [["channel", *of.columns, "data.range"]]
-    for number, name in enumerate(channel_names(of.pixels)):
-        *values, clipped = (column[number] for column in of.columns.values())
-        low, high = map(short_number, of.ends[:, number])
-        rows.append([name, *map(short_number, values), percent(clipped, 1), f"{low}..{high}"])
+def _channels(info: Info) -> list[str]:
+    rows = [["channel", *info.channels, "data.range"]]
+    for name, numbers, ends in zip(
+        channel_names(info.data.pixels), zip(*info.channels.values(), strict=True), info.ends.T, strict=True
+    ):
+        *values, clipped = numbers
+        rows.append([name, *map(short_number, values), percent(clipped, 1), "..".join(map(short_number, ends))])
     return _aligned(rows)
 
 
@@ -124,7 +124,8 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
         *(_images(info) if info.good.any() else ()),
-        *(_values(info.channels) if info.channels is not None else ()),
+        *(f"{notice}." for notice in info.data.notices),
+        *(() if info.data.pixels.is_rgb else _values(info)),
     ]
 
 
@@ -201,12 +202,11 @@ def _images(info: Info) -> Iterator[str]:
         yield f"{_part(small, len(short_side), *_HAVE)} {below}"
 
 
-def _values(of: ChannelValues) -> Iterator[str]:
-    yield from (f"{notice.removeprefix('data: ').capitalize()}." for notice in of.notices)
-    clipped = np.flatnonzero(of.columns["clipped"] > _CLIPPED).tolist()
+def _values(info: Info) -> Iterator[str]:
+    clipped = np.flatnonzero(info.channels["clipped"] > _CLIPPED).tolist()
     if clipped:
         which = f"{plural(len(clipped), 'channel')} {list_some(map(str, clipped))}"
-        reach = f"The values reach from {of.columns['min'].min():g} to {of.columns['max'].max():g}."
+        reach = f"The values reach from {info.channels['min'].min():g} to {info.channels['max'].max():g}."
         yield f"data.range clips more than {_CLIPPED:.0%} of the values of {which}. {reach} Set data.range=auto."
 
 

@@ -1,0 +1,202 @@
+"""Files with any number of channels: exact round trips, and the faults of other files."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from numpy.typing import NDArray
+from PIL import Image
+from raster_bytes import dicom, npy, npz, pixels, png, tiff
+
+from augment.data.formats.raster_files import is_ordinary, open_raster
+from augment.data.image_faults import PixelsError
+from augment.data.images import to_rgb
+
+CHANNELS = (1, 2, 3, 4, 10)
+DTYPES = ("uint8", "uint16", "int16", "float32")
+
+
+def read(content: bytes, channels: int = 3) -> NDArray[Any]:
+    opened = open_raster(content, channels)
+    found = opened.load()
+    assert {*opened.shape[:2]} == {*found.shape[:2]}
+    assert opened.shape[2] == found.shape[2]
+    assert opened.dtype == found.dtype.name
+    return found
+
+
+def exact(content: bytes, expected: NDArray[Any]) -> None:
+    found = read(content, expected.shape[2])
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "encode",
+    [
+        npy,
+        npz,
+        tiff,
+        lambda image: tiff(image, byteorder=">"),
+        lambda image: tiff(image, planarconfig="separate"),
+        lambda image: tiff(image, planarconfig=None),
+        lambda image: tiff(image, bigtiff=True, tile=(16, 16), compression="lzw"),
+        lambda image: tiff(image, compression="deflate", predictor=True),
+    ],
+    ids=["npy", "npz", "interleaved", "big_endian", "planar", "pages", "tiles", "compressed"],
+)
+def test_round_trips_are_exact(encode: Callable[[NDArray[Any]], bytes], dtype: str) -> None:
+    for channels in CHANNELS:
+        image = pixels(channels, dtype)
+        if dtype == "uint8" and channels == 3 and encode is not npy and is_ordinary(encode(image)):
+            continue  # DALI reads these
+        exact(encode(image), image)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_16_bit_png_keeps_all_bits(channels: int) -> None:
+    exact(png(pixels(channels)), pixels(channels))
+
+
+def test_float64_and_float16_become_float32() -> None:
+    image = pixels(2, "float32")
+    exact(npy(image.astype(np.float64)), image)
+    exact(npy(image.astype(np.float16)), image.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("settings", [{"imagej": True}, {"ome": True}, {}], ids=["ImageJ", "OME", "shaped"])
+def test_axes_in_the_metadata(settings: dict[str, Any]) -> None:
+    image, stream = pixels(3), io.BytesIO()
+    tifffile.imwrite(stream, np.moveaxis(image, 2, 0), photometric="minisblack", metadata={"axes": "CYX"}, **settings)
+    exact(stream.getvalue(), image)
+
+
+def test_12_bit_tiff() -> None:
+    """Packed by hand, as `tifffile` does not write 12 bits."""
+    image = pixels(1, size=(6, 8)) % 4096
+    bits = "".join(f"{value:012b}" for value in image.ravel().tolist())
+    packed = int(bits, 2).to_bytes(len(bits) // 8)
+    tags = {256: 8, 257: 6, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 6, 279: len(packed)}
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(packed))
+    exact(header + packed + struct.pack("<H", len(tags)) + fields + bytes(4), image)
+
+
+def test_white_is_zero_in_some_tiffs() -> None:
+    exact(tiff(pixels(1), photometric="miniswhite"), 65535 - pixels(1))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientations(orientation: int) -> None:
+    """16-bit TIFF and PNG, and gray 8-bit JPEG, turn like RGB images."""
+    wide = pixels(1, "uint8", size=(16, 24))[..., 0]
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    stream = io.BytesIO()
+    Image.fromarray(wide).save(stream, "PNG", exif=exif)
+    with Image.open(stream) as image:
+        expected = np.asarray(to_rgb(image))[..., :1]
+    np.testing.assert_array_equal(read(stream.getvalue(), 1), expected)
+    # As 16 bits, with the same chunk.
+    chunk = stream.getvalue().partition(b"eXIf")
+    size = int.from_bytes(chunk[0][-4:])
+    block = chunk[0][-4:] + b"eXIf" + chunk[2][: size + 4]
+    encoded = png(wide.astype(np.uint16)[..., None])
+    np.testing.assert_array_equal(read(encoded[:33] + block + encoded[33:]), expected)
+    turned = tiff(wide.astype(np.uint16)[..., None], extratags=[(274, "H", 1, orientation, True)])
+    np.testing.assert_array_equal(read(turned), expected)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA"])
+def test_8_bit_images_are_converted(mode: str) -> None:
+    image, stream = Image.fromarray(pixels(4, "uint8"), "RGBA").convert(mode), io.BytesIO()
+    image.save(stream, "PNG")
+    assert is_ordinary(stream.getvalue())
+    for channels, wanted in ((1, "L"), (3, "RGB"), (4, "RGBA")):
+        found = read(stream.getvalue(), channels)
+        assert found.shape == (5, 7, channels)
+        np.testing.assert_array_equal(found.squeeze(), np.asarray(image.convert(wanted)))
+
+
+def test_a_tiff_keeps_its_fourth_channel() -> None:
+    """A fourth channel may be near infrared instead of transparency."""
+    stream, image = io.BytesIO(), pixels(4, "uint8")
+    tifffile.imwrite(stream, image, photometric="rgb", extrasamples=["unspecified"])
+    assert is_ordinary(stream.getvalue())
+    exact(stream.getvalue(), image)
+
+
+def test_dicom() -> None:
+    unsigned, signed, color = pixels(1), pixels(1, "int16") // 4, pixels(3, "uint8")
+    exact(dicom(unsigned[..., 0]), unsigned)
+    exact(dicom(color), color)
+    exact(dicom(unsigned[..., 0], PhotometricInterpretation="MONOCHROME1"), 65535 - unsigned)
+    exact(dicom(signed[..., 0], RescaleSlope="2", RescaleIntercept="-1024"), 2 * signed - 1024)
+    scaled = np.float32(signed.astype(np.float64) * 0.25 + 1)
+    exact(dicom(signed[..., 0], RescaleSlope="0.25", RescaleIntercept="1"), scaled)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint32", "int8", "complex64"])
+@pytest.mark.parametrize("encode", [npy, tiff])
+def test_other_data_types_are_rejected(encode: Callable[[NDArray[Any]], bytes], dtype: str) -> None:
+    with pytest.raises(PixelsError, match=f"^has {dtype} pixels. Save it as uint8, uint16, int16 or float32$"):
+        open_raster(encode(np.zeros((5, 7, 2), dtype)))
+
+
+def bomb() -> bytes:
+    """Return an archive that claims a large array."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", npy(pixels(1)))
+    content = bytearray(stream.getvalue())
+    start = content.index(b"PK\x01\x02") + 24
+    content[start : start + 4] = b"\xff" * 4
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "is empty"),
+        (b"something else" * 20, "is not an image that DALI decodes"),
+        (npy(pixels())[:-1], "is broken: it ends early"),
+        (npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(200000, 200000)"), "is broken: it ends early"),
+        (npy(np.zeros((3, 90, 90), np.uint8)), "channels last"),
+        (npy(np.zeros((3, 20, 20), np.uint8)), "channels last"),
+        (npy(np.zeros((1, 3, 9, 9), np.uint8)), r"has the shape \(1, 3, 9, 9\)"),
+        (npy(np.zeros((0, 9), np.uint8)), r"has the shape \(0, 9, 1\)"),
+        (npz(pixels(), pixels()), "has 2 arrays. Save each image in its own file"),
+        (bomb(), "unpacks to 4,294,967,295 bytes"),
+        (tiff(pixels(10), compression="deflate")[:-400], "is broken"),
+        (tiff(pixels(1), photometric="palette", colormap=np.zeros((3, 65536), np.uint16)), "has a palette"),
+        (png(pixels(3, size=(40, 40)))[:-2000], "is broken: it ends early"),
+        (png(pixels(2)), "16-bit PNG with gray and transparency"),
+        (dicom(pixels(1)[..., 0])[:-9], "is broken"),
+        (dicom(pixels(1)[..., 0], NumberOfFrames="3"), "has 3 frames"),
+        (dicom(pixels(1)[..., 0], PhotometricInterpretation="PALETTE COLOR"), "has a palette"),
+        (dicom(pixels(1)[..., 0], Rows=60_000, Columns=60_000), "claims 60000 x 60000 pixels"),
+    ],
+)  # fmt: skip
+def test_faults(content: bytes, fault: str) -> None:
+    with pytest.raises(PixelsError, match=fault):
+        read(content)
+
+
+def test_several_axes_besides_height_and_width_are_rejected() -> None:
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, np.zeros((2, 3, 5, 7), np.uint16), ome=True, metadata={"axes": "ZCYX"})
+    with pytest.raises(PixelsError, match="has the axes ZCYX of 2 x 3 x 5 x 7"):
+        open_raster(stream.getvalue())
+
+
+def test_pickles_are_not_loaded() -> None:
+    stream = io.BytesIO()
+    np.save(stream, np.array([[print]], object), allow_pickle=True)
+    with pytest.raises(PixelsError, match="has object pixels"):
+        read(stream.getvalue())
