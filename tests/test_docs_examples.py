@@ -245,9 +245,11 @@ def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPa
 def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block after the other, page by page; no name comes from elsewhere."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("augment.data.generated.bands.TRAIN", 4)
+    monkeypatch.setattr("augment.data.generated.bands.VAL", 2)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").write_text("size: 16\ntrain: {flip: {p: 0.5}}\n")
-    for page in ("README.md", "docs/python.md"):
+    for page in ("README.md", "docs/python.md", "docs/channels.md"):
         known: dict[str, Any] = {"__name__": "examples", "pytest": pytest}
         for _, code in (block for block in blocks("python") if block[0] == page):
             code = code.replace('"DIR"', repr(str(photos_folder))).replace('device="cuda"', 'device="cpu"')

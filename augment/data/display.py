@@ -7,39 +7,47 @@ from numpy.typing import NDArray
 
 from augment.params.pixel_format import PixelFormat
 
+Ends = NDArray[np.float64]  # the levels that become black and white, (2, channels)
 
-def displayable(levels: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
+
+def displayable(levels: NDArray[Any], pixels: PixelFormat, ends: Ends | None = None) -> NDArray[np.uint8]:
     """Show the channels `data.rgb`, or the first channel in gray. Ordinary RGB images stay unchanged.
 
     Args:
         levels: (..., height, width, channels), see `PixelFormat.levels`.
         pixels: the format of the images.
+        ends: the levels that become black and white. Default: those of each image, see `ends_of`.
 
     Returns:
-        (..., height, width, 3) uint8 RGB. Each channel of each image is stretched, see `stretch`.
+        (..., height, width, 3) uint8 RGB. Pixels at level 0 in all channels are black.
     """
     if pixels.is_rgb:
         return levels
     if levels.ndim > 3:
-        return np.stack([displayable(image, pixels) for image in levels])
-    shown = stretch(levels)[..., list(pixels.rgb or (0,))]
+        return np.stack([displayable(image, pixels, ends) for image in levels])
+    shown = stretch(levels, ends)[..., list(pixels.rgb or (0,))]
     return np.broadcast_to(shown, (*shown.shape[:2], 3)).copy()
 
 
-def stretch(levels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Stretch each channel of an image, (height, width, channels), from percentiles 2 and 98 to 0 and 255.
+def stretch(levels: NDArray[Any], ends: Ends | None = None) -> NDArray[np.uint8]:
+    """Stretch each channel of an image, (height, width, channels), to 0..255. See `displayable`."""
+    low, high = ends_of(levels) if ends is None else ends
+    stretched = ((levels - low) * (255 / (high - low))).clip(0, 255).round()
+    return np.asarray(stretched * levels.any(axis=-1, keepdims=True), np.uint8)
 
-    Pixels at level 0 in all channels stay black and do not count. They have no data or are beyond the edges of the
-    image. If most values of a channel are equal, its minimum and maximum are the ends. A constant channel stays as it
-    is.
+
+def ends_of(levels: NDArray[Any]) -> Ends:
+    """Return percentiles 2 and 98 of each channel of an image, (height, width, channels).
+
+    Pixels at level 0 in all channels do not count. They have no data or are beyond the edges of the image. If most
+    values of a channel are equal, its minimum and maximum are the ends. A constant channel is not stretched.
     """
-    with_data = levels.any(axis=-1)
-    values = levels[with_data] if with_data.any() else levels.reshape(-1, levels.shape[-1])
+    values = levels[np.asarray(levels.any(axis=-1))]
+    if not len(values):
+        values = np.zeros((1, levels.shape[-1]))
     low, high = np.percentile(values, (2, 98), axis=0)
     low, high = np.where(low < high, (low, high), (values.min(axis=0), values.max(axis=0)))
-    low, high = np.where(low < high, (low, high), ([[0.0], [255.0]]))
-    stretched = ((levels - low) * (255 / (high - low))).clip(0, 255).round()
-    return np.asarray(stretched * with_data[..., None], np.uint8)
+    return np.where(low < high, (low, high), [[0.0], [255.0]])
 
 
 def channel_names(pixels: PixelFormat) -> list[str]:

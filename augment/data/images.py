@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from augment.data.display import displayable
+from augment.data.display import Ends, displayable, ends_of
 from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
 from augment.params.pixel_format import PixelFormat
 from augment.support.files import open_file, read_file
@@ -90,6 +90,14 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
     if image.format == "EPS":
         raise UnidentifiedImageError("EPS is not supported. Save it as PNG")
     return image
+
+
+def shown_ends(image: ImageRef) -> Ends | None:
+    """Return the levels of an image that become black and white, see `augment.data.display`. None for RGB."""
+    form = getattr(image, "pixels", None)
+    if isinstance(form, PixelFormat) and is_decoded(image):
+        return ends_of(form.levels(image.read_pixels()))
+    return None
 
 
 @contextmanager

@@ -37,6 +37,24 @@ def op_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+# What the values of `Op.channels` mean for a user.
+CHANNELS = {
+    "any": "any number of channels",
+    "separable": "any number of channels. `per_channel: true` draws values for each channel",
+    "separate": "any number of channels. Values are drawn for each channel",
+    "rgb": "red, green and blue, see `data.rgb`",
+}
+
+
+def channel_table() -> str:
+    """Return a table of the channels that ops support in Markdown."""
+    lines = ["| supported channels | ops |", "|---|---|"]
+    for channels, meaning in CHANNELS.items():
+        names = [f"`{op.name}`" for op in OPS.values() if op.channels == channels and op.kind != "policy"]
+        lines.append(f"| {meaning} | {', '.join(names)} |")
+    return "\n".join(lines) + "\n"
+
+
 def source_table() -> str:
     """Return the table of sources in Markdown."""
     shared = settings(Source)
@@ -137,6 +155,7 @@ def derived_parts() -> dict[str, str]:
         "plan": f"```\n{imagenette_plan()}\n```\n",
         "sources": source_table(),
         "ops": op_table(),
+        "channels of ops": channel_table(),
         "equivalents": equivalent_table(),
         "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
         "configuration": configuration(),

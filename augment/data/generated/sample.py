@@ -247,6 +247,6 @@ def make_set(
         if not folder.is_dir():  # no other process has generated the dataset
             raise UserError(
                 f"The sample dataset cannot be written to {folder}: {error.strerror or error}. "
-                "Set data.dir to a writable folder with about 10 MB of free space."
+                "Set data.dir to a writable folder with about 60 MB of free space."
             ) from error
     return folder

@@ -2,20 +2,20 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, Split
 from augment.data.formats.folder import scan_folder
-from augment.data.generated import annotated
+from augment.data.generated import annotated, bands
 from augment.data.generated.sample import make_sample, make_scenes
 from augment.data.sources.files import FileList
 from augment.data.sources.registry import Source, source
 from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.masks import MASKS, MaskFile
-from augment.params import WRITES, Flag, Text, setting
+from augment.params import WRITES, Flag, Text, setting, settings
 
 
 @source("sample")
@@ -103,6 +103,35 @@ class SamplePoints(_Drawn):
         numbers = [house["keypoints"] for (house,) in images.values()]
         targets = tuple(tuple(zip(n[::3], n[1::3], n[2::3], strict=True)) for n in numbers)
         return Split(tuple(images), targets, Keypoints(annotated.FLIP_PAIRS))
+
+
+@source("sample_bands")
+@dataclass(frozen=True, kw_only=True)
+class SampleBands(_Drawn):
+    """Generated satellite images with ten 16-bit channels. Six of the ten classes differ only outside RGB."""
+
+    make: ClassVar[Callable[[Path], Path]] = bands.make_bands
+    names: ClassVar[tuple[str, ...]] = bands.NAMES
+
+    range: tuple[float, float] | str | None = setting(replace(settings(Source)["range"], default=(0, 10000)))
+    rgb: tuple[int, int, int] | None = setting(replace(settings(Source)["rgb"], default=bands.RGB_BANDS))
+
+    def _split(self, folder: Path, name: str) -> Split:
+        files = sorted((folder / name).glob("*/*.npy"))
+        return Split(tuple(files), tuple(self.names.index(file.parent.name) for file in files))
+
+
+@source("sample_bands_masks")
+@dataclass(frozen=True, kw_only=True)
+class SampleBandsMasks(SampleBands):
+    """The images of `sample_bands`, with the land cover of each pixel."""
+
+    task: ClassVar[str] = "segment"
+
+    def _split(self, folder: Path, name: str) -> Split:
+        files = super()._split(folder, name).files
+        masks = (MaskFile(bands.mask_of(file), classes=len(self.names)) for file in files)
+        return Split(files, tuple(masks), MASKS)
 
 
 def _read(folder: Path, split: str) -> dict[Path, list[dict[str, Any]]]:

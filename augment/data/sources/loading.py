@@ -11,6 +11,7 @@ from augment.data.dataset import Dataset, Split, check_dataset
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import known_of
 from augment.data.images import name_of, portable_name
+from augment.data.rasters import find_format
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
@@ -154,8 +155,6 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
     dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
     if dataset.problems or (listed and not len(dataset.val)):
         raise UserError(dataset.problems[0] if dataset.problems else source.val_missing)
-    from augment.data.rasters import find_format  # it imports this package
-
     dataset = find_format(source, dataset)
     return _checked(source, dataset).noting(describe_foreign(dataset), describe_alike(dataset.classes))
 

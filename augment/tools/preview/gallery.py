@@ -5,6 +5,7 @@ All images go through the training pipeline.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +14,7 @@ from rich.progress import Progress
 
 from augment.data.dataset import NO_VAL, ImageRef, Split
 from augment.data.display import channel_names, displayable, stretch
-from augment.data.images import portable_name
+from augment.data.images import portable_name, shown_ends
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
 from augment.pipeline.batch import as_levels
@@ -82,6 +83,10 @@ class Shot:
     done: tuple[str, ...]  # phrases about the applied steps
 
 
+# Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
+_ends = cache(shown_ends)
+
+
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
     """Run photos through a plan, with one batch per epoch. Return a shot for each epoch, view and photo.
 
@@ -90,8 +95,8 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
-    form = Form(raw=plan.pixels.is_bytes and not mixing)
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), form, classes=names)
+    raw = plan.pixels.is_bytes and not mixing
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
     shots = []
     for epoch in range(epochs):
         (batch,) = loader
@@ -101,13 +106,12 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
             first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed like the first view
             draws |= {key: first[key] for key in mixing}
             levels = as_levels(batch.views[view], own)
-            images = displayable(levels, own.pixels)
             for sample, photo in enumerate(batch.indices.tolist()):
                 applied = [step for step in own.steps if draws[step.key]["applied"][sample]]
                 done = [drawn_step(step, draws[step.key], sample) for step in applied]
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                image = images[sample]
+                image = displayable(levels[sample], own.pixels, _ends(photos.split.files[photo]))
                 if kind is not None:
                     image = with_target(image, kind, batch.view_targets[view][sample], names)
                 shots.append(Shot(epoch, view, photo, levels[sample], image, tuple(done)))
@@ -133,7 +137,7 @@ class Studio:
         """
         # Ops other than crops never see the parts of a photo outside the output's aspect ratio.
         original = letterbox if step.op.kind == "crop" else resize
-        settings = {"fill": _border(self.aug)} if step.op.kind == "crop" else {"side": "short"}
+        settings = {"fill": 255} if step.op.kind == "crop" else {"side": "short"}
         first = self._tile(_step(original, **settings), ("original",))
         return SheetRow((first, *self._tiles(step)), step.title, tuple(lines))
 
@@ -209,12 +213,7 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
 
 def _whole_images(aug: Aug) -> Plan:
     """Return the plan that only shows whole images."""
-    return build_plan(replace(aug, val=(_step(letterbox, fill=_border(aug)),), views=Views()), "val")
-
-
-def _border(aug: Aug) -> int:
-    """Return the level around whole images: white, or black for images that are stretched."""
-    return 255 if aug.pixels.is_rgb else 0
+    return build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")
 
 
 def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> list[SheetBlock]:
@@ -223,11 +222,11 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
     captions = [(f"channel {name}",) for name in channel_names(pixels)]
     before = {shot.photo: shot for shot in shoot(_whole_images(aug), photos, seed=0)}
     after = {shot.photo: shot for shot in shoot(plan, photos, seed=seed) if shot.view == 0}
-    blocks = []
-    for photo, file in enumerate(photos.split.files):
+    blocks, files = [], list[Any](photos.split.files)
+    for photo, file in enumerate(files):
         rows = list[SheetRow]()
         for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
-            shown = shot.levels if pixels.is_rgb else stretch(shot.levels)
+            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(file))
             tiles = list(map(Tile, np.repeat(np.moveaxis(shown, -1, 0)[..., None], 3, axis=-1), captions))
             first, *others = in_rows(tiles, max(1, 1800 // max(SMALLEST, *plan.size)))
             rows += [SheetRow(first, ", ".join([title, *shot.done])), *map(SheetRow, others)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from augment.data.display import channel_names, displayable, stretch
+from augment.data.display import channel_names, displayable, ends_of, stretch
 from augment.data.images import open_image
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.batch import as_levels, as_pixels
@@ -53,6 +53,15 @@ def test_pixels_without_data_stay_black_and_do_not_count() -> None:
     np.testing.assert_array_equal(stretch(bordered)[300:], stretch(levels))
     assert not stretch(bordered)[:300].any()
     assert not stretch(np.zeros((5, 5, 2), np.float32)).any()
+
+
+def test_given_ends_keep_changes_of_brightness_visible() -> None:
+    levels = ramp(channels=2)
+    ends = ends_of(levels)
+    np.testing.assert_allclose(ends, [[1.5, 3], [49.5, 99]])
+    halved = stretch(levels / 2, ends)
+    assert halved.max() < 130
+    np.testing.assert_array_equal(stretch(levels / 2), stretch(levels))
 
 
 def test_rare_and_constant_values_stay_visible() -> None:
