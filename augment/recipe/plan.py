@@ -278,8 +278,9 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
 def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[float, ...]:
     """Return `aug.mean` or `aug.std`, one number for each channel."""
     given, measured = getattr(aug, name), getattr(aug.pixels, name)
-    if given == "auto" and not measured:
-        raise UserError(f"aug.{name}=auto needs training images. Set one number for each channel.")
+    if not (isinstance(given, tuple) or measured) and (given == "auto" or aug.pixels.channels != len(default)):
+        count = amount(aug.pixels.channels, "channel")
+        raise UserError(f"aug.{name} of {count} needs training images. Set one number for each channel.")
     values = given if isinstance(given, tuple) else measured or default
     if len(values) != aug.pixels.channels:
         counts = f"{amount(len(values), 'number')}, but images have {amount(aug.pixels.channels, 'channel')}"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from documented import QUICK
 
+import augment
 from augment.cli.compose import compose_recipe
 from augment.data.generated import bands
 from trainer import train
@@ -15,6 +16,11 @@ def test_no_step_of_the_recipe_needs_rgb() -> None:
     recipe = compose_recipe(["aug=bands"]).aug
     assert {"channel_gain", "channel_drop"} <= {step.op.name for step in recipe.train}
     assert all(step.op.channels != "rgb" for step in (*recipe.train, *recipe.val))
+
+
+def test_statistics_are_needed_without_training_images() -> None:
+    with pytest.raises(augment.UserError, match=r"aug\.mean of 10 channels needs training images"):
+        augment.Transform(augment.load_recipe("bands"), pixels=augment.PixelFormat.of(10, "uint16"), device="cpu")
 
 
 @pytest.mark.parametrize("given", [["data=sample_bands"], ["data=sample_bands_masks", "model=unet", "fit=segment"]])
