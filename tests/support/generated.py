@@ -26,6 +26,7 @@ from trainer.run.train import loop_callbacks
 from trainer.tasks.registry import known_tasks
 
 ROOT = CONF.parent
+CLUSTER_FILES = ("trainjob.yaml", "skypilot.yaml")
 
 
 def op_table() -> str:
@@ -163,6 +164,7 @@ def derived_parts() -> dict[str, str]:
         "names of trainer": public_names("trainer"),
         "metrics": metric_table(),
         "loop": f"```\n{default_loop()}\n```\n",
+        **{name: f"```yaml\n{(ROOT / 'docs/cluster' / name).read_text()}```\n" for name in CLUSTER_FILES},
     }
 
 

@@ -310,6 +310,7 @@ ABOUT: dict[str, Tamper] = {
     "Slurm": about(launcher={"kind": "slurm", "cluster": "local", "options": {"slurm_setup": ["touch canary"]}}),
     "Ray": about(launcher={"kind": "ray", "address": "127.0.0.1:9"}),
     "many workers": about(launcher={"kind": "local", "n_jobs": 1000}),
+    "many processes of a job": about(launcher={"kind": "local", "gpus_per_job": 1000}),
     "many GPUs": about(launcher={"kind": "local", "gpus": ",".join("0" * 999)}),
     "an interpolation of the launcher": about(launcher={"kind": "local", "gpus": "${canary:}"}),
     "a launcher of another type": about(launcher=["local"]),

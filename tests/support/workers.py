@@ -12,6 +12,7 @@ from trainer.sweeps.workers import Command, first_line_of, job_line
 # A worker that claims jobs as ours do, and writes down where it ran each.
 WORKER = """
 import json, os, signal, sys, time
+from types import SimpleNamespace
 from pathlib import Path
 from rich.console import Console
 from augment.support.signals import StopSignals
@@ -38,7 +39,7 @@ def run(config, overrides, folder, **_):
 
 work.run_job = run
 worker = work.Worker(Console(), StopSignals())
-worker._config = lambda job, resumed: None
+worker._config = lambda job, resumed: SimpleNamespace(resolved={})
 work.work_from_lines(Path(sys.argv[1]), worker, iter(sys.stdin))
 """
 

@@ -17,11 +17,10 @@ from augment.support.formatting import printable
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from augment.support.user_code import load_plugins
-from trainer.cli import ranks
 from trainer.cli.completion import SHELLS, script
 from trainer.cli.single_run import Prepared, prepare
 from trainer.loop.ranks import leave
-from trainer.run import NOTHING_TO_RESUME
+from trainer.run import NOTHING_TO_RESUME, ranks
 from trainer.run.config.schema import inner_keys
 from trainer.run.folder.locks import named_folder, release, reserve
 from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, start_of
@@ -118,7 +117,10 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             "folder."
         )
     if launched() > 1:
-        raise UserError("--multirun does not work with torchrun, because each job uses one GPU. Remove torchrun.")
+        raise UserError(
+            "--multirun does not work with torchrun. Remove torchrun, and set the number of GPUs of each job: "
+            f"hydra.launcher.gpus_per_job={launched()}."
+        )
     from trainer.sweeps.sweep.command import Request, sweep
 
     return sweep(Request.of(tokens, start), signals)

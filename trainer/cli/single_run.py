@@ -17,8 +17,8 @@ from augment.support.errors import UserError
 from augment.support.files import shown
 from augment.support.nested import section_of
 from augment.support.user_code import public
-from trainer.cli import ranks
 from trainer.loop.checkpoint import LAST
+from trainer.run import ranks
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.schema import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
 from trainer.run.folder.locks import named_folder, reserve, user_of

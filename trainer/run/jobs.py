@@ -44,7 +44,8 @@ class RanksError(UserError):
     def __init__(self, count: int) -> None:
         super().__init__(
             f"fit.gpus={count} needs {count} processes. Start a single run with `python -m trainer`, which starts "
-            "them, or use torchrun. Otherwise set fit.gpus=1."
+            f"them, or use torchrun. In a sweep, set hydra.launcher.gpus_per_job={count} instead. Otherwise set "
+            "fit.gpus=1."
         )
         self.count = count
 

@@ -197,7 +197,7 @@ def _describe_changes(learner: Learner, start: Position) -> list[str]:
     return [note for note in notes if note]
 
 
-def follow(config: Config) -> str:
+def follow(config: Config, callbacks: Sequence[Callback] = ()) -> str:
     """Train the same configuration as rank 0, which uses `train`, without writing or printing.
 
     Returns:
@@ -210,12 +210,12 @@ def follow(config: Config) -> str:
         signals.hold()
         config = with_batch_size(config)
         with closing(make_loaders(config)) as loaders:
-            return _fit_along(config, loaders)
+            return _fit_along(config, loaders, (*_callbacks(config), *callbacks))
 
 
-def _fit_along(config: Config, loaders: Loaders) -> str:
+def _fit_along(config: Config, loaders: Loaders, callbacks: Sequence[Callback]) -> str:
     # In a separate function, because its return drops the last reference to the model before memory is released.
-    learner = make_learner(config, loaders, callbacks=_callbacks(config), distill=distill)
+    learner = make_learner(config, loaders, callbacks=callbacks, distill=distill)
     with explained(config):
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
     return ending_of(learner)

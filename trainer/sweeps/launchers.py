@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from augment.support.errors import UserError, import_extra, suggest
 from augment.support.files import shown
 from augment.support.formatting import amount, list_some
 from augment.support.lazy_torch import torch
+from trainer.run.config.fit import check_ranks
 from trainer.run.config.schema import Config
 from trainer.run.config.sweep_settings import LocalSettings, RaySettings, SlurmSettings
 from trainer.run.folder.summary import FAILED, RUNNING, Summary
@@ -33,11 +34,17 @@ class Launcher:
 
     name: ClassVar[str]
     n_jobs: int | None
+    gpus_per_job: float | None = None
 
     @property
     def at_a_time(self) -> int:
         """The number of jobs that run at a time."""
         return self.n_jobs or 1
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that train a job together, one per GPU."""
+        return max(1, int(self.gpus_per_job or 1))
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the unfinished jobs, and wait for jobs that other processes run.
@@ -55,7 +62,22 @@ class Launcher:
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the jobs can run with this launcher."""
+        """Check that the jobs can run with this launcher, and on its number of GPUs."""
+        for config in configs if self.ranks > 1 else ():
+            fit, given = config.fit, f"hydra.launcher.gpus_per_job={self.ranks}"
+            if fit.gpus is not None:
+                raise UserError(f"fit.gpus={fit.gpus} does not work with {given}. Remove fit.gpus.")
+            if ":" in fit.device:
+                raise UserError(f"fit.device={fit.device} is one GPU, but {given}. Set fit.device=auto.")
+            check_ranks(replace(fit, gpus=self.ranks), config.aug.size)
+
+    def require_gpus(self) -> None:
+        """Check that this machine has the GPUs of a job."""
+        if (self.gpus_per_job or 0) > (seen := torch.cuda.device_count()):
+            raise UserError(
+                f"hydra.launcher.gpus_per_job={self.gpus_per_job:g}: PyTorch sees {amount(seen, 'GPU')} here. "
+                + (f"Use at most {seen}." if seen else "Remove it, or use a machine with GPUs.")
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,33 +89,46 @@ class Local(LocalSettings, Launcher):
     def __post_init__(self) -> None:
         if not all(name.isdecimal() for name in self._gpus):
             raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not a list of numbers. Write it like '0,1'.")
+        if self.gpus_per_job and self.gpus and len(self._gpus) % self.ranks:
+            raise UserError(
+                f"hydra.launcher.gpus={self.gpus}: {amount(len(self._gpus), 'GPU')} cannot be divided among jobs with "
+                f"hydra.launcher.gpus_per_job={self.ranks}. List a multiple of {self.ranks}."
+            )
 
     @property
     def at_a_time(self) -> int:
-        """The number of jobs that the user asked for, or the number of GPUs."""
-        return self.n_jobs or len(self._gpus) or 1
+        """The number of jobs that the user asked for, or that the GPUs allow."""
+        return self.n_jobs or len(self._gpus) // self.ranks or 1
 
     def pool(self, folder: Path, worker: Worker) -> AbstractContextManager[Launcher]:
-        """Return worker processes, if there are several jobs at a time, or GPUs."""
+        """Return worker processes, if a job needs several processes, if there are several at a time, or GPUs."""
         gpus = self._gpus
-        if self.at_a_time == 1 and not gpus:
+        if self.at_a_time == self.ranks == 1 and not gpus:
             return nullcontext(self)
         if own := [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]:
             gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
-        visible = [{_VISIBLE: gpus[index % len(gpus)]} if gpus else {} for index in range(self.at_a_time)]
+        groups = [",".join(gpus[first : first + self.ranks]) for first in range(0, len(gpus), self.ranks)]
+        visible = [{_VISIBLE: groups[index % len(groups)]} if groups else {} for index in range(self.at_a_time)]
         commands = [Command.of(folder, worker, (), environment) for environment in visible]
         return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that the GPUs exist."""
+        configs = [*configs]
         devices, gpus = {config.fit.device for config in configs}, self._gpus
+        if devices != {"cpu"}:
+            self.require_gpus()
         # With fit.device=auto, jobs would silently train on the CPU instead.
         if gpus and devices != {"cpu"} and max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
             remedy = f"Use numbers below {seen}, or fit.device=cpu." if seen else "Remove hydra.launcher.gpus."
             raise UserError(f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. {remedy}")
+        super().check(configs)
 
     @property
     def _gpus(self) -> list[str]:
+        if self.gpus is None and self.gpus_per_job:
+            count = torch.cuda.device_count()
+            return [str(number) for number in range(count - count % self.ranks)]
         return [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
 
 
@@ -214,6 +249,7 @@ class Slurm(SlurmSettings, Cluster):
         """Check that submitit is installed, finds the cluster and accepts the options."""
         with TemporaryDirectory() as folder:
             self._executor(Path(folder))
+        super().check(configs)
 
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
@@ -229,9 +265,17 @@ class Slurm(SlurmSettings, Cluster):
     def _executor(self, logs: Path) -> Any:
         """Return submitit's executor, which creates the log folder."""
         submitit = import_extra("hydra/launcher=slurm", "submitit", "slurm")
+        options = dict(self.options or {})
+        if self.gpus_per_job and not any("gpu" in name or "gres" in name for name in options):
+            options["gpus_per_node"] = self.gpus_per_job
+        if options.get("gpus_per_node", self.ranks) != self.ranks and self.gpus_per_job:
+            raise UserError(
+                f"hydra.launcher.options.gpus_per_node={options['gpus_per_node']} does not work with "
+                f"hydra.launcher.gpus_per_job={self.ranks}. Remove one of them."
+            )
         try:
             executor = submitit.AutoExecutor(folder=logs, cluster=self.cluster)
-            executor.update_parameters(**(self.options or {}))
+            executor.update_parameters(**options)
         except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
             raise UserError(f"hydra.launcher: {error}") from error
         return executor
@@ -243,9 +287,19 @@ class Ray(RaySettings, Cluster):
 
     name = "ray"
 
+    def __post_init__(self) -> None:
+        if self.gpus_per_job > 1 and self.gpus_per_job % 1:
+            raise UserError(
+                f"hydra.launcher.gpus_per_job={self.gpus_per_job:g}: a job cannot use a part of its second GPU. Use a "
+                "whole number, or a number below 1."
+            )
+
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that Ray is installed."""
+        """Check that Ray is installed, and that it has the GPUs of a job if it runs on this machine."""
         import_extra("hydra/launcher=ray", "ray", "ray")
+        if self.address is None:
+            self.require_gpus()
+        super().check(configs)
 
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:

@@ -119,17 +119,20 @@ class Prune(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Report the epoch. End the fit if the trial is pruned."""
+        if learner.ranks.broadcast(self._is_behind(learner)):  # the other ranks have `EndWithMain`
+            self.reason = f"{PRUNED}, behind other trials"
+            raise CancelFit
+
+    def _is_behind(self, learner: Learner) -> bool:
         done, value = learner.progress.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
         if math.isnan(value) or done >= learner.progress.epochs:
-            return
+            return False
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
         storage.set_trial_intermediate_value(number, done, value)
         settings, least = self.search.settings, max(1, (self.search.epochs or learner.progress.epochs) // 9)
         pruner = pruners.SuccessiveHalvingPruner(settings.min_epochs or least, settings.reduction)
-        if pruner.prune(study, storage.get_trial(number)):
-            self.reason = f"{PRUNED}, behind other trials"
-            raise CancelFit
+        return pruner.prune(study, storage.get_trial(number))
 
 
 def counted(study: Study) -> list[FrozenTrial]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -23,19 +24,24 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
 from augment.support.formatting import amount, duration
 from augment.support.nested import section_of
+from augment.support.process import launched
 from augment.support.secrets import as_written
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import APPENDING, open_regular
+from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.loop.checkpoint import LAST, DamagedError
+from trainer.loop.ranks import LostRankError, leave, reported
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.locks import claimed, user_of
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary
 from trainer.run.jobs import check_configs, run_job
+from trainer.run.ranks import share
 from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
 
 if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
     from trainer.sweeps.study import Search
 
 NO_FURTHER_JOB = "Stopped. No further job starts."
@@ -45,6 +51,9 @@ POLL = 0.1
 
 # A worker with this flag ends with the process that started it, and reads its jobs from standard input.
 WITH_PARENT = "--with-parent"
+
+# A worker with this option starts that many processes, which train one job together.
+RANKS = "--ranks"
 
 # The folder of the package, for processes that start in another folder.
 _ROOT = Path(__file__).parents[2]
@@ -61,6 +70,17 @@ def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
     return f"{amount(left, 'job')} left, about {duration(seconds / min(at_a_time, left))}"
 
 
+class EndWithMain(Callback):
+    """Ends the fit of the other ranks when rank 0 ends it after an epoch."""
+
+    order = Phase.LAST
+
+    def after_epoch(self, learner: "Learner") -> None:
+        """End the fit if rank 0 does."""
+        if learner.ranks.broadcast(value=False):
+            raise CancelFit
+
+
 @dataclass
 class Worker:
     """The context in which a process works on jobs."""
@@ -70,6 +90,7 @@ class Worker:
     search: "Search | None" = None  # whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
+    ranks: int = 1  # processes that train a job together
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print a text in one line, without markup."""
@@ -85,7 +106,8 @@ class Worker:
         for job in jobs:
             if user_of(job.folder) is None:
                 try:
-                    self._config(job, resumed=(job.folder / LAST).is_file())
+                    # Several processes check a resumed job when they have started.
+                    self._config(job, resumed=self.ranks == 1 and (job.folder / LAST).is_file())
                     return
                 except DamagedError:  # only this job fails
                     return
@@ -124,10 +146,27 @@ class Worker:
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it. Return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
+        if self.ranks > launched():
+            return self._try_on_ranks(job)
         with claimed(job.folder) as mine:
             if not mine or job.status() in ENDED:  # another process was faster
                 return False
             self._run(job, jobs)
+        return True
+
+    def _try_on_ranks(self, job: Job) -> bool:
+        """Start processes that run a job together, unless another process works on it. Return whether it ran.
+
+        Each job gets new processes, because a failure in one of them ends the others.
+        """
+        if user_of(job.folder):
+            return False
+        code = Command.of(job.folder.parent, self, [job], {}, self.ranks)(partial(self.signals.check, NO_FURTHER_JOB))
+        if job.status() not in ENDED:
+            raise UserError(
+                f"job {job.id}: its {self.ranks} processes stopped with exit code {code}. To continue it, run: "
+                f"python -m trainer sweep resume {shown(job.folder.parent)}"
+            )
         return True
 
     def _run(self, job: Job, jobs: Sequence[Job]) -> None:
@@ -136,6 +175,7 @@ class Worker:
         self.say(f"── {title}", "bold")
         try:
             config = self._config(job, resumed)
+            share(config.resolved)
             planned, self.planned = self.planned, True
             summary = run_job(
                 config,
@@ -145,17 +185,27 @@ class Worker:
                 console=self.console,
                 group=job.folder.parent.resolve().name,
                 varied=job.varied,
-                callbacks=self.search.watch(job) if self.search else (),
+                callbacks=self._callbacks(job),
                 plan=not planned,
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
             if RunFolder(job.folder).summary.status != FAILED:  # it failed before the run started
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
+            if isinstance(error, LostRankError) and not reported():
+                job.retry()  # a rank was killed, or stopped by a signal, so the job can continue
+            if launched() > 1:
+                raise SystemExit(1) from error  # ends the other ranks
             return
         self.say(str(summary))
+        share(None)
+        leave()
         if self.signals.asked or summary.status == INTERRUPTED:
             raise KeyboardInterrupt(NO_FURTHER_JOB)
+
+    def _callbacks(self, job: Job) -> Sequence[Callback]:
+        watching = self.search.watch(job) if self.search else ()
+        return watching or ((EndWithMain(),) if launched() > 1 else ())
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job. A resumed job continues from its own folder."""
@@ -174,9 +224,9 @@ class Worker:
         return config
 
 
-def first_line_of(search: "Search | None", count: int) -> str:
-    """Return the first line that a worker process reads: its search, and the number of jobs to choose from."""
-    plain: dict[str, Any] = {"jobs": count}
+def first_line_of(search: "Search | None", count: int, ranks: int = 1) -> str:
+    """Return the first line that a worker process reads: its search, its ranks, and the number of jobs that follow."""
+    plain: dict[str, Any] = {"jobs": count, "ranks": ranks}
     if search is not None:
         settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
         plain |= {"settings": settings, "metric": search.metric, "epochs": search.epochs}
@@ -186,6 +236,7 @@ def first_line_of(search: "Search | None", count: int) -> str:
 def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     """Work on jobs in a worker process. The lines describe jobs to choose from, then one job after another."""
     plain = json.loads(next(lines))
+    worker.ranks = plain["ranks"]
     if "settings" in plain:
         from trainer.sweeps.study import Search  # importing Optuna takes a while
 
@@ -230,14 +281,19 @@ class Command:
     text: str = ""  # its first input: the jobs, so that it reads no configuration from their folders
 
     @classmethod
-    def of(cls, folder: Path, worker: Worker, jobs: Sequence[Job], environment: Mapping[str, str]) -> "Command":
-        """Return the command for some jobs of the sweep in a folder. Without jobs, they are passed later."""
+    def of(
+        cls, folder: Path, worker: Worker, jobs: Sequence[Job], environment: Mapping[str, str], ranks: int = 1
+    ) -> "Command":
+        """Return the command for some jobs of the sweep in a folder. Without jobs, they are passed later.
+
+        With `ranks`, so many processes train the first job together, and then end.
+        """
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         return cls(
-            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), WITH_PARENT),
+            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), WITH_PARENT, RANKS, str(ranks)),
             {"PYTHONPATH": path, **environment},
             str(Path.cwd()),
-            "".join([first_line_of(worker.search, len(jobs)), *map(job_line, jobs)]),
+            "".join([first_line_of(worker.search, len(jobs), worker.ranks), *map(job_line, jobs)]),
         )
 
     def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
@@ -263,14 +319,18 @@ class Command:
                 process.stdin.close()
         return process
 
-    def __call__(self) -> int:
-        """Run the worker inside a process of submitit or Ray. Return its exit code."""
+    def __call__(self, check: Callable[[], None] = lambda: None) -> int:
+        """Run the worker inside another process, such as one of submitit or Ray. Return its exit code.
+
+        An exception of `check`, which is called again and again, stops the worker.
+        """
         global _running
         _running = self.start()
         # Another thread waits, because `checkpoint` runs in a signal handler of this thread, which may hold no lock.
         threading.Thread(target=_running.wait, daemon=True).start()
         try:
             while _running.returncode is None:
+                check()
                 time.sleep(POLL)
             return _running.returncode
         finally:

@@ -14,7 +14,7 @@ from runs import read_metrics, rows_of
 
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
-from trainer.cli import ranks
+from trainer.run import ranks
 from trainer.run.config.schema import load_config
 from trainer.run.jobs import check_jobs
 
@@ -147,8 +147,8 @@ def test_the_command_starts_ranks_and_one_that_fails_ends_the_others(images: Pat
 def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("trainer.cli.ranks.report", lambda _: first)
-    monkeypatch.setattr("trainer.cli.ranks.reported", lambda: "rank 1: the same")
+    monkeypatch.setattr("trainer.run.ranks.report", lambda _: first)
+    monkeypatch.setattr("trainer.run.ranks.reported", lambda: "rank 1: the same")
     error = UserError("the same fit.resume=old. fit.resume=run continues.")
     assert str(ranks.once(error)) == (str(error) if first else "rank 1 failed. Its message says why.")
     error.hint = "fit.resume=run continues."

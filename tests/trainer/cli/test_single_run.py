@@ -1,6 +1,7 @@
 """The public face: `trainer.train` does what the command line does, and `import trainer` takes no time."""
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,22 @@ for given in (["--help"], *([one] for one in wrong), ["-m", "fit.epoch=1,2"], *t
     loaded(given)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "expected"), [(1, None, "passive"), (1, "active", "active"), (5, None, None)]
+)
+def test_on_few_cores_threads_of_pytorch_do_not_spin(cores: int, given: str | None, expected: str | None) -> None:
+    code = f"""
+import os
+os.sched_getaffinity = lambda process: range({cores})
+import trainer
+assert os.environ.get("OMP_WAIT_POLICY") == {expected!r}
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
+from trainer.loop.ranks import LostRankError
 from trainer.run.config.schema import Config, load_config, parse_config
 from trainer.run.folder.locks import claimed
 from trainer.run.folder.reader import RunFolder
@@ -196,6 +197,46 @@ def test_jobs_of_others_are_waited_for(runs: FakeRuns, jobs: list[Job], monkeypa
     assert runs.runs == [(jobs[1].id, False), (jobs[0].id, False)]
     assert len(waits) == 3
     assert at_a_time == [2, 1]  # with the other process, and without it
+
+
+def test_each_job_on_several_gpus_gets_processes_of_its_own(
+    runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process only starts them. A job that another process runs is left to it."""
+    started: list[str] = []
+
+    def start(command: Command, check: object) -> int:
+        assert command.arguments[-2:] == ("--ranks", "2")
+        first, job = map(json.loads, command.text.splitlines())
+        assert (first["jobs"], first["ranks"]) == (1, 2)
+        started.append(job["folder"])
+        if job["folder"] == jobs[2].id:
+            return 1
+        Summary("failed" if job["folder"] == jobs[0].id else "finished", jobs[0].folder.parent / job["folder"]).write()
+        return 0
+
+    monkeypatch.setattr(Command, "__call__", start)
+    worker = runs.worker()
+    worker.ranks = 2
+    worker.work(jobs[:2])
+    assert (started, runs.runs) == ([job.id for job in jobs[:2]], [])
+    with pytest.raises(UserError, match=rf"^job {jobs[2].id}: its 2 processes .* exit code 1.* sweep resume "):
+        worker.work(jobs[2:3])
+    with claimed(jobs[3].folder):
+        assert not worker._try(jobs[3], jobs)
+
+
+@pytest.mark.parametrize(("why", "status"), [("", "interrupted"), ("rank 1: ValueError", "failed")])
+def test_a_job_whose_process_was_killed_can_continue(
+    why: str, status: str, runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not failed, unless a process reported an error."""
+    monkeypatch.setattr("trainer.sweeps.workers.reported", lambda: why)
+    monkeypatch.setattr("trainer.sweeps.workers.launched", lambda: 2)
+    runs.fail = lambda config: LostRankError("one of the 2 ranks has ended.")
+    with pytest.raises(SystemExit) as ended:  # which ends the other ranks
+        runs.worker().work(jobs)
+    assert (ended.value.code, jobs[0].status(), len(runs.runs)) == (1, status, 1)
 
 
 def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from jobs import FakeRuns
+from rank_runs import draw_images, environment, settings_of, state_of
 from rich.console import Console
 from workers import command, where
 
@@ -24,9 +25,9 @@ from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
-from trainer.run.config.schema import parse_config
+from trainer.run.config.schema import load_config, parse_config
 from trainer.run.folder.reader import JOB_FILE, RunFolder
-from trainer.sweeps.launchers import LAUNCHERS, Cluster, Local, Slurm, parse_launcher
+from trainer.sweeps.launchers import LAUNCHERS, Cluster, Local, Ray, Slurm, parse_launcher
 from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.sweep.command import Request, sweep
 from trainer.sweeps.workers import Command, Worker
@@ -225,6 +226,80 @@ def test_a_worker_prints_only_into_a_regular_file(kind: str, tmp_path: Path) -> 
     assert other.read_text() == "precious"
 
 
+@pytest.mark.parametrize(("given", "seen"), [({"gpus": "3,1,0,2"}, "3,1 0,2"), ({}, "0,1 2,3")])
+def test_each_job_sees_its_own_gpus_only(
+    given: dict[str, str], seen: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a list, all GPUs are divided, and a fifth one is left over."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    launcher = parse_launcher({"kind": "local", "gpus_per_job": 2, **given})
+    assert isinstance(launcher, Local)
+    assert (launcher.at_a_time, launcher.ranks) == (2, 2)
+    run_side_by_side(jobs[:2])
+    run(launcher, jobs)
+    assert {gpus for _, gpus in where(jobs)} == {*seen.split()}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "local", "gpus": "0,1,2", "gpus_per_job": 2}, r"gpus=0,1,2: 3 GPUs .* multiple of 2\.$"),
+        ({"kind": "local", "gpus_per_job": 1.5}, r"gpus_per_job: 1\.5 is not allowed"),
+        ({"kind": "slurm", "gpus_per_job": 0}, r"gpus_per_job: 0 is not allowed"),
+        ({"kind": "ray", "gpus_per_job": 1.5}, r"gpus_per_job=1\.5: .* Use a whole number"),
+    ],
+)
+def test_impossible_numbers_of_gpus_are_rejected(given: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=rf"^hydra\.launcher\.{message}"):
+        parse_launcher(given)
+
+
+@pytest.mark.parametrize("kind", ["local", "slurm", "ray"])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fit.gpus=1", r"^fit\.gpus=1 .* Remove fit\.gpus\.$"),
+        ("fit.device=cuda:1", r"^fit\.device=cuda:1 .* Set fit\.device=auto\.$"),
+        ("fit.batch_size=9", r"^fit\.batch_size=9 is not divisible .* such as 8\.$"),
+    ],
+)
+def test_jobs_that_cannot_use_several_gpus_are_rejected(
+    kind: str, override: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    launcher = parse_launcher({"kind": kind, "gpus_per_job": 2} | ({"cluster": "local"} if kind == "slurm" else {}))
+    launcher.check([parse_config(compose([]))])
+    with pytest.raises(UserError, match=message):
+        launcher.check([parse_config(compose([override]))])
+
+
+@pytest.mark.parametrize("kind", ["local", "ray"])
+def test_jobs_need_as_many_gpus_as_they_ask_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    launcher, config = parse_launcher({"kind": kind, "gpus_per_job": 4}), parse_config(compose([]))
+    with pytest.raises(UserError, match=r"^hydra\.launcher\.gpus_per_job=4: PyTorch sees 2 GPUs here\. Use at most 2"):
+        launcher.check([config])
+
+
+@pytest.mark.slow
+def test_a_job_trains_on_all_its_gpus(tmp_path: Path) -> None:
+    """Here, two processes on the CPU take the place of two GPUs."""
+    images = draw_images(tmp_path / "images")
+    given = [*settings_of(images), "++callbacks.trouble={}", "fit.batch_size=4", "fit.epochs=1"]
+    launcher = ["hydra.sweep.dir=S", "hydra.launcher.gpus_per_job=2", "hydra.launcher.gpus=2,3", "fit.device=cpu"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainer", "-m", *given, *launcher],
+        cwd=tmp_path, env=environment(), text=True, capture_output=True, timeout=240,
+    )  # fmt: skip
+    log = (tmp_path / "S" / "worker-0.log").read_text()
+    assert ended.returncode == 0, ended.stdout + ended.stderr + log
+    (job,) = read_ledger(tmp_path / "S")
+    assert (job.status(), state_of(job.folder).ranks, load_config(job.folder)["fit"]["gpus"]) == ("finished", 2, 2)
+    assert log.count("finished after 1 epoch") == 1, "only rank 0 prints"
+
+
 # --- clusters ---
 
 
@@ -298,6 +373,55 @@ def test_submitit_runs_workers_on_this_machine(jobs: list[Job], tmp_path: Path) 
     launcher.run(jobs, FakeRuns().worker())
     assert not unfinished(jobs)
     assert list((tmp_path / "submitit").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "--gpus-per-node=2"),
+        ({"gpus_per_node": 2}, "--gpus-per-node=2"),
+        ({"slurm_gres": "gpu:a100:2"}, "--gres=gpu:a100:2"),
+    ],
+)
+def test_slurm_is_asked_for_the_gpus_of_a_job(
+    options: dict[str, object], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit")
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    launcher = parse_launcher({"kind": "slurm", "cluster": "slurm", "gpus_per_job": 2, "options": options})
+    assert isinstance(launcher, Slurm)
+    executor = launcher._executor(tmp_path / "logs")._executor
+    script = executor._make_submission_file_text("worker", "1")
+    assert [line.split()[1] for line in script.splitlines() if "gpu" in line and "SBATCH" in line] == [expected]
+
+
+def test_slurm_rejects_two_numbers_of_gpus(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    given = {"kind": "slurm", "cluster": "local", "gpus_per_job": 2, "options": {"gpus_per_node": 1}}
+    with pytest.raises(UserError, match=r"^hydra\.launcher\.options\.gpus_per_node=1 .* Remove one of them\.$"):
+        parse_launcher(given).check([])
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (0.5, 1), (1, 1), (2, 2)])
+def test_ray_is_asked_for_the_gpus_of_a_job(
+    gpus: float, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, float] = {}
+
+    def remote(**resources: float) -> Callable[[object], SimpleNamespace]:
+        asked.update(resources)
+        return lambda _: SimpleNamespace(remote=lambda command: command)
+
+    def nothing(*_: object, **__: object) -> None: ...
+
+    fake = SimpleNamespace(init=nothing, remote=remote, cancel=nothing, shutdown=nothing)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    launcher = parse_launcher({"kind": "ray", "gpus_per_job": gpus})
+    assert isinstance(launcher, Ray)
+    assert launcher.ranks == ranks
+    with launcher.started(Command(("worker",), {}, "."), 1, tmp_path, FakeRuns().worker()):
+        assert asked["num_gpus"] == gpus
 
 
 def test_workers_are_submitted_as_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Search spaces in Hydra's syntax, and trials that are behind others."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 
 from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
+from trainer.loop.ranks import Ranks
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.sweeps.search_space import overrides_of, parse_space, suggest_from
 from trainer.sweeps.study import JOB, Prune, Search
+from trainer.sweeps.workers import EndWithMain
 
 # --- spaces ---
 
@@ -98,7 +101,9 @@ def train(search: Search, score: float, first: int = 0) -> Prune:
     for epoch in range(first, EPOCHS):
         rows = [{"val_accuracy": score}]
         progress = SimpleNamespace(epoch=epoch, epochs=EPOCHS)
-        learner: Any = SimpleNamespace(progress=progress, find=lambda _, rows=rows: SimpleNamespace(rows=rows))
+        learner: Any = SimpleNamespace(
+            progress=progress, find=lambda _, rows=rows: SimpleNamespace(rows=rows), ranks=Ranks()
+        )
         try:
             prune.after_epoch(learner)
         except CancelFit:
@@ -113,6 +118,14 @@ def test_a_trial_that_is_behind_ends_early(tmp_path: Path) -> None:
     assert train(search, 0.8).reason == ""
     values = [trial.intermediate_values for trial in search.study().trials]
     assert [len(value) for value in values] == [7, 7, 7, 1, 7]  # nothing can be gained by ending the last epoch
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_all_ranks_of_a_trial_end_together(pruned: bool) -> None:
+    """Rank 0 has `Prune`, and the others follow its decision."""
+    learner: Any = SimpleNamespace(ranks=SimpleNamespace(broadcast=lambda value: pruned))
+    with pytest.raises(CancelFit) if pruned else nullcontext():
+        EndWithMain().after_epoch(learner)
 
 
 def test_no_trial_ends_where_it_cannot_be_compared(tmp_path: Path) -> None:

@@ -45,13 +45,17 @@ class LocalSettings:
     """Jobs on this machine, one after another or several at a time."""
 
     n_jobs: int | None = setting(
-        Count(optional=True, within=(1, 1024), doc="jobs at a time. Default: one, or one per GPU in gpus")
+        Count(optional=True, within=(1, 1024), doc="jobs at a time. Default: one, or as many as the GPUs allow")
     )
     gpus: str | None = setting(
         Text(
             optional=True,
-            doc="GPUs for the jobs, one per job, such as '0,1'. Default: each job sees all GPUs",
+            doc="GPUs for the jobs, such as '0,1'. Each job sees only its own. Default: each job sees all GPUs, or "
+            "with gpus_per_job, all GPUs are divided among the jobs",
         )
+    )
+    gpus_per_job: int | None = setting(
+        Count(optional=True, within=(1, 1024), doc="GPUs of each job, which trains on all of them. Default: one")
     )
 
 
@@ -69,6 +73,14 @@ class SlurmSettings:
             doc="submitit parameters: timeout_min, gpus_per_node, cpus_per_task, mem_gb, slurm_partition, ...",
         )
     )
+    gpus_per_job: int | None = setting(
+        Count(
+            optional=True,
+            within=(1, 1024),
+            doc="GPUs of each job, which trains on all of them. Also sets gpus_per_node, unless options request GPUs. "
+            "Default: one process, with the GPUs that options request",
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +89,13 @@ class RaySettings:
 
     n_jobs: int = setting(Count(default=4, within=(1, 10_000), doc="workers, each with one job at a time"))
     address: str | None = setting(Text(optional=True, doc="address of a cluster. Default: a new one on this machine"))
-    gpus_per_job: float = setting(Number(default=0.0, within=(0, 64), doc="GPUs of each worker"))
+    gpus_per_job: float = setting(
+        Number(
+            default=0.0,
+            within=(0, 64),
+            doc="GPUs of each job, which trains on all of them. 0.5: two jobs share a GPU",
+        )
+    )
     cpus_per_job: float = setting(Number(default=1.0, within=(0, 1024), doc="CPUs of each worker"))
 
 

@@ -23,10 +23,11 @@ from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
 from augment.support.formatting import amount, printable
 from augment.support.nested import leaves, merged
-from augment.support.process import end_with_parent
+from augment.support.process import end_with_parent, launched
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import check_folder
 from augment.support.yaml_files import read_yaml
+from trainer.run import ranks
 from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.config.sweep_settings import JOURNAL_FILE
 from trainer.run.folder.locks import SWEEP_FILE, named_folder
@@ -35,7 +36,7 @@ from trainer.run.jobs import check_jobs
 from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished, with_config
-from trainer.sweeps.workers import NO_FURTHER_JOB, WITH_PARENT, Worker, work_from_lines
+from trainer.sweeps.workers import NO_FURTHER_JOB, RANKS, WITH_PARENT, EndWithMain, Worker, work_from_lines
 
 if TYPE_CHECKING:
     from trainer.sweeps.search_space import SearchPlan
@@ -102,7 +103,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     check_folder(folder)
     searches = is_search(section["sweeper"])
     _check_content(folder, searches=searches)
-    worker = Worker(PlainConsole(), signals)
+    worker = Worker(PlainConsole(), signals, ranks=launcher.ranks)
     about = {
         "command": [*request.fixed, *request.swept, *request.hydra],
         "config_name": request.start.config_name,
@@ -250,11 +251,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     parser.add_argument("--job", action="append", metavar="ID", help="only this job. Can be repeated")
     parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # for workers that launchers start
+    parser.add_argument(RANKS, type=int, default=1, help=SUPPRESS)
     with readable_errors(), StopSignals() as signals:
         options, paths, overrides = parser.split_paths(arguments)
         action, folder = _action_and_folder(paths)
         try:
             if options.with_parent:
+                if options.ranks > launched():
+                    end_with_parent()
+                    return ranks.start(options.ranks, ("sweep", *arguments))
                 return _work_for_parent(folder, signals)
             if action == "show":
                 require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
@@ -280,6 +285,8 @@ def _action_and_folder(paths: Sequence[Path]) -> tuple[str, Path]:
 def _work_for_parent(folder: Path, signals: StopSignals) -> int:
     """Work on the jobs that the parent process has checked and names. Return the exit code."""
     end_with_parent()
+    if ranks.follows():
+        return ranks.follow(callbacks=[EndWithMain()])
     signals.hold()
     try:
         with continued(folder):
@@ -310,7 +317,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
                 f"{shown(folder)} hydra.sweeper.n_trials=N. To rerun a finalist, delete its folder and resume."
             )
         plan = SearchPlan.read(about["sweeper"], about, folder, trust=options.trust)
-    worker = Worker(PlainConsole(), signals, plan)
+    worker = Worker(PlainConsole(), signals, plan, ranks=launcher.ranks)
     signals.check()
     signals.hold()
     if plan is not None and action == "resume":
@@ -354,11 +361,13 @@ def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -
         asked = {key.removeprefix(f"hydra.{name}.").split(".")[0] for key in named}
         given = {key: value for key, value in own[name].items() if key in asked}
         kept[name] = merged(about[name], given)
-    launcher, stored = parse_launcher(kept["launcher"]), ""
+    launcher, stored = parse_launcher(kept["launcher"]), list[str]()
     if launcher.name != "local":
-        stored = f"hydra/launcher={launcher.name}"
-    elif launcher.at_a_time > (os.cpu_count() or 1):
-        stored = f"hydra.launcher.n_jobs={launcher.at_a_time}"
-    if stored and not trust and not {"hydra/launcher", stored.partition("=")[0]} & named:
-        raise UntrustedError(f"{stored} is only in the sweep folder. Pass it, or {TRUST_FLAG}, on the command line.")
+        stored = [f"hydra/launcher={launcher.name}"]
+    elif launcher.at_a_time * launcher.ranks > (os.cpu_count() or 1):
+        counts = {"n_jobs": launcher.at_a_time, "gpus_per_job": launcher.ranks}
+        stored = [f"hydra.launcher.{name}={count}" for name, count in counts.items() if count > 1]
+    for one in stored:
+        if not trust and not {"hydra/launcher", one.partition("=")[0]} & named:
+            raise UntrustedError(f"{one} is only in the sweep folder. Pass it, or {TRUST_FLAG}, on the command line.")
     return launcher, kept["sweeper"]

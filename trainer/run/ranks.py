@@ -11,6 +11,7 @@ from uuid import uuid4
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
 from augment.support.process import end_with_parent, launched
+from trainer.loop.callback import Callback
 from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
 from trainer.run.config.schema import parse_config
 from trainer.run.jobs import check_configs
@@ -62,11 +63,12 @@ def follows() -> bool:
     return not join().is_main
 
 
-def follow(*, leaves: bool = True) -> int:
+def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
     """Train the configuration that rank 0 checked and shared, and ignore this rank's own arguments.
 
     Args:
         leaves: whether the process ends after this call. If not, failures of other ranks are raised.
+        callbacks: callbacks in addition to the configured ones.
 
     Returns:
         The exit code.
@@ -83,7 +85,7 @@ def follow(*, leaves: bool = True) -> int:
             check_configs([config])
         finally:
             logging.disable(logging.NOTSET)
-        status = train(config)
+        status = train(config, callbacks)
         if leaves:
             share(None)  # the end of this process would interrupt rank 0, which may still be writing
             leave()
