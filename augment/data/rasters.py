@@ -124,7 +124,7 @@ class Raster:
     def _require(self, shape: tuple[int, ...], dtype: str) -> None:
         of = self.pixels
         if len(shape) != 3 or (shape[2], dtype) != (of.channels, of.dtype):
-            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)}, but the first image has {of}")
+            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)} instead of {of}")
 
     def read(self) -> bytes:
         """Return the image as an .npy file."""
@@ -266,15 +266,14 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
     rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
     if source.rgb is not None:
-        given = [int(value) if value == int(value) else value for value in source.rgb]
-        rgb = tuple(given)
+        rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
         if fault := rgb_fault(rgb, channels):
-            raise UserError(f"data.rgb={given} is {fault}.")
+            raise UserError(f"data.rgb is {fault}.")
     low, high = DTYPES[dtype]
     if isinstance(source.range, tuple):
         low, high = source.range
         if low >= high:
-            raise UserError(f"data.range={[low, high]}: the first number must be smaller. Use [low, high].")
+            raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
     is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
     limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
     if source.nodata is not None and dtype != "float32":

@@ -64,7 +64,7 @@ class OpenedRaster:
 
 
 def is_ordinary(content: Content) -> bool:
-    """Return whether an encoded image has 1, 3 or 4 channels of at most 8 bits, as far as its header tells."""
+    """Return whether an encoded image has 1, 3 or 4 channels of at most 8 bits, as its header states."""
     return _opener(content) is None
 
 

@@ -231,7 +231,7 @@ def test_measure_reads_rgb_images() -> None:
         ({"rgb": [0, 1, 10]}, "but images have 10 channels"),
         ({"rgb": [0, 1, 1]}, "Use three different numbers"),
         ({"rgb": [0, 1, 1.5]}, "Use three different numbers"),
-        ({"range": [5, 5]}, "data.range=[5.0, 5.0]: the first number must be smaller"),
+        ({"range": [5, 5]}, "data.range=[5,5]: the first number must be smaller"),
         ({"nodata": -1}, "data.nodata=-1, but images have uint16 pixels"),
     ],
 )
@@ -272,9 +272,9 @@ def test_each_bad_image_is_named_and_can_be_skipped() -> None:
     put(good | bad)
     text = message()
     faults = [
-        "has 9 channels of float32, but the first image has 10 channels of float32", "has 10 channels of uint16, but",
+        "has 9 channels of float32 instead of 10 channels of float32", "has 10 channels of uint16 instead",
         "has infinite values or NaN", "has infinite values or NaN", "is broken: it ends early", "is empty",
-        "has int32 pixels", "has 3 channels of uint8, but",
+        "has int32 pixels", "has 3 channels of uint8 instead",
     ]  # fmt: skip
     for name, fault in zip(bad, faults, strict=True):
         assert f"{name} {fault}" in text
@@ -296,7 +296,7 @@ def test_an_image_that_changes_later_is_named() -> None:
     file = dataset.train.files[0]
     Path(str(file.name)).write_bytes(npy(pixels(3)))
     (future,) = Raster.begin({7: file})
-    with pytest.raises(UserError, match=r"0\.npy has 3 channels of uint16, but") as caught:
+    with pytest.raises(UserError, match=r"0\.npy has 3 channels of uint16 instead") as caught:
         future.result()
     assert caught.value.key == 7  # type: ignore[attr-defined]
 

@@ -1,6 +1,7 @@
 """Files with any number of channels: exact round trips, and the faults of other files."""
 
 import io
+import struct
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -74,6 +75,17 @@ def test_axes_in_the_metadata(settings: dict[str, Any]) -> None:
     image, stream = pixels(3), io.BytesIO()
     tifffile.imwrite(stream, np.moveaxis(image, 2, 0), photometric="minisblack", metadata={"axes": "CYX"}, **settings)
     exact(stream.getvalue(), image)
+
+
+def test_12_bit_tiff() -> None:
+    """Packed by hand, as `tifffile` does not write 12 bits."""
+    image = pixels(1, size=(6, 8)) % 4096
+    bits = "".join(f"{value:012b}" for value in image.ravel().tolist())
+    packed = int(bits, 2).to_bytes(len(bits) // 8)
+    tags = {256: 8, 257: 6, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 6, 279: len(packed)}
+    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(packed))
+    exact(header + packed + struct.pack("<H", len(tags)) + fields + bytes(4), image)
 
 
 def test_white_is_zero_in_some_tiffs() -> None:
