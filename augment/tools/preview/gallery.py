@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from augment.data.dataset import NO_VAL, ImageRef, Split
-from augment.data.display import Ends, channel_names, displayable, stretch
+from augment.data.display import channel_names, displayable, stretch
 from augment.data.images import portable_name, shown_ends
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
@@ -83,10 +83,8 @@ class Shot:
     done: tuple[str, ...]  # phrases about the applied steps
 
 
-@cache
-def _ends(image: Any) -> Ends | None:
-    # Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
-    return shown_ends(image)
+# Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
+_ends = cache(shown_ends)
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
@@ -224,8 +222,8 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
     captions = [(f"channel {name}",) for name in channel_names(pixels)]
     before = {shot.photo: shot for shot in shoot(_whole_images(aug), photos, seed=0)}
     after = {shot.photo: shot for shot in shoot(plan, photos, seed=seed) if shot.view == 0}
-    blocks = []
-    for photo, file in enumerate(photos.split.files):
+    blocks, files = [], list[Any](photos.split.files)
+    for photo, file in enumerate(files):
         rows = list[SheetRow]()
         for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
             shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(file))
