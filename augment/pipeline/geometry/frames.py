@@ -16,7 +16,7 @@ from torch import Tensor
 
 from augment.data.dataset import ImageRef
 from augment.data.image_faults import DECODER_ERRORS
-from augment.data.images import MIRRORED, SIDEWAYS, is_decoded, open_image, orientation_of
+from augment.data.images import MIRRORED, SIDEWAYS, encoded_ref, is_decoded, open_image, orientation_of
 from augment.params import Interval, Size
 from augment.recipe.op_kinds import Array
 from augment.support.errors import UserError
@@ -104,7 +104,8 @@ class Orientations:
         indices = index.flatten().numpy()
         for number in set(indices[self._known[indices] == 0].tolist()):
             self._known[number] = 1
-            if not is_decoded(self._files[number]):
-                with suppress(*DECODER_ERRORS, UserError), open_image(self._files[number]) as image:
+            ref = encoded_ref(self._files[number])
+            if not is_decoded(ref):
+                with suppress(*DECODER_ERRORS, UserError), open_image(ref) as image:
                     self._known[number] = orientation_of(image)
         return np.asarray(self._known[indices])

@@ -10,16 +10,16 @@ from trainer.tools.evaluate import run_and_images
 PLACES = ("inside", "beside")
 VARIANTS = ("torch", "fp16", "int8")
 _EXAMPLES = """\
-  RUN                            writes model.onnx, which takes uint8 RGB images of any size
+  RUN                            writes model.onnx, which takes images of any size as they are stored
   RUN --preprocessing beside     writes model.onnx, which takes preprocessed images, and transform.py
   RUN --variants torch,fp16,int8  also writes a torch.export program, and smaller models
   RUN DIR                        compares on the images of DIR/<class>/* or DIR/val/<class>/*
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Files are written to RUN/export-onnx or to --out:
 the model, predict.py, which runs it without this project, and export.json with the comparison. With --preprocessing
-inside, the model takes upright RGB images, (N, height, width, 3) uint8. With beside, it takes (N, 3, height, width)
-float32 from transform.py. For the comparison, every validation image goes through the export with its own
-preprocessing, and through PyTorch in fp32."""
+inside, the model takes upright RGB images, (N, height, width, 3) uint8, or images with the channels and the data type
+of the run. With beside, it takes (N, 3, height, width) float32 from transform.py. For the comparison, every validation
+image goes through the export with its own preprocessing, and through PyTorch in fp32."""
 
 
 def main(arguments: Sequence[str]) -> int:
