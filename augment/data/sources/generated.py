@@ -130,7 +130,8 @@ class SampleBandsMasks(SampleBands):
 
     def _split(self, folder: Path, name: str) -> Split:
         files = super()._split(folder, name).files
-        masks = (MaskFile(bands.mask_of(file), classes=len(self.names)) for file in files)
+        paths = (Path(str(file)) for file in files)
+        masks = (MaskFile(bands.mask_of(path), classes=len(self.names)) for path in paths)
         return Split(files, tuple(masks), MASKS)
 
 
