@@ -75,7 +75,7 @@ def small_fcos(classes: int, channels: int = 3) -> nn.Module:
 class _SmallBackbone(nn.Module):
     """Seven 3x3 convolutions, and a feature pyramid at strides 8, 16 and 32."""
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int = 3) -> None:
         super().__init__()
         self.out_channels = 64
         widths = (inputs, 16, 32, 64, 64, 128, 128, 256)

@@ -45,7 +45,7 @@ class Plain(nn.Module):
 
     channels = _PLAIN
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int = 3) -> None:
         super().__init__()
         stages = zip((inputs, *_PLAIN), _PLAIN, strict=False)
         self.stages = nn.ModuleList(nn.Sequential(*convolution(n, m, stride=2), *convolution(m, m)) for n, m in stages)

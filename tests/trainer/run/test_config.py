@@ -13,6 +13,7 @@ from runs import LEAST, config_of
 
 from augment.cli.config_files import CONF
 from augment.data.sources import SOURCES, Folder, source
+from augment.data.sources.registry import PIXEL_SETTINGS
 from augment.params import settings
 from augment.recipe.op import OPS
 from augment.support.errors import UserError
@@ -182,7 +183,7 @@ def test_defaults_are_written_down_too() -> None:
     sections = {"data": SOURCES["sample"], "model": MODELS["cnn"], "fit": Fit}
     for section, cls in sections.items():
         for key, param in settings(cls).items():
-            if key == "test_fraction":  # the files of a run without a test split stay as they were
+            if key in ("test_fraction", *PIXEL_SETTINGS):  # the files of runs without them stay as they were
                 assert key not in resolved[section]
                 continue
             assert resolved[section][key] == ({"stages": {}, "metrics": []}.get(key, param.default)), key

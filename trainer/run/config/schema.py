@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -99,7 +99,7 @@ class Config:
             return dataset
         return replace(dataset, val=take_some(dataset.val, limit * self.fit.images, self.data.split_seed))
 
-    @property
+    @cached_property
     def recipe(self) -> Aug:
         """The augmentation for the pixel format of the dataset.
 
@@ -115,7 +115,7 @@ class Config:
             aug = replace(aug, **given)
         if pixels.is_rgb and AUTO in (aug.mean, aug.std):
             mean, std = measure(dataset.train.files, pixels)
-            pixels = replace(pixels, mean=mean, std=std)
+            pixels = replace(pixels, mean=mean, std=tuple(value or 1.0 for value in std))  # of constant channels
         return replace(aug, pixels=pixels)
 
     def sized(self, size: int, why: str) -> "Config":
