@@ -117,8 +117,8 @@ class SampleBands(_Drawn):
     rgb: tuple[int, int, int] | None = setting(replace(settings(Source)["rgb"], default=bands.RGB_BANDS))
 
     def _split(self, folder: Path, name: str) -> Split:
-        files = sorted((folder / name).glob("*/*.npy"))
-        return Split(tuple(files), tuple(self.names.index(file.parent.name) for file in files))
+        files = _arrays(folder, name)
+        return Split(files, tuple(self.names.index(file.parent.name) for file in files))
 
 
 @source("sample_bands_masks")
@@ -129,10 +129,13 @@ class SampleBandsMasks(SampleBands):
     task: ClassVar[str] = "segment"
 
     def _split(self, folder: Path, name: str) -> Split:
-        files = super()._split(folder, name).files
-        paths = (Path(str(file)) for file in files)
-        masks = (MaskFile(bands.mask_of(path), classes=len(self.names)) for path in paths)
+        files = _arrays(folder, name)
+        masks = (MaskFile(bands.mask_of(file), classes=len(self.names)) for file in files)
         return Split(files, tuple(masks), MASKS)
+
+
+def _arrays(folder: Path, split: str) -> tuple[Path, ...]:
+    return tuple(sorted((folder / split).glob("*/*.npy")))
 
 
 def _read(folder: Path, split: str) -> dict[Path, list[dict[str, Any]]]:

@@ -124,7 +124,7 @@ def around_mean(levels: Levels, factor: float) -> Levels:
         ({"motion_blur": {"length_range": one_of_values(3, 5, 7), "angle_range": [0, 0]}}, moved),
         ({"autocontrast": {}}, stretched),
     ],
-    ids=str,
+    ids=["brightness", "contrast", "mean", "invert", "gamma", "blur", "sharpen", "motion", "autocontrast"],
 )
 def test_ops_treat_each_channel_alike(
     steps: dict[str, Any], reference: Callable[..., Levels], channels: int, dtype: str, device: torch.device
