@@ -43,10 +43,12 @@ def _adapt(step: Step, pixels: PixelFormat, key: str, left_out: list[str], *, pu
         if published:
             left_out.append(step.op.name)
             return None
-        count = amount(pixels.channels, "channel")
+        count, rgb = amount(pixels.channels, "channel"), ""
+        if pixels.channels >= 3:
+            rgb = "Set data.rgb to three of the channels, such as data.rgb=[2,1,0]. Or "
+        fix = f"{rgb}use ops that support any channels: {_alternatives(step.op)}"
         raise UserError(
-            f"{key}: '{step.op.name}' needs red, green and blue, but images have {count}. Set data.rgb to three of the "
-            f"channels, such as data.rgb=[2,1,0], or use ops that support any channels: {_alternatives(step.op)}."
+            f"{key}: '{step.op.name}' needs red, green and blue, but images have {count}. {fix[0].upper()}{fix[1:]}."
         )
     op = _adapted(step, pixels)
     return step if op is step.op else AdaptedStep(step.key, op, step.p, step.params, (), step.weight, step, pixels)

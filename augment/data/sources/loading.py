@@ -8,6 +8,7 @@ from pathlib import Path
 
 from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
 from augment.data.dataset import Dataset, Split, check_dataset
+from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import known_of
 from augment.data.images import name_of, portable_name
@@ -74,7 +75,7 @@ def describe_left_out(split: Split, name: str) -> str:
 
 
 def describe_foreign(dataset: Dataset) -> str:
-    """Describe the images in formats that DALI does not decode, which are left out, or return an empty text."""
+    """Describe the images in formats that are left out, or return an empty text."""
     splits = (dataset.train, dataset.val)
     files = [file for split in splits for file in split.foreign]
     if not files:
@@ -82,6 +83,9 @@ def describe_foreign(dataset: Dataset) -> str:
     extensions = Counter(file.suffix.lower() for file in files).most_common()
     kinds = ", ".join(f"{count:,} {extension}" for extension, count in extensions)
     share = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
+    if all(extension in RASTER_EXTENSIONS for extension, _ in extensions):
+        why = "because their folder also has other images"
+        return f"left out {share}, {why}: {kinds}, such as {files[0]}. To use them, move the other images away"
     return f"left out {share}, which DALI does not decode: {kinds}, such as {files[0]}. {CONVERT}"
 
 

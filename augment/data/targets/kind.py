@@ -130,4 +130,7 @@ def known_kinds() -> Mapping[str, Kind]:
     """Import the modules of this folder and return a read-only view of the registry, task -> kind."""
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         import_module(f"{__package__}.{file.stem}")
+    in_order = sorted(_KINDS.items())  # whichever module was imported first
+    _KINDS.clear()
+    _KINDS.update(in_order)
     return MappingProxyType(_KINDS)

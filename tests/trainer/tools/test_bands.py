@@ -207,7 +207,7 @@ def test_an_export_predicts_what_predict_does(
     assert "dark" in printed.out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_smaller_variants_take_the_stored_data_type(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     assert export([str(run), "--variants", "torch,fp16,int8", "--calibrate", "12", "--out", str(tmp_path)]) == 0
@@ -231,7 +231,7 @@ def test_transforms_of_other_formats_are_not_exported(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_detector_of_other_channels_is_exported(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
