@@ -13,11 +13,14 @@ def change_colors(images: Tensor, **values: Tensor) -> Tensor:
     """
     numbers = sorted(int(name.split()[1]) for name in values if name.startswith("matrix "))
     links = [f" {number}" for number in numbers] or [""]
-    levels = images.float()
+    # With fit.precision, PyTorch may multiply float32 matrices in TF32, which has only 11 bits.
+    doubles = {name: value.double() for name, value in values.items()}
+    levels = images.double()
     for link in links:
         highest = 255 if link == links[-1] else 255 * LEVEL
-        levels = _linear(levels, values[f"matrix{link}"], values.get(f"mean_matrix{link}")).clamp(0, highest)
-    return levels if images.is_floating_point() else levels.round().to(images.dtype)
+        levels = _linear(levels, doubles[f"matrix{link}"], doubles.get(f"mean_matrix{link}")).clamp(0, highest)
+    levels = levels if images.is_floating_point() else levels.round()
+    return levels.to(images.dtype).contiguous()
 
 
 def _linear(levels: Tensor, matrix: Tensor, mean_matrix: Tensor | None) -> Tensor:

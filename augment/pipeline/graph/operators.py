@@ -21,8 +21,7 @@ from augment.recipe.stage import Stage
 from augment.support.dali_versions import Node, drawing_from, fn, math, merge, split, types
 from augment.support.errors import UserError
 
-# The largest number of channels that one warp moves.
-_WARPED = 4
+_WARPED = 4  # the largest number of channels that one warp moves
 
 RANDOM_STATE = "random state"  # the name of a fed value. No parameter of an op has a blank in its name
 
@@ -205,11 +204,19 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
             interp_type=types.INTERP_LINEAR,
         )
 
-    if channels <= _WARPED:
+    bounds = warp_bounds(channels)
+    if len(bounds) == 2:
         return warp(images, channels)
-    bounds = [*range(0, channels, _WARPED), channels]
     groups = [warp(images[:, :, first:end], end - first) for first, end in pairwise(bounds)]
     return fn.cat(*groups, axis=2)
+
+
+def warp_bounds(channels: int) -> list[int]:
+    """Return the bounds of the groups of channels that a warp moves. On a GPU, it takes 1, 3 or 4 channels, not 2."""
+    bounds = [*range(0, channels, _WARPED), channels]
+    if channels % _WARPED == 2:
+        bounds.insert(-1, channels - 1)
+    return bounds
 
 
 def _remap(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:

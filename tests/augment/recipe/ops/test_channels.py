@@ -15,7 +15,9 @@ from augment.data.images import MemoryImage
 from augment.params import Size
 from augment.params.pixel_format import DTYPES, PixelFormat
 from augment.pipeline.graph.build import build_pipeline
+from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.operators import warp_bounds
 from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
@@ -255,3 +257,22 @@ def test_a_fused_plan_equals_its_steps_one_by_one(device: torch.device) -> None:
     fused, single = (run(plan_for(pixels, steps, fuse=fuse), images, device) for fuse in (True, False))
     assert len(plan_for(pixels, steps).stages) == 2
     np.testing.assert_allclose(fused, single, atol=1)
+
+
+@pytest.mark.parametrize("channels", range(1, 65))
+def test_a_warp_on_a_gpu_takes_one_three_or_four_channels(channels: int) -> None:
+    bounds = warp_bounds(channels)
+    assert (bounds[0], bounds[-1]) == (0, channels)
+    assert set(np.diff(bounds)) <= {1, 3, 4}
+
+
+def test_colors_do_not_depend_on_the_precision_of_training(device: torch.device) -> None:
+    images, matrix = 255 * torch.rand(2, 8, 8, 10, device=device), torch.rand(2, 10, 11, device=device) / 10
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        made = change_colors(images, matrix=matrix)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    expected = torch.einsum("nhwc,ndc->nhwd", images.double(), matrix[..., :-1].double()) + matrix[:, None, None, :, -1]
+    assert torch.allclose(made.double(), expected.clamp(0, 255), rtol=1e-6, atol=1e-5)
