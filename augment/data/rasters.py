@@ -25,7 +25,7 @@ from augment.data.image_faults import PixelsError, describe_failure, strict_pill
 from augment.data.image_refs import ImageError, ImageRef, kinds_of
 from augment.data.images import encoded_ref, is_decoded, name_of
 from augment.data.targets.masks import MASKS, MaskFile
-from augment.params.pixel_format import DTYPES, PixelFormat, parse_format, rgb_fault
+from augment.params.pixel_format import DTYPES, PixelFormat, nodata_fault, parse_format, rgb_fault
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -276,10 +276,8 @@ def _format(source: Source, seen: _Seen | None) -> PixelFormat:
             raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
     is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
     limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
-    if source.nodata is not None and dtype != "float32":
-        first, last = DTYPES[dtype]
-        if not (source.nodata.is_integer() and first <= source.nodata <= last):
-            raise UserError(f"data.nodata={source.nodata:g}, but images have {dtype} pixels. Use a {dtype} value.")
+    if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
+        raise UserError(f"data.nodata={fault}.")
     return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, **limits)
 
 

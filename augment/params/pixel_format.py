@@ -148,7 +148,17 @@ def _fault(of: PixelFormat) -> str:
         return "std must be above 0 in each channel"
     if of.rgb is not None and (fault := rgb_fault(of.rgb, of.channels)):
         return f"rgb is {fault}"
-    return "" if of.nodata is None or _is_number(of.nodata) else f"nodata is {of.nodata!r:.80}. Use a number"
+    if of.nodata is not None and not _is_number(of.nodata):
+        return f"nodata is {of.nodata!r:.80}. Use a number"
+    return f"nodata={fault}" if of.nodata is not None and (fault := nodata_fault(of.nodata, of.dtype)) else ""
+
+
+def nodata_fault(nodata: float, dtype: str) -> str:
+    """Return what is wrong with the stored value of pixels without data, or an empty text."""
+    first, last = DTYPES[dtype]
+    if dtype == "float32" or (float(nodata).is_integer() and first <= nodata <= last):
+        return ""
+    return f"{nodata:g}, but images have {dtype} pixels. Use a {dtype} value"
 
 
 def rgb_fault(rgb: Any, channels: int) -> str:

@@ -3,7 +3,7 @@
 The rest of the package then needs no distinction: an adapted op takes and returns images with all channels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -120,24 +120,42 @@ def _for_each(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
 
 
 @dataclass(frozen=True, repr=False)
-class SeparateColorOp(ColorOp):
-    """A color op whose values are drawn for each of `count` channels."""
+class _Separate(Op):
+    """An op whose values are drawn for each of `count` channels. `base` is the op of the recipe."""
 
     base: Any = None
     count: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", self._matrix)
-        object.__setattr__(self, "uniforms", tuple(_names(self.base.uniforms, self.count)))
-        object.__setattr__(self, "width", self.count)
+        object.__setattr__(self, "uniforms", tuple(self._names(self.base.uniforms)))
 
     @cached_property
     def draws(self) -> dict[str, str]:
         """Drawn values by name, each with the name of its range."""
-        return _draws(self.base, self.count)
+        return {name: self.base.draws[name.rpartition(" ")[0]] for name in self._names(self.base.draws)}
+
+    def _names(self, values: Iterable[str]) -> list[str]:
+        return [f"{value} {channel}" for value in values for channel in range(self.count)]
+
+    def _gathered(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Gather the drawn values of all channels, (N,) each, as (N, channels). Fixed parameters stay as they are."""
+        own = dict(values)
+        for name in (*self.base.draws, *self.base.uniforms):
+            own[name] = np.stack([own.pop(f"{name} {channel}") for channel in range(self.count)], axis=-1)
+        return own
+
+
+@dataclass(frozen=True, repr=False)
+class SeparateColorOp(_Separate, ColorOp):
+    """A color op whose values are drawn for each channel."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "function", self._matrix)
+        object.__setattr__(self, "width", self.count)
 
     def _matrix(self, **values: Any) -> Array:
-        own = _gathered(self.base, values, self.count)
+        own = self._gathered(values)
         if self.base.channels == "separate":
             factor, offset = self.base.function(**own)
         else:
@@ -154,44 +172,20 @@ class SeparateColorOp(ColorOp):
 
 
 @dataclass(frozen=True, repr=False)
-class SeparateLocalOp(LocalOp):
-    """A local op whose values are drawn for each of `count` channels."""
-
-    base: Any = None
-    count: int = 0
+class SeparateLocalOp(_Separate, LocalOp):
+    """A local op whose values are drawn for each channel."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "prepare", self._prepare)
-        object.__setattr__(self, "uniforms", tuple(_names(self.base.uniforms, self.count)))
-
-    @cached_property
-    def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range."""
-        return _draws(self.base, self.count)
 
     def _prepare(self, size: Any, **values: Any) -> dict[str, Array]:
-        own = _gathered(self.base, values, self.count)
+        own = self._gathered(values)
         return {name: own[name] for name in (*self.base.draws, *self.base.uniforms)}
 
 
 def _fields(op: Op) -> dict[str, Any]:
     return {field.name: getattr(op, field.name) for field in fields(op)}
-
-
-def _names(values: Sequence[str], count: int) -> list[str]:
-    return [f"{value} {channel}" for value in values for channel in range(count)]
-
-
-def _draws(base: Op, count: int) -> dict[str, str]:
-    return {name: base.draws[name.rpartition(" ")[0]] for name in _names(list(base.draws), count)}
-
-
-def _gathered(base: Op, values: dict[str, Any], count: int) -> dict[str, Any]:
-    """Gather the drawn values of all channels, (N,) each, as (N, channels). Fixed parameters stay as they are."""
-    own = dict(values)
-    for name in (*base.draws, *base.uniforms):
-        own[name] = np.stack([own.pop(f"{name} {channel}") for channel in range(count)], axis=-1)
-    return own
 
 
 def _on_rgb(op: LocalOp, pixels: PixelFormat, images: Any, dali: Any, **values: Any) -> Any:

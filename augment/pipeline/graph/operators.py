@@ -69,7 +69,9 @@ class Dali:
 
         def call(image: Any, *given: Any) -> Any:
             own = np.array(image)  # a copy, because other views may read the image
-            result = function(own, **fixed, **{n: v.item() for n, v in zip(drawn, given, strict=True)})
+            # With per_channel, a value is an array of one number for each channel.
+            values = {n: v.item() if v.ndim == 0 else v for n, v in zip(drawn, map(np.asarray, given), strict=True)}
+            result = function(own, **fixed, **values)
             return _same(None if result is None else np.asarray(result), image, function)
 
         on_cpu = images.cpu() if self.device == "gpu" else images

@@ -12,14 +12,14 @@ from rendering import SEED, one_of_values
 from scipy import ndimage
 
 from augment.data.images import MemoryImage
-from augment.params import Size
-from augment.params.pixel_format import DTYPES, PixelFormat
+from augment.params import Range, Size
+from augment.params.pixel_format import DTYPES, PixelFormat, parse_format
 from augment.pipeline.graph.build import build_pipeline
 from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.operators import warp_bounds
 from augment.pipeline.graph.sample_order import Reading
-from augment.recipe.op import OPS
+from augment.recipe.op import OPS, numpy_op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
@@ -276,3 +276,21 @@ def test_colors_do_not_depend_on_the_precision_of_training(device: torch.device)
         torch.set_float32_matmul_precision(before)
     expected = torch.einsum("nhwc,ndc->nhwd", images.double(), matrix[..., :-1].double()) + matrix[:, None, None, :, -1]
     assert torch.allclose(made.double(), expected.clamp(0, 255), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_numpy_op_gets_values_for_each_channel(device: torch.device) -> None:
+    @numpy_op(moves=False, channels="separable", level_range=Range(default=(0, 9), within=(0, 9), doc="level"))
+    def own_levels(image: Levels, level: Levels) -> Levels:
+        """Set each channel to its own level."""
+        return np.broadcast_to(level, image.shape).astype(image.dtype)
+
+    def reference(levels: Levels, **values: float) -> Levels:
+        return np.broadcast_to([values[f"level {number}"] for number in range(4)], levels.shape)
+
+    compare({"own_levels": {"per_channel": True}}, reference, 4, "float32", device)
+
+
+def test_nodata_must_be_a_value_of_the_data_type() -> None:
+    with pytest.raises(UserError, match="pixels: nodata=-9999, but images have uint8 pixels"):
+        parse_format({"nodata": -9999}, "pixels")
