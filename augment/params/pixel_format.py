@@ -130,7 +130,7 @@ def parse_format(given: object, key: str) -> PixelFormat:
 
 
 def _fault(of: PixelFormat) -> str:
-    """Return what is wrong with a format, or an empty text."""
+    """Return the fault of a format, or an empty text."""
     if type(of.channels) is not int or not 1 <= of.channels <= MAX_CHANNELS:
         return f"channels is {of.channels!r}. Allowed: 1 to {MAX_CHANNELS}"
     if of.dtype not in DTYPES:
@@ -162,7 +162,7 @@ def nodata_fault(nodata: float, dtype: str) -> str:
 
 
 def rgb_fault(rgb: Any, channels: int) -> str:
-    """Return what is wrong with the channels that serve as red, green and blue, or an empty text."""
+    """Return the fault of the channels that serve as red, green and blue, or an empty text."""
     are_channels = isinstance(rgb, tuple) and all(type(number) is int and 0 <= number < channels for number in rgb)
     if are_channels and len(set(rgb)) == len(rgb) == 3:
         return ""

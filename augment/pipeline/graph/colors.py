@@ -9,7 +9,7 @@ from augment.pipeline.graph.parameter_feed import LEVEL
 def change_colors(images: Tensor, **values: Tensor) -> Tensor:
     """Apply the matrices of a color stage to (N, height, width, C) images, uint8 or float32 levels.
 
-    `values` are those of `parameter_feed.stage_values`: one matrix, or the matrices of a chained stage in order.
+    `parameter_feed.stage_values` returns the values: one matrix, or the matrices of a chained stage in order.
     """
     numbers = sorted(int(name.split()[1]) for name in values if name.startswith("matrix "))
     links = [f" {number}" for number in numbers] or [""]

@@ -30,6 +30,7 @@ class Dali:
     """The DALI interface of local ops, which therefore do not import DALI."""
 
     fn = fn
+    math = math
     types = types
 
     def __init__(self, device: Device, size: Size, seed: int | None, key: str, pixels: PixelFormat = RGB) -> None:

@@ -20,6 +20,10 @@ def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
 
 
+def _solarize(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    return [np.ceil(value) for value in _as_fed(stage, fed, size)]  # the kernel compares whole levels
+
+
 def _warp(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     return [*_as_fed(stage, fed, size), *_constants(fed, BORDERS[stage.border[0]], stage.border[1])]
 
@@ -53,7 +57,7 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]]
     "color of mean": _as_fed,
     "sharpen": _as_fed,
     "posterize": _as_fed,
-    "solarize": _as_fed,
+    "solarize": _solarize,
     "autocontrast": _as_fed,
     "equalize": _as_fed,
     "gaussian_blur": _as_fed,

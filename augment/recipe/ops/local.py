@@ -199,8 +199,10 @@ def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
 
 
 def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
-    # Levels are integers, so x >= 127.3 means x >= 128. The smaller type is faster.
-    return {"threshold": np.ceil(threshold).astype(np.int16)}
+    rounded = threshold.astype(np.float32)
+    # A threshold just above a whole level must not be rounded to that level.
+    is_below = np.ceil(rounded) < np.ceil(threshold)
+    return {"threshold": np.where(is_below, np.nextafter(rounded, np.float32(np.inf)), rounded)}
 
 
 @local(
@@ -212,10 +214,11 @@ def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
 )
 def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert bright channels: 255 - x where x is at least the threshold."""
-    bright, white = images >= threshold, dali.types.Constant(255, dtype=dali.types.UINT8)
-    if dali.pixels.is_bytes:
-        return images ^ (bright * white)
-    return images + bright * (white - images - images)
+    if not dali.pixels.is_bytes:
+        return images + (images >= threshold) * (255.0 - images * 2.0)
+    # For bytes, x >= 127.3 means x >= 128. The smaller type is faster.
+    bright = images >= dali.fn.cast(dali.math.ceil(threshold), dtype=dali.types.INT16)
+    return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
 
 
 def _masks(size: Size, bits: Array) -> dict[str, Array]:

@@ -103,6 +103,10 @@ def moved(levels: Levels, length: float, angle: float) -> Levels:
     return np.asarray(ndimage.uniform_filter1d(levels, int(length), axis=1, mode="mirror"))
 
 
+def solarized(levels: Levels, threshold: float) -> Levels:
+    return np.where(levels >= threshold, 255 - levels, levels)
+
+
 def stretched(levels: Levels) -> Levels:
     low, high = levels.min(axis=(0, 1)), levels.max(axis=(0, 1))
     return np.asarray((levels - low) * 255 / (high - low))
@@ -121,12 +125,13 @@ def around_mean(levels: Levels, factor: float) -> Levels:
         ({"contrast": {"pivot": "mean"}}, around_mean),
         ({"invert": {}}, lambda levels: 255 - levels),
         ({"gamma": {}}, lambda levels, gamma: 255 * (levels / 255) ** gamma),
+        ({"solarize": {"threshold_range": one_of_values(20, 127.3, 200)}}, solarized),
         ({"gaussian_blur": {}}, gaussian),
         ({"sharpen": {}}, sharpened),
         ({"motion_blur": {"length_range": one_of_values(3, 5, 7), "angle_range": [0, 0]}}, moved),
         ({"autocontrast": {}}, stretched),
     ],
-    ids=["brightness", "contrast", "mean", "invert", "gamma", "blur", "sharpen", "motion", "autocontrast"],
+    ids=["brightness", "contrast", "mean", "invert", "gamma", "solarize", "blur", "sharpen", "motion", "autocontrast"],
 )
 def test_ops_treat_each_channel_alike(
     steps: dict[str, Any], reference: Callable[..., Levels], channels: int, dtype: str, device: torch.device
