@@ -228,7 +228,7 @@ def test_measure_reads_rgb_images() -> None:
     ("settings", "text"),
     [
         ({"channels": 4}, "data.channels=4, but set/train/a/0.npy has 10 channels. Remove data.channels"),
-        ({"rgb": [0, 1, 10]}, "but images have 10 channels"),
+        ({"rgb": [0, 1, 10]}, "data.rgb is [0, 1, 10], but images have 10 channels"),
         ({"rgb": [0, 1, 1]}, "Use three different numbers"),
         ({"rgb": [0, 1, 1.5]}, "Use three different numbers"),
         ({"range": [5, 5]}, "data.range=[5,5]: the first number must be smaller"),
@@ -238,6 +238,11 @@ def test_measure_reads_rgb_images() -> None:
 def test_settings_that_contradict_the_images(settings: dict[str, Any], text: str) -> None:
     put({f"{number}.npy": npy(image) for number, image in enumerate(arrays())})
     assert text in message(**settings)
+
+
+def test_two_channels_have_no_rgb() -> None:
+    put({f"{number}.npy": npy(image) for number, image in enumerate(arrays(channels=2))})
+    assert "data.rgb is [0, 1, 0], but images have 2 channels. Remove it" in message(rgb=[0, 1, 0])
 
 
 def test_8_bit_images_have_1_3_or_4_channels() -> None:
