@@ -106,7 +106,10 @@ class Raster:
             found = self.ref.read_pixels() if given is None else given
             self._require(found.shape, found.dtype.name)
         else:
-            opened = open_raster(read_limited(self.ref), of.channels)
+            content = read_limited(self.ref)
+            opened = open_raster(content, of.channels)
+            if opened.dtype != of.dtype and is_ordinary(content):  # its channels may have been converted
+                raise PixelsError(f"is an ordinary 8-bit image instead of {of}")
             self._require(opened.shape, opened.dtype)
             found = opened.load()
         if of.nodata is None:

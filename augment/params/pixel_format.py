@@ -166,7 +166,9 @@ def rgb_fault(rgb: Any, channels: int) -> str:
     are_channels = isinstance(rgb, tuple) and all(type(number) is int and 0 <= number < channels for number in rgb)
     if are_channels and len(set(rgb)) == len(rgb) == 3:
         return ""
-    return f"{rgb!r:.80}, but images have {channels} channels. Use three different numbers from 0 to {channels - 1}"
+    given = list(rgb) if isinstance(rgb, tuple) else rgb
+    fix = f"Use three different numbers from 0 to {channels - 1}" if channels >= 3 else "Remove it"
+    return f"{given!r:.80}, but images have {channels} channel{'s' if channels > 1 else ''}. {fix}"
 
 
 def _is_number(value: object) -> bool:

@@ -179,7 +179,8 @@ def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
         wanted = f"{'a batch' if ndim == 4 else 'an array'} of {pixels}, channels last"
         shape, dtype = np.shape(image), str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
         if dtype != pixels.dtype or len(shape) != ndim or shape[-1] != pixels.channels or 0 in shape:
-            raise UserError(f"{what}: {dtype} {tuple(shape)} is not allowed. Pass {wanted}.")
+            hint = " Add the channel: image[..., None]." if len(shape) == ndim - 1 and pixels.channels == 1 else ""
+            raise UserError(f"{what}: {dtype} {tuple(shape)} is not allowed. Pass {wanted}.{hint}")
         return
     if not isinstance(image, Tensor | np.ndarray):
         raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} Allowed: {_ALLOWED}.")

@@ -92,11 +92,13 @@ def _load(config: Config) -> Trained:
             f"of the data. Allowed: {', '.join(_DISTANCES)}."
         )
     theirs, ours = trained.config.aug.pixels, config.dataset.pixels
-    if any(getattr(theirs, name) != getattr(ours, name) for name in ("channels", "dtype", "low", "high")):
+    if (theirs.channels, theirs.dtype) != (ours.channels, ours.dtype):
         raise UserError(
-            f"{key}: it was trained on {theirs}, and the data has {ours}. Use a teacher with the same channels, data "
-            "type and data.range."
+            f"{key}: it was trained on {theirs}, and the data has {ours}. Use a teacher with the same channels and "
+            "data type."
         )
+    if (theirs.low, theirs.high) != (ours.low, ours.high):
+        raise UserError(f"{key}: it was trained with another data.range. Use a teacher with the same data.range.")
     if missing := [printable(name) for name in classes if name not in trained.classes]:
         raise UserError(
             f"{key}: it does not predict the {trained.task.units} {list_some(missing, 3)} of the data, but "

@@ -228,7 +228,7 @@ def test_measure_reads_rgb_images() -> None:
     ("settings", "text"),
     [
         ({"channels": 4}, "data.channels=4, but set/train/a/0.npy has 10 channels. Remove data.channels"),
-        ({"rgb": [0, 1, 10]}, "but images have 10 channels"),
+        ({"rgb": [0, 1, 10]}, "data.rgb is [0, 1, 10], but images have 10 channels"),
         ({"rgb": [0, 1, 1]}, "Use three different numbers"),
         ({"rgb": [0, 1, 1.5]}, "Use three different numbers"),
         ({"range": [5, 5]}, "data.range=[5,5]: the first number must be smaller"),
@@ -238,6 +238,11 @@ def test_measure_reads_rgb_images() -> None:
 def test_settings_that_contradict_the_images(settings: dict[str, Any], text: str) -> None:
     put({f"{number}.npy": npy(image) for number, image in enumerate(arrays())})
     assert text in message(**settings)
+
+
+def test_two_channels_have_no_rgb() -> None:
+    put({f"{number}.npy": npy(image) for number, image in enumerate(arrays(channels=2))})
+    assert "data.rgb is [0, 1, 0], but images have 2 channels. Remove it" in message(rgb=[0, 1, 0])
 
 
 def test_8_bit_images_have_1_3_or_4_channels() -> None:
@@ -274,7 +279,7 @@ def test_each_bad_image_is_named_and_can_be_skipped() -> None:
     faults = [
         "has 9 channels of float32 instead of 10 channels of float32", "has 10 channels of uint16 instead",
         "has infinite values or NaN", "has infinite values or NaN", "is broken: it ends early", "is empty",
-        "has int32 pixels", "has 3 channels of uint8 instead",
+        "has int32 pixels", "is an ordinary 8-bit image instead",
     ]  # fmt: skip
     for name, fault in zip(bad, faults, strict=True):
         assert f"{name} {fault}" in text
@@ -282,6 +287,11 @@ def test_each_bad_image_is_named_and_can_be_skipped() -> None:
     dataset = load(skip_bad=True)
     assert (len(dataset.train), len(dataset.train.left_out)) == (6, 8)
     assert load(skip_bad=True) == dataset  # from the cache
+
+
+def test_an_ordinary_image_does_not_seem_to_have_the_channels_of_the_others() -> None:
+    put({f"0{number}.npy": npy(image) for number, image in enumerate(arrays(channels=4))} | {"1.npy": encoded()})
+    assert "1.npy is an ordinary 8-bit image instead of 4 channels of uint16" in message()
 
 
 def test_the_first_readable_image_decides() -> None:

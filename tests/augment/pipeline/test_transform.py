@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transforms import ALIKE, CLASSES, PHOTOS, SIZE, TARGETS, encoded, recipe_of, same, transform_of
 
-from augment import Transform, UserError
+from augment import PixelFormat, Transform, UserError, load_recipe
 
 
 @cache
@@ -240,3 +240,10 @@ def test_a_class_that_does_not_exist_is_named(wrong: int) -> None:
     transform = transform_of({"mixup": {}}, torch.device("cpu"), classes=CLASSES)
     with pytest.raises(UserError, match=f"^targets: class {wrong} does not exist. Allowed: 0 to 3.$"):
         transform(ALIKE, [0, 1, 2, 3, wrong, 0])
+
+
+def test_a_gray_array_needs_its_channel() -> None:
+    recipe = load_recipe({"size": 8, "mean": [0.5], "std": [0.25]})
+    transform = Transform(recipe, device="cpu", pixels=PixelFormat.of(1, "uint16"))
+    with pytest.raises(UserError, match=r"Add the channel: image\[\.\.\., None\]"):
+        transform([np.zeros((8, 8), np.uint16)])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from raster_bytes import pixels, tiff
 
 from augment.cli.compose import compose_recipe
 from augment.data.sources import parse_data
@@ -44,6 +45,19 @@ def test_the_printed_line_is_read_as_it_was_written() -> None:
     names = ['a "b", c', "it's", "rüde \u2603", "true", "c:\\", "[x]", "age"]
     settings = {"source": "filelist", "train": "my photos/t.csv", "val": "v.csv", "targets": names, "multilabel": True}
     assert compose_recipe(shlex.split(typed(settings))).source() == parse_data(settings)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_only_8_bit_rgb_images_can_be_shrunk(channels: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A JPEG would lose precision, and all channels but three."""
+    for split in ("train", "val"):
+        for name in ("ant", "bee"):
+            Path("d", split, name).mkdir(parents=True)
+            Path("d", split, name, "0.tif").write_bytes(tiff(pixels(channels)))
+    with pytest.raises(SystemExit, match="2"):
+        main(["data=folder", "data.root=d", "--to", "webdataset", "--out", "out", "--size", "8"])
+    assert f"{channels} channel{'s' if channels > 1 else ''} of uint16. Remove --size" in capsys.readouterr().err
+    assert not Path("out").exists()
 
 
 def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFixture[str]) -> None:
