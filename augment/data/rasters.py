@@ -295,7 +295,10 @@ def _with_statistics(
         mean, std = _moments(samples, found)
         if constant := [str(channel) for channel, value in enumerate(std) if value == 0]:
             which = f"{plural(len(constant), 'channel')} {', '.join(constant)}"
-            notices.append(f"data: all pixels of {which} are equal, so models learn nothing from them")
+            notices.append(
+                f"data: all pixels of {which} are equal within data.range, so models learn nothing from them. Remove "
+                "data.range, or set data.range=auto, unless they are constant"
+            )
         found = replace(found, mean=mean, std=tuple(value or 1.0 for value in std))
         return json.dumps([found.plain, notices])
 
