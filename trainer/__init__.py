@@ -69,8 +69,8 @@ __all__ = [
 ]
 
 # After each operation, PyTorch's threads would spin for milliseconds instead of leaving their cores to DALI's threads.
-# Two epochs of the built-in sample take 31 s of CPU time on two busy cores without it, and 21 s with it (n = 3). It
-# changes no results. Set the variable before PyTorch is imported.
+# Two epochs of the built-in sample take 29.5 s of CPU time on two shared cores without it, and 20.5 s with it (n = 3).
+# It changes no results. Set the variable before PyTorch is imported.
 if cores() <= 4:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

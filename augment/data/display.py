@@ -1,4 +1,4 @@
-"""Displayable 8-bit RGB images of pixels in any format."""
+"""Converts pixels in any format to 8-bit RGB images for display."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 
 from augment.params.pixel_format import PixelFormat
 
-Ends = NDArray[np.float64]  # the levels that become black and white, (2, channels)
+Limits = NDArray[np.float64]  # the levels that become black and white, (2, channels)
 
 
-def displayable(levels: NDArray[Any], pixels: PixelFormat, ends: Ends | None = None) -> NDArray[np.uint8]:
+def displayable(levels: NDArray[Any], pixels: PixelFormat, limits: Limits | None = None) -> NDArray[np.uint8]:
     """Show the channels `data.rgb`, or the first channel in gray. Ordinary RGB images stay unchanged.
 
     Args:
         levels: (..., height, width, channels), see `PixelFormat.levels`.
         pixels: the format of the images.
-        ends: the levels that become black and white. Default: those of each image, see `ends_of`.
+        limits: the levels that become black and white. Default: those of each image, see `stretch_limits`.
 
     Returns:
         (..., height, width, 3) uint8 RGB. Pixels at level 0 in all channels are black.
@@ -24,23 +24,23 @@ def displayable(levels: NDArray[Any], pixels: PixelFormat, ends: Ends | None = N
     if pixels.is_rgb:
         return levels
     if levels.ndim > 3:
-        return np.stack([displayable(image, pixels, ends) for image in levels])
-    shown = stretch(levels, ends)[..., list(pixels.rgb or (0,))]
+        return np.stack([displayable(image, pixels, limits) for image in levels])
+    shown = stretch(levels, limits)[..., list(pixels.rgb or (0,))]
     return np.broadcast_to(shown, (*shown.shape[:2], 3)).copy()
 
 
-def stretch(levels: NDArray[Any], ends: Ends | None = None) -> NDArray[np.uint8]:
+def stretch(levels: NDArray[Any], limits: Limits | None = None) -> NDArray[np.uint8]:
     """Stretch each channel of an image, (height, width, channels), to 0..255. See `displayable`."""
-    low, high = ends_of(levels) if ends is None else ends
+    low, high = stretch_limits(levels) if limits is None else limits
     stretched = ((levels - low) * (255 / (high - low))).clip(0, 255).round()
     return np.asarray(stretched * levels.any(axis=-1, keepdims=True), np.uint8)
 
 
-def ends_of(levels: NDArray[Any]) -> Ends:
+def stretch_limits(levels: NDArray[Any]) -> Limits:
     """Return percentiles 2 and 98 of each channel of an image, (height, width, channels).
 
     Pixels at level 0 in all channels do not count. They have no data or are beyond the edges of the image. If most
-    values of a channel are equal, its minimum and maximum are the ends. A constant channel is not stretched.
+    values of a channel are equal, its minimum and maximum are the limits. A constant channel is not stretched.
     """
     values = levels[np.asarray(levels.any(axis=-1))]
     if not len(values):

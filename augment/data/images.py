@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from augment.data.display import Ends, displayable, ends_of
+from augment.data.display import Limits, displayable, stretch_limits
 from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
 from augment.params.pixel_format import PixelFormat
 from augment.support.files import open_file, read_file
@@ -92,11 +92,11 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
     return image
 
 
-def shown_ends(image: ImageRef) -> Ends | None:
+def shown_limits(image: ImageRef) -> Limits | None:
     """Return the levels of an image that become black and white, see `augment.data.display`. None for RGB."""
     form = getattr(image, "pixels", None)
     if isinstance(form, PixelFormat) and is_decoded(image):
-        return ends_of(form.levels(image.read_pixels()))
+        return stretch_limits(form.levels(image.read_pixels()))
     return None
 
 

@@ -154,7 +154,7 @@ def _fault(of: PixelFormat) -> str:
 
 
 def nodata_fault(nodata: float, dtype: str) -> str:
-    """Return what is wrong with the stored value of pixels without data, or an empty text."""
+    """Return the fault of the stored value of pixels without data, or an empty text."""
     first, last = DTYPES[dtype]
     if dtype == "float32" or (float(nodata).is_integer() and first <= nodata <= last):
         return ""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from augment.data.display import Ends, displayable
+from augment.data.display import Limits, displayable
 from augment.params.pixel_format import RGB
 from augment.recipe.plan import Plan
 
@@ -51,12 +51,12 @@ class Batch:
         yield self.targets
 
 
-def as_pixels(images: Tensor, plan: Plan | None, ends: Ends | None = None) -> NDArray[np.uint8]:
+def as_pixels(images: Tensor, plan: Plan | None, limits: Limits | None = None) -> NDArray[np.uint8]:
     """Convert images as fed, (N, channels, height, width), to displayable uint8 RGB, (N, height, width, 3).
 
-    Without a plan, the images are RGB in [0, 1]. See `augment.data.display.displayable` for `ends`.
+    Without a plan, the images are RGB in [0, 1]. See `augment.data.display.displayable` for `limits`.
     """
-    return displayable(as_levels(images, plan), plan.pixels if plan else RGB, ends)
+    return displayable(as_levels(images, plan), plan.pixels if plan else RGB, limits)
 
 
 def as_levels(images: Tensor, plan: Plan | None) -> NDArray[Any]:

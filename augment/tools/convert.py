@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
         from augment.data.conversion import take_foreign
-        from augment.data.rasters import find_format
+        from augment.data.format_detection import find_format
         from augment.data.sources.files import Folder
         from augment.data.sources.loading import log_notices, select
 

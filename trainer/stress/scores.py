@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.data.images import MemoryImage, name_of, shown_ends
+from augment.data.images import MemoryImage, name_of, shown_limits
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
@@ -179,8 +179,8 @@ class _Example(Callback):
         if self.image is None:
             assert learner.val_loader is not None
             loader, batch = learner.val_loader, learner.batch
-            ends = shown_ends(loader.split.files[int(batch.indices[0])])  # as before the corruption
-            self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, ends)[0])
+            limits = shown_limits(loader.split.files[int(batch.indices[0])])  # as before the corruption
+            self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, limits)[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
 

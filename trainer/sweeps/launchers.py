@@ -63,7 +63,9 @@ class Launcher:
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that the jobs can run with this launcher, and on its number of GPUs."""
-        for config in configs if self.ranks > 1 else ():
+        if self.ranks == 1:
+            return
+        for config in configs:
             fit, given = config.fit, f"hydra.launcher.gpus_per_job={self.ranks}"
             if fit.gpus is not None:
                 raise UserError(f"fit.gpus={fit.gpus} does not work with {given}. Remove fit.gpus.")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
 from augment.data.dataset import Dataset, Split, check_dataset
+from augment.data.format_detection import find_format
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import known_of
 from augment.data.images import name_of, portable_name
-from augment.data.rasters import find_format
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
-        from augment.data.rasters import find_format
+        from augment.data.format_detection import find_format
         from augment.data.sources.loading import log_notices
         from augment.drawing.figure_style import DPI, save_figure
         from augment.tools.info.figure import draw

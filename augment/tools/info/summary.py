@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split, Target
+from augment.data.format_detection import sample_values
 from augment.data.images import name_of
-from augment.data.rasters import sample_values
 from augment.data.targets.boxes import BOXES
 from augment.data.targets.masks import MASKS, NO_MASK
 from augment.data.targets.spatial import IGNORE

@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from augment.data.dataset import NO_VAL, ImageRef, Split
 from augment.data.display import channel_names, displayable, stretch
-from augment.data.images import portable_name, shown_ends
+from augment.data.images import portable_name, shown_limits
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
 from augment.pipeline.batch import as_levels
@@ -84,7 +84,7 @@ class Shot:
 
 
 # Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
-_ends = cache(shown_ends)
+_limits = cache(shown_limits)
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
@@ -111,7 +111,7 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
                 done = [drawn_step(step, draws[step.key], sample) for step in applied]
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                image = displayable(levels[sample], own.pixels, _ends(photos.split.files[photo]))
+                image = displayable(levels[sample], own.pixels, _limits(photos.split.files[photo]))
                 if kind is not None:
                     image = with_target(image, kind, batch.view_targets[view][sample], names)
                 shots.append(Shot(epoch, view, photo, levels[sample], image, tuple(done)))
@@ -226,7 +226,7 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
     for photo, file in enumerate(files):
         rows = list[SheetRow]()
         for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
-            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _ends(file))
+            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _limits(file))
             tiles = list(map(Tile, np.repeat(np.moveaxis(shown, -1, 0)[..., None], 3, axis=-1), captions))
             first, *others = in_rows(tiles, max(1, 1800 // max(SMALLEST, *plan.size)))
             rows += [SheetRow(first, ", ".join([title, *shot.done])), *map(SheetRow, others)]

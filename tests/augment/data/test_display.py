@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from augment.data.display import channel_names, displayable, ends_of, stretch
+from augment.data.display import channel_names, displayable, stretch, stretch_limits
 from augment.data.images import open_image
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.batch import as_levels, as_pixels
@@ -57,9 +57,9 @@ def test_pixels_without_data_stay_black_and_do_not_count() -> None:
 
 def test_given_ends_keep_changes_of_brightness_visible() -> None:
     levels = ramp(channels=2)
-    ends = ends_of(levels)
-    np.testing.assert_allclose(ends, [[1.5, 3], [49.5, 99]])
-    halved = stretch(levels / 2, ends)
+    limits = stretch_limits(levels)
+    np.testing.assert_allclose(limits, [[1.5, 3], [49.5, 99]])
+    halved = stretch(levels / 2, limits)
     assert halved.max() < 130
     np.testing.assert_array_equal(stretch(levels / 2), stretch(levels))
 

@@ -14,10 +14,11 @@ from PIL import Image
 from raster_bytes import dicom, npy, npz, pixels, png, tiff
 from stores import write_tar
 
-from augment.data import rasters
+from augment.data import format_detection, rasters
 from augment.data.dataset import Dataset, Split
+from augment.data.format_detection import measure
 from augment.data.images import portable_name
-from augment.data.rasters import Raster, in_format, measure
+from augment.data.rasters import Raster, in_format
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.data.targets.spatial import IGNORE
 from augment.params.pixel_format import RGB
@@ -195,7 +196,7 @@ def test_constant_channels_are_reported() -> None:
 
 def test_statistics_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_arrays(arrays(), range="auto")
-    monkeypatch.setattr(rasters, "sample_values", lambda *_: pytest.fail("the statistics are computed again"))
+    monkeypatch.setattr(format_detection, "sample_values", lambda *_: pytest.fail("the statistics are computed again"))
     assert load(range="auto").pixels == before.pixels
     with pytest.raises(pytest.fail.Exception):
         load()  # another range

@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 from augment.cli.compose import TOP, check_keys, keys_of
 from augment.cli.trust import KINDS, SETTINGS
 from augment.data.dataset import Dataset
+from augment.data.format_detection import measure
 from augment.data.images import portable_name
-from augment.data.rasters import measure
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
 from augment.data.sources.registry import PIXEL_SETTINGS

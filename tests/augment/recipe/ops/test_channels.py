@@ -1,5 +1,6 @@
 """Ops on images with any number of channels and data type, compared with float64 references on each channel."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import ndimage
 
 from augment.data.images import MemoryImage
 from augment.params import Range, Size
-from augment.params.pixel_format import DTYPES, PixelFormat, parse_format
+from augment.params.pixel_format import DTYPES, RGB, PixelFormat, parse_format
 from augment.pipeline.graph.build import build_pipeline
 from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Form, Placement
@@ -299,3 +300,33 @@ def test_a_numpy_op_gets_values_for_each_channel(device: torch.device) -> None:
 def test_nodata_must_be_a_value_of_the_data_type() -> None:
     with pytest.raises(UserError, match="pixels: nodata=-9999, but images have uint8 pixels"):
         parse_format({"nodata": -9999}, "pixels")
+
+
+def test_a_pickled_plan_keeps_its_pixel_format(device: torch.device) -> None:
+    """Workers of a DataLoader get a pickled plan."""
+    images = smooth_images(5, "uint16")
+    steps = {"saturation": {"p": 0.5}, "brightness": {"per_channel": True}, "gamma": {"per_channel": True}}
+    plan = plan_for(format_of(5, "uint16", (4, 2, 1)), steps)
+    again = pickle.loads(pickle.dumps(plan))
+    assert again.digest == plan.digest
+    np.testing.assert_array_equal(run(again, images, device), run(plan, images, device))
+
+
+def test_the_pixel_format_is_part_of_the_digest() -> None:
+    """A run cannot be resumed with another range."""
+    half = PixelFormat.of(3, "uint16", range=(0, 4095))
+    formats = [RGB, PixelFormat.of(3, "uint16"), half, PixelFormat.of(3, rgb=(2, 1, 0))]
+    assert len({plan_for(pixels, {"flip": {}}).digest for pixels in formats}) == len(formats)
+
+
+def test_samples_that_skip_an_op_on_rgb_are_not_rounded_to_bytes() -> None:
+    """On a GPU, such samples would get neutral values."""
+    plan = plan_for(format_of(4, "uint16", (2, 1, 0)), {"posterize": {"p": 0.5}})
+    assert plan.stages[0].is_gated
+    assert not plan.stages[0].neutral
+
+
+def test_levels_stay_in_their_range(device: torch.device) -> None:
+    noise = {"gaussian_noise": {"std_range": [80, 80]}}
+    made = run(plan_for(format_of(2, "uint16"), noise), smooth_images(2, "uint16"), device)
+    assert (made.min(), made.max()) == (0, 255)

@@ -1,0 +1,220 @@
+"""Find the pixel format of a dataset, and measure the range, mean and standard deviation of its channels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.cache import remember_whole
+from augment.data.check import verdicts_of
+from augment.data.dataset import Dataset
+from augment.data.formats.raster_files import MODES
+from augment.data.image_faults import strict_pillow
+from augment.data.image_refs import ImageRef
+from augment.data.images import encoded_ref, is_decoded
+from augment.data.rasters import Raster, StoredPixels, first_pixels, in_format
+from augment.params.pixel_format import DTYPES, PixelFormat, nodata_fault, parse_format, rgb_fault
+from augment.support.background import in_threads
+from augment.support.console import progress_bar
+from augment.support.errors import UserError
+from augment.support.files import digest
+from augment.support.formatting import amount, plural
+from augment.support.process import cores
+
+if TYPE_CHECKING:
+    from augment.data.sources.registry import Source
+
+# Most images, and most of their values, from which the range and the statistics are computed.
+_MOST_IMAGES, _MOST_VALUES = 500, 2**23
+
+_PERCENTILES = (0.1, 99.9)
+
+# The smallest share of the range that images should use.
+_USED = 1 / 16
+
+
+def find_format(source: Source, dataset: Dataset) -> Dataset:
+    """Find the pixel format of a dataset by its first training image and the settings of its source.
+
+    Ordinary 8-bit images stay RGB. The images of other datasets become rasters, and `Dataset.pixels` their format, with
+    its range and statistics.
+
+    Raises:
+        UserError: a setting contradicts the images.
+    """
+    files = dataset.train.files
+    with strict_pillow():
+        first = first_pixels(files)
+    pixels = _format(source, first)
+    if pixels == PixelFormat() and (first is None or is_decoded(files[0])):
+        return dataset
+    notices: tuple[str, ...] = ()
+    if not pixels.is_rgb:
+        pixels, notices = _with_statistics(source, files, pixels)
+    train, val = in_format(dataset.train, pixels), in_format(dataset.val, pixels)
+    faults = dict(dataset.faults)
+    faults |= {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
+    return replace(dataset, train=train, val=val, faults=faults, pixels=pixels).noting(*notices)
+
+
+def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
+    """Return the format without statistics. `data.range=auto` gets the default range for now."""
+    if first is None:
+        channels, dtype = source.channels or 3, "uint8"
+        if channels not in MODES:
+            allowed = "1 (gray), 3, or 4 (with transparency)"
+            raise UserError(f"data.channels={channels} is not possible for ordinary 8-bit images. Allowed: {allowed}.")
+    else:
+        channels, dtype = first.channels, first.dtype
+        if source.channels not in (None, channels):
+            what = f"data.channels={source.channels}, but {first.name} has {amount(channels, 'channel')}"
+            raise UserError(f"{what}. Remove data.channels.")
+    if dtype not in DTYPES:  # decoded images
+        raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
+    rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
+    if source.rgb is not None:
+        rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
+        if fault := rgb_fault(rgb, channels):
+            raise UserError(f"data.rgb is {fault}.")
+    low, high = DTYPES[dtype]
+    if isinstance(source.range, tuple):
+        low, high = source.range
+        if low >= high:
+            raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
+    is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
+    limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
+    if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
+        raise UserError(f"data.nodata={fault}.")
+    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, **limits)
+
+
+def _with_statistics(
+    source: Source, files: Sequence[ImageRef], pixels: PixelFormat
+) -> tuple[PixelFormat, tuple[str, ...]]:
+    """Return the format with its range and statistics, and notices about them. They are cached."""
+
+    def compute() -> str:
+        samples = sample_values(files, pixels)
+        found, notices = _with_range(source, samples, pixels)
+        mean, std = _moments(samples, found)
+        if constant := [str(channel) for channel, value in enumerate(std) if value == 0]:
+            which = f"{plural(len(constant), 'channel')} {', '.join(constant)}"
+            notices.append(
+                f"data: all pixels of {which} are equal within data.range, so models learn nothing from them. Check "
+                "data.range"
+            )
+        found = replace(found, mean=mean, std=tuple(value or 1.0 for value in std))
+        return json.dumps([found.plain, notices])
+
+    def parse(line: str) -> tuple[PixelFormat, tuple[str, ...]]:
+        plain, notices = json.loads(line)
+        found = parse_format(plain, "pixels")
+        if replace(found, low=pixels.low, high=pixels.high, mean=(), std=()) != pixels:
+            raise ValueError("these are the statistics of another format")
+        return found, tuple(map(str, notices))
+
+    named = verdicts_of(source)
+    settings = digest(named.name, pixels, source.range)
+    images = list(map(encoded_ref, _some(files)))
+    return remember_whole(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))
+
+
+def _some(files: Sequence[ImageRef]) -> list[ImageRef]:
+    """Return evenly spaced images."""
+    chosen = np.unique(np.linspace(0, len(files) - 1, min(_MOST_IMAGES, len(files))).astype(np.int64))
+    return [files[index] for index in chosen.tolist()]
+
+
+class ValueSample(NamedTuple):
+    """Stored values of an image, (N, channels), NaN where it has no data."""
+
+    name: str
+    values: NDArray[np.float32]
+
+
+def sample_values(files: Sequence[ImageRef], pixels: PixelFormat) -> list[ValueSample]:
+    """Return stored values of evenly spaced pixels of at most 500 images.
+
+    Images that cannot be read are left out. The check reports them.
+    """
+    images = _some(files)
+    most = max(1, _MOST_VALUES // (pixels.channels * len(images)))
+
+    def sample(image: ImageRef) -> list[ValueSample]:
+        raster = Raster(encoded_ref(image), pixels)
+        try:
+            stored, empty = raster.read_stored()
+            raster.filled(stored, empty)  # rejects infinite values
+        except (OSError, UserError, MemoryError):
+            return []
+        chosen = np.linspace(0, stored[..., 0].size - 1, min(most, stored[..., 0].size)).astype(np.int64)
+        values = stored.reshape(-1, pixels.channels)[chosen].astype(np.float32)
+        if empty is not None:
+            values[empty.reshape(-1, pixels.channels)[chosen]] = np.nan
+        return [ValueSample(raster.name, values)]
+
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(images) <= 100) as progress,
+        in_threads(sample, images, cores(), 2 * cores()) as found,
+    ):
+        return list(chain.from_iterable(progress.track(found, len(images), description="Measuring pixels")))
+
+
+def _joined(samples: Sequence[ValueSample], channels: int) -> NDArray[np.float32]:
+    """Return the values of all samples, (N, channels)."""
+    return np.concatenate([np.full((1, channels), np.nan, np.float32), *(sample.values for sample in samples)])
+
+
+def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFormat) -> tuple[PixelFormat, list[str]]:
+    """Return the format with the range of `data.range=auto`, and a notice if the images use little of the range.
+
+    Raises:
+        UserError: floating-point images need a range.
+    """
+    if pixels.dtype == "float32" and source.range is None:
+        for name, values in samples:
+            if ((values < 0) | (values > 1)).any():
+                what = f"{name} has values from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
+                fix = "Set data.range=auto, or data.range=[low,high] to the values that become black and white"
+                raise UserError(f"data: {what}, but floating-point images need values from 0 to 1. {fix}.")
+    limits = [_limits(column[~np.isnan(column)]) for column in _joined(samples, pixels.channels).T]
+    low, high = zip(*limits, strict=True)
+    if source.range == "auto":
+        return replace(pixels, low=low, high=high), []
+    first, last = (pixels.low[0], pixels.high[0]) if pixels.low else DTYPES["uint8"]
+    if max(high) - min(low) >= _USED * (last - first):
+        return pixels, []
+    what = f"data: the images use values from {min(low):g} to {max(high):g}, a small part of the range"
+    return pixels, [f"{what} from {first:g} to {last:g}. Set data.range=auto"]
+
+
+def _limits(values: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the lowest and the highest value of a channel, apart from outliers."""
+    if not values.size:
+        return 0.0, 1.0
+    low, high = np.percentile(values, _PERCENTILES).tolist()
+    if low == high:
+        low, high = float(values.min()), float(values.max())
+    return (low, high) if low < high else (low, low + max(1.0, abs(low)))
+
+
+def measure(files: Sequence[ImageRef], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and the standard deviation of each channel in 0..1, from the pixels that `sample_values` reads.
+
+    Pixels without data do not count. The standard deviation of a constant channel is 0.
+    """
+    return _moments(sample_values(files, pixels), pixels)
+
+
+def _moments(samples: Sequence[ValueSample], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    levels = pixels.levels(_joined(samples, pixels.channels)).astype(np.float64)
+    shares = np.ma.masked_invalid(levels) / 255
+    mean, std = (np.ma.filled(moment, 0) for moment in (shares.mean(axis=0), shares.std(axis=0)))
+    return tuple(mean.tolist()), tuple(np.where(std > 1e-6, std, 0).tolist())  # below 1e-6: rounding
