@@ -215,21 +215,19 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
 
     found: list[str] = []
     foreign: list[Path] = []
-    extensions = set[str]()
+    arrays: list[Path] = []
     for parent, folders, names in walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
         here = {name[name.rfind(".") :].lower() for name in names}
-        extensions |= here
         if not here <= EXTENSIONS:
             foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
             names = list(filter(_is_image, names))
+        if here & RASTER_EXTENSIONS and here & EXTENSIONS - RASTER_EXTENSIONS:
+            # Arrays next to encoded images are other data, such as features.
+            arrays += [Path(parent, name) for name in names if _is_image(name, RASTER_EXTENSIONS)]
+            names = [name for name in names if not _is_image(name, RASTER_EXTENSIONS)]
         found += [begin + name for name in names if name[0] != "."]
-    arrays: list[Path] = []
-    if extensions & RASTER_EXTENSIONS and extensions & EXTENSIONS - RASTER_EXTENSIONS:
-        # Arrays next to encoded images are other data, such as features.
-        arrays = [path for path in map(Path, found) if _is_image(path.name, RASTER_EXTENSIONS)]
-        found = [name for name in found if not _is_image(Path(name).name, RASTER_EXTENSIONS)]
     found = sorted([*found, *map(str, foreign)] if with_foreign else found)
     # Encoding all names at once is twice as fast as one by one.
     encoded = os.fsencode("\0".join(found)).split(b"\0") if found else []

@@ -17,6 +17,7 @@ from stores import write_tar
 from augment.data import format_detection, rasters
 from augment.data.dataset import Dataset, Split
 from augment.data.format_detection import measure
+from augment.data.formats.folder import find_images
 from augment.data.images import portable_name
 from augment.data.rasters import Raster, in_format
 from augment.data.sources import LOADED, load_dataset, parse_data
@@ -423,3 +424,10 @@ def test_images_of_own_code(workers: int, folder: Path, monkeypatch: pytest.Monk
     name = f"own{workers}.Images"
     dataset = load_source("own", train=name, val=name, workers=workers, range=[0, 10])
     check(dataset, [np.full((5, 7, 10), index, np.uint16) for index in range(6)])
+
+
+def test_arrays_next_to_photos_are_other_data_but_not_those_next_to_folders() -> None:
+    for name in ("images/0.npy", "masks/0.png", "photos/0.png", "photos/0.npy"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(b"")
+    assert find_images(Path()) == [Path("images/0.npy"), Path("masks/0.png"), Path("photos/0.png")]

@@ -20,6 +20,7 @@ from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.operators import warp_bounds
 from augment.pipeline.graph.sample_order import Reading
+from augment.pipeline.kernels.instructions import are_alike
 from augment.recipe.op import OPS, numpy_op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -330,3 +331,10 @@ def test_levels_stay_in_their_range(device: torch.device) -> None:
     noise = {"gaussian_noise": {"std_range": [80, 80]}}
     made = run(plan_for(format_of(2, "uint16"), noise), smooth_images(2, "uint16"), device)
     assert (made.min(), made.max()) == (0, 255)
+
+
+def test_the_kernels_get_rgb_images_only() -> None:
+    steps = {"solarize": {"p": 0.5}, "autocontrast": {"p": 0.5}}
+    assert are_alike(plan_for(RGB, steps))
+    assert not are_alike(plan_for(format_of(3, "uint16"), steps))
+    assert not are_alike(plan_for(format_of(10, "uint8"), steps))
