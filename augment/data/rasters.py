@@ -10,7 +10,7 @@ from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from augment.data.targets.masks import MASKS, MaskFile
 from augment.params.pixel_format import PixelFormat
 from augment.support.errors import UserError
 from augment.support.process import cores
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from raster_bytes import tiff
 
-from augment import UserError
+from augment import UserError, load_recipe, make_loader
 from augment.data.dataset import Split
 from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.masks import MASKS, MaskFile
@@ -99,3 +101,21 @@ def test_images_without_objects_and_batches_without_any_box(files: list[Path]) -
     assert sorted(len(batch.targets[0]["boxes"]) for batch in batches) in ([0] * COUNT, [0] * (COUNT - 1) + [1])
     assert all(batch.targets[0]["boxes"].shape[1:] == (4,) for batch in batches)
     assert batches[0].frames is not None
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+def test_keypoints_follow_the_orientation_of_16_bit_images(tmp_path: Path, orientation: int) -> None:
+    pixels = np.zeros((40, 60, 1), np.uint16)
+    pixels[10:14, 48:52] = 60_000
+    (tmp_path / "0.tif").write_bytes(tiff(pixels, extratags=[(274, "H", 1, orientation, True)]))
+    x, y = {3: (60 - 50, 40 - 12), 6: (40 - 12, 50), 8: (12, 60 - 50)}[orientation]  # in the upright image
+    table = tmp_path / "points.csv"
+    table.write_text(f"path,x_a,y_a\n0.tif,{x - 0.5},{y - 0.5}\n")
+    made = make_loader(
+        load_recipe({"size": 32}), data="points", train=str(table), val=str(table), split="val", batch_size=1
+    )
+    batch = next(iter(made))
+    weights = batch.images[0, 0].clamp(min=0)
+    rows, columns = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
+    middle = [(weights * places).sum() / weights.sum() for places in (columns, rows)]
+    torch.testing.assert_close(batch.targets[0, 0, :2], torch.stack(middle), atol=0.5, rtol=0)
