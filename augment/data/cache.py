@@ -39,12 +39,18 @@ def remember(
     # Use file names in bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
-    with in_threads(lambda some: list(map(_state_of, some)), _chunks(refs, 4096), cores()) as found:
-        states = [state for some in found for state in some]
-    stored = _Lines(cache)
-    keys = _keys(refs)
-    known = [stored.get(key, state) for key, state in zip(keys, states, strict=True)]
-    unknown = {ref: index for index, (ref, line) in enumerate(zip(refs, known, strict=True)) if line is None}
+    stored, chunks = _Lines(cache), _chunks(refs, 4096)
+    known: list[str | None] = []
+    unknown: dict[Any, tuple[bytes, bytes]] = {}  # key and state of each image without a line
+
+    def identify(some: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+        return list(zip(_keys(some), map(_state_of, some), strict=True))
+
+    with in_threads(identify, chunks, cores()) as found:
+        for some, entries in zip(chunks, found, strict=True):
+            lines = [stored.get(key, state) for key, state in entries]
+            unknown |= {ref: of for ref, of, line in zip(some, entries, lines, strict=True) if line is None}
+            known += lines
     chunks, fresh = _chunks(list(unknown), 64), dict[Any, str]()
 
     def judge_all(some: Sequence[Any]) -> list[str]:
@@ -59,9 +65,9 @@ def remember(
             task = progress.add_task(what, total=len(unknown))
             for some, lines in zip(chunks, judged, strict=True):
                 for ref, line in zip(some, lines, strict=True):
-                    fresh[ref], index = line, unknown[ref]
+                    fresh[ref] = line
                     if not line.startswith(" "):
-                        stored.add(keys[index], states[index], line)
+                        stored.add(*unknown[ref], line)
                 progress.advance(task, len(some))
                 stored.write(every=60)  # an interrupted check loses at most a minute
     finally:  # also after Ctrl+C
@@ -103,11 +109,13 @@ class _Lines:
         self._replaces = True  # whether the next write replaces the file
         with suppress(OSError), open(cache or os.devnull, "rb") as stream:
             if stream.readline() == _VERSION:
-                *rows, _ = stream.read().split(b"\0\n")
-                parts = (row.partition(b"\0") for row in rows)
-                # A newline in a row means that its first part was not written completely.
-                self._known = {key: line for key, _, line in parts if b"\n" not in line}
-                self._replaces = len(rows) > 2 * len(self._known)  # most rows are outdated
+                count = 0
+                for row in stream:
+                    if row.endswith(b"\0\n"):
+                        key, _, line = row[:-2].partition(b"\0")
+                        self._known[key] = line
+                        count += 1
+                self._replaces = count > 2 * len(self._known)  # most rows are outdated
 
     def get(self, key: bytes, state: bytes) -> str | None:
         """Return the line of an image, or None if its state has changed."""
