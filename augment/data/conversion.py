@@ -24,7 +24,16 @@ from PIL import Image
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
 from augment.data.image_faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, strict_pillow
-from augment.data.images import as_jpeg, has_range, name_of, open_image, read_encoded, to_rgb
+from augment.data.images import (
+    as_jpeg,
+    encoded_ref,
+    has_range,
+    is_decoded,
+    name_of,
+    open_image,
+    read_encoded,
+    to_rgb,
+)
 from augment.data.selection import take
 from augment.data.sources import parse_data
 from augment.data.targets.kind import Target
@@ -46,7 +55,8 @@ _SHARD = 2**27  # approximate size in bytes
 # File name endings by the first bytes of a file.
 _ENDINGS = {
     b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
-    b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2", b"P": ".pnm",
+    b"II+\0": ".tif", b"MM\0+": ".tif", b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2",
+    b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"P": ".pnm",
 }  # fmt: skip
 
 R = TypeVar("R")
@@ -117,7 +127,8 @@ def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable
     def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
         image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
-        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), ".jpg")
+        unknown = ".dcm" if image[128:132] == b"DICM" else ".jpg"
+        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), unknown)
         # The oldest tar format allows names of 100 characters.
         key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
         return f"{number:08}_{key}{ending}", image, target
@@ -185,7 +196,8 @@ def _load(ref: ImageRef, *, size: int, quality: int) -> bytes:
                     scale = size / min(upright.size)
                     width, height = (max(size, round(side * scale)) for side in upright.size)
                     return as_jpeg(upright.resize((width, height), Image.Resampling.LANCZOS), quality)
-        return bytes(read_encoded(ref))
+        stored = encoded_ref(ref)
+        return bytes(ref.read() if is_decoded(stored) else read_encoded(stored))
     except OSError as error:
         raise UserError(f"{name_of(ref)} cannot be read: {error.strerror or first_line(error)}.") from None
 

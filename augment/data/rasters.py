@@ -113,9 +113,9 @@ class Raster:
             raise PixelsError(f"has {PixelFormat(shape[-1], dtype)} instead of {of}")
 
     def read(self) -> bytes:
-        """Return the image as an .npy file."""
+        """Return the stored values as an .npy file."""
         stream = BytesIO()
-        np.save(stream, self.read_pixels())
+        np.save(stream, self.read_stored()[0])
         return stream.getvalue()
 
     @classmethod

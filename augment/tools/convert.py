@@ -50,8 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         if listed.problems or not (len(listed.val) or source.cuts_val):
             raise UserError(listed.problems[0] if listed.problems else source.val_missing)
         skip_bad = getattr(source, "skip_bad", False)
-        if options.size and not (pixels := find_format(source, listed).pixels).is_rgb:
-            raise UserError(f"--size writes 8-bit RGB images, but the images have {pixels}. Remove --size.")
+        listed = find_format(source, listed)
+        if options.size and not listed.pixels.is_rgb:
+            raise UserError(f"--size writes 8-bit RGB images, but the images have {listed.pixels}. Remove --size.")
         checked, foreign = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
         if foreign:
             sys.stdout.write(f"{amount(foreign, 'image becomes', 'images become')} JPEG\n")

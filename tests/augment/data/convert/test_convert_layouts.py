@@ -1,4 +1,4 @@
-"""What `convert` makes of images that DALI does not decode, or decodes otherwise than Pillow."""
+"""What `convert` makes of images that DALI does not decode, or decodes otherwise than Pillow, and of other pixels."""
 
 from io import BytesIO
 from pathlib import Path
@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from image_formats import MATRIX, levels
 from PIL import Image
+from raster_bytes import npy, npz, pixels, tiff
 
-from augment.data.conversion import take_foreign
-from augment.data.dataset import Dataset, Split
+from augment.data.conversion import settings_of, take_foreign
+from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.images import as_jpeg, read_encoded, to_rgb
+from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
+from augment.tools.convert import main
 
 
 def dataset(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Dataset:
@@ -42,3 +45,30 @@ def test_a_tiff_of_12_bits_is_scaled() -> None:
     with Image.open(BytesIO(MATRIX["gray 12 1.tif"])) as image:
         (jpeg,) = [as_jpeg(to_rgb(image), 95)]
     assert np.abs(np.asarray(Image.open(BytesIO(jpeg)).convert("L"), np.float32) - levels(8, 1)[..., 0]).max() < 4
+
+
+@pytest.mark.parametrize("to", ["folder", "webdataset"])
+@pytest.mark.parametrize("name", ["tif", "npy", "npz", "numpy"])
+def test_channels_and_precision_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, to: str) -> None:
+    """Files are copied. Arrays become `.npy` files, with their values for no data."""
+    monkeypatch.chdir(tmp_path)
+    images = [pixels(5, seed=number) for number in range(4)]
+    if name == "numpy":
+        np.save("images.npy", images)
+        np.save("classes.npy", [0, 1, 1, 0])
+        given = [f"data.{split}{end}" for split in ("train", "val") for end in ("=images.npy", "_targets=classes.npy")]
+    else:
+        encode = {"tif": tiff, "npy": npy, "npz": npz}[name]
+        for number, image in enumerate(images):
+            for split in ("train", "val"):
+                file = Path(f"{split}/{'abba'[number]}/{number}.{name}")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(encode(image))
+        given = ["data.root=."]
+    source = "numpy" if name == "numpy" else "folder"
+    no_data = f"data.nodata={images[0][0, 0, 0]}"
+    assert main([f"data={source}", *given, no_data, "--to", to, "--out", "out"]) == 0
+    dataset = load_dataset(parse_data(settings_of(Dataset(("a", "b"), NO_VAL, NO_VAL), to, Path("out"))))
+    for split in (dataset.train, dataset.val):
+        found = {file.read_pixels().tobytes(): target for file, target in zip(split.files, split.targets, strict=True)}
+        assert found == {image.tobytes(): "abba".index(letter) for image, letter in zip(images, "abba", strict=True)}
