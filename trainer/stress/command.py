@@ -81,6 +81,8 @@ def stress(
     score = f"{result.title} without corruption: {result.show(result.clean.value)} ({amount(result.images, 'image')})"
     worst = [f"Worst: {sentence}" for sentence in result.sentences()]
     skipped = [f"{name} was left out: {why}" for name, why in result.left_out.items()]
+    if len(skipped) > 2:
+        skipped = [f"{len(skipped)} corruptions were left out: {', '.join(result.left_out)}. The page states why."]
     for line in (score, *worst, *skipped):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     with writing(f"{run / PAGE_FILE}"):
