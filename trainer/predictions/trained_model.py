@@ -72,8 +72,8 @@ class TrainedModel:
         Returns:
             A prediction for each image, in order. A folder's images are sorted by path. The mask of a segmentation
             model is in `labels`, (height, width) uint8, at the size of the image. 255 marks pixels that validation
-            crops away. A detector's objects are in
-            `objects.found`, with their boxes, and their masks if it has any: `mask`, (height, width) bool.
+            crops away. A detector's objects are in `objects.found`, with their boxes, and their masks if it has any:
+            `mask`, (height, width) bool.
 
         Raises:
             UserError: images of an unknown type, or no image that can be decoded.
@@ -119,7 +119,7 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
 
 
 def _listed(images: Any) -> Sequence[Any]:
-    is_one = isinstance(images, str | Path | bytes | Image.Image) or getattr(images, "ndim", 0) == 3
+    is_one = isinstance(images, str | Path | bytes | Image.Image) or getattr(images, "ndim", 0) in (2, 3)
     return [images] if is_one else list(images)
 
 

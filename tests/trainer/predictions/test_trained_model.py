@@ -132,7 +132,7 @@ def test_the_model_and_its_preprocessing_give_the_outputs(finished_run: Path, im
 @pytest.mark.parametrize(
     ("given", "key"),
     [
-        (np.zeros((4, 4), np.uint8), "images[0]"),
+        (np.zeros((4, 4), np.uint8), "np.stack"),
         ([np.zeros((4, 4, 3), np.float32)], "images[0]"),
         ([b"no image"], "images[0]"),
         ("nowhere.png", "nowhere.png"),
