@@ -137,33 +137,37 @@ class Boxes(SpatialKind):
         counts = [len(found) for found in objects]
         owners = np.repeat(np.arange(len(objects)), counts)
         boxes, keep = _move_boxes(np.concatenate([found.boxes for found in objects]), owners, motion, rules)
-        fields: dict[str, NDArray[Any]] = {"boxes": boxes.astype(np.float32)}
-        for name, key in (("labels", "labels"), ("iscrowd", "crowd"), ("difficult", "difficult")):
-            fields[name] = np.concatenate([getattr(found, key) for found in objects])
+        fields: dict[str, NDArray[Any]] = {
+            "boxes": boxes.astype(np.float32),
+            "labels": np.concatenate([found.labels for found in objects]),
+            "iscrowd": np.concatenate([found.crowd for found in objects]),
+            "difficult": np.concatenate([found.difficult for found in objects]),
+            "area": areas(boxes).astype(np.float32),
+        }
         if self.learned_only:
             keep &= ~(fields["iscrowd"] | fields["difficult"])
-        fields["area"] = areas(boxes).astype(np.float32)
-        points = [found.points for found in objects if found.points is not None]
-        if points:
-            most = max(of.shape[1] for of in points)
-            joined = np.concatenate([of.reshape(len(of), most, 3) for of in points])
-            fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs or ())
-        # The number of each object in the mask of its image.
-        fields["number"] = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
-        fields["owner"] = owners
+        if any(found.points is not None for found in objects):
+            fields["keypoints"] = move_points(_joined_points(objects), owners, motion, self.flip_pairs or ())
+
         shown, masks = None, [mask for _, mask in loaded]
+        # The number of each object in the mask of its image.
+        numbers = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         if any(mask is not None for mask in masks):
             shown = look_up([mask or MaskRuns.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
             seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
             seen.scatter_(1, shown.flatten(1).long(), value=True)
-            keep &= seen.cpu().numpy()[owners, fields["number"]]
+            keep &= seen.cpu().numpy()[owners, numbers]
+
+        kept = {name: values[keep] for name, values in fields.items()}
         own = motion.parts.own
-        kept = {name: array[keep] for name, array in fields.items()}
         kept["image_id"] = np.array([objects[part].image_id for part in own], np.int64)[:, None]
-        moved = to_device(kept, motion.device)
-        number, owner = moved.pop("number"), moved.pop("owner")
         if shown is not None:
+            kept |= {"number": numbers[keep], "owner": owners[keep]}
+        moved = to_device(kept, motion.device)
+        if shown is not None:
+            number, owner = moved.pop("number"), moved.pop("owner")
             moved["masks"] = (shown[owner] == number[:, None, None]).to(torch.uint8)
+
         ids = moved.pop("image_id")
         left = np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist()
         columns = {name: torch.split(values, left) for name, values in moved.items()} | {"image_id": ids.unbind()}
@@ -303,6 +307,13 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
             return f"objects without {name} in image {without[0]}, but with {name} in others. Use all or none."
     counts = dict.fromkeys(found.points.shape[1] for found in images if found.points is not None and len(found))
     return f"objects with {' and '.join(map(str, counts))} keypoints. Use one count." if len(counts) > 1 else ""
+
+
+def _joined_points(objects: Sequence[Objects]) -> NDArray[np.float32]:
+    """Return the keypoints of all objects, (M, P, 3). Images without objects may have another P."""
+    points = [found.points for found in objects if found.points is not None]
+    most = max(of.shape[1] for of in points)
+    return np.concatenate([of.reshape(len(of), most, 3) for of in points])
 
 
 def _move_boxes(
