@@ -48,9 +48,9 @@ def remember(
 
     with in_threads(identify, chunks, cores()) as found:
         for some, entries in zip(chunks, found, strict=True):
-            lines = [stored.get(key, state) for key, state in entries]
-            unknown |= {ref: of for ref, of, line in zip(some, entries, lines, strict=True) if line is None}
-            known += lines
+            found_lines = [stored.get(key, state) for key, state in entries]
+            unknown |= {ref: of for ref, of, line in zip(some, entries, found_lines, strict=True) if line is None}
+            known += found_lines
     chunks, fresh = _chunks(list(unknown), 64), dict[Any, str]()
 
     def judge_all(some: Sequence[Any]) -> list[str]:

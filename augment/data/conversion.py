@@ -197,7 +197,7 @@ def _load(ref: ImageRef, *, size: int, quality: int) -> bytes:
                     width, height = (max(size, round(side * scale)) for side in upright.size)
                     return as_jpeg(upright.resize((width, height), Image.Resampling.LANCZOS), quality)
         stored = encoded_ref(ref)
-        return bytes(ref.read() if is_decoded(stored) else read_encoded(stored))
+        return bytes(read_encoded(ref if is_decoded(stored) else stored))
     except OSError as error:
         raise UserError(f"{name_of(ref)} cannot be read: {error.strerror or first_line(error)}.") from None
 

@@ -13,6 +13,7 @@ from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.trust import Saved
 from augment.data.dataset import Split
 from augment.data.rasters import in_format
+from augment.data.sources.registry import PIXEL_SETTINGS
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
@@ -142,8 +143,9 @@ def load_trained(
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
     keys = {key_of(parse(token)) for token in given}
+    fixed = {"fit.limit_batches", *(f"data.{name}" for name in PIXEL_SETTINGS)}  # the model stores its pixel format
     for key in keys:
-        if key.startswith("hydra") or key == "fit.limit_batches":
+        if key.startswith("hydra") or key in fixed:
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
     # Loading needs no initial weights, no resumed run and no callbacks, which may come from a plugin.

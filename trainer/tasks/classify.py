@@ -17,7 +17,7 @@ from trainer.tasks.loss import ClassLoss
 from trainer.tasks.metric import METRICS, SHARE, MetricsRow, Samples, TaskMetric, mean_of_known, metric
 from trainer.tasks.multilabel import aurocs, average_precisions
 from trainer.tasks.registry import register
-from trainer.tasks.task import S, Task, listed
+from trainer.tasks.task import S, Task
 
 # Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more classes, it shows the _PAIRS
 # most confused pairs next to the bars, and the matrix below. With more than _TABLE classes, the matrix is an image.
@@ -204,13 +204,12 @@ class Classify(ClassTask[ClassSamples]):
         scores = super().evaluate(values, samples, names)
         low, high = wilson_interval(*self.right_of(samples))
         interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
-        rest = [key for key in values if key != "val_accuracy"]
         return replace(
             scores,
             values=values | {"interval": [low, high]},
             per_class={name: (found["right"], found["of"]) for name, found in scores.per_class.items()},
             class_rates={name: {rate: found[rate] for rate in RATES} for name, found in scores.per_class.items()},
-            sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest)}",
+            sentence=f"val_accuracy {values['val_accuracy']:.4f} {interval}",
         )
 
     def right_of(self, samples: ClassSamples) -> tuple[int, int]:

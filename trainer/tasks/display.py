@@ -177,7 +177,8 @@ class Evaluation:
     values: Mapping[str, Any]  # scores by their keys in evaluation.json
     per_class: Mapping[str, Any]  # scores of each class, label or number by name
     table: Table  # `per_class` for a terminal
-    sentence: str  # `values` in one line
+    sentence: str  # the most important score
+    others: Mapping[str, float]  # the other scores, without those in `table`
     figure: FigureData | None  # the figure of the task, if it has one
     tta: str = "none"  # test-time augmentation
     # Precision, recall, specificity and F1 of each class by name, if `per_class` does not contain them

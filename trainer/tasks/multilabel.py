@@ -14,7 +14,7 @@ from trainer.tasks.display import BarChart, Block, Evaluation, Finding, WrongSam
 from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import SHARE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
-from trainer.tasks.task import Task, listed
+from trainer.tasks.task import Task
 
 _ROUNDING = 1e-6  # relative difference between two computations of a probability
 
@@ -139,7 +139,7 @@ class Multilabel(Task[OutputSamples]):
             scores,
             values={**scores.values, **means},
             per_class=labels,
-            sentence=f"{scores.sentence}; with the thresholds of the run: {listed(means, means)}",
+            others={**scores.others, **means},
         )
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -221,8 +221,10 @@ class Task(Generic[S]):
         """Return the scores of a pass. `values` are the meter's, with the keys of a metrics row."""
         per_class, images = self.per_class(samples, names), len(samples.index)
         alone = [metric.columns[-1].key for metric in self.unit_metrics(names)]  # shown in the table
-        sentence = f"{listed(values, [key for key in values if key not in alone])} ({amount(images, 'image')})"
-        return Evaluation(images, values, per_class, self.table(per_class), sentence, self.figure(samples, names))
+        sentence = f"{self.monitor} {values[self.monitor]:.4f} ({amount(images, 'image')})"
+        others = {key: value for key, value in values.items() if key not in (self.monitor, *alone)}
+        figure = self.figure(samples, names)
+        return Evaluation(images, values, per_class, self.table(per_class), sentence, others, figure)
 
     def right_of(self, samples: S) -> tuple[int, int] | None:
         """Return the number of correct samples and of all samples, if the score is their ratio."""
@@ -388,11 +390,6 @@ class Task(Generic[S]):
     def count(self, number: int) -> str:
         """Return a text such as "1 class" or "10 classes"."""
         return amount(number, self.unit, self.units)
-
-
-def listed(values: MetricsRow, keys: Iterable[str]) -> str:
-    """Return the values of these keys as text, without NaN."""
-    return ", ".join(f"{key} {values[key]:.4f}" for key in keys if values[key] == values[key])
 
 
 def _cell(value: float) -> str:

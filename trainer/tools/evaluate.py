@@ -1,8 +1,9 @@
 """`python -m trainer evaluate RUN`: score a run's best model on its validation or test data, or on other images."""
 
+import math
 import re
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -81,10 +82,15 @@ def evaluate(
     if split == "test":
         scores = replace(
             scores,
-            values={re.sub("^val_", "test_", key): value for key, value in scores.values.items()},
-            sentence=re.sub(r"\bval_", "test_", scores.sentence),
+            values=_of_test(scores.values),
+            others=_of_test(scores.others),
+            sentence=re.sub("^val_", "test_", scores.sentence),
         )
     return replace(scores, tta=trained.config.fit.tta)
+
+
+def _of_test(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {re.sub("^val_", "test_", key): value for key, value in values.items()}
 
 
 def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -> Split:
@@ -150,6 +156,12 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         for row in scores.table.rows:
             table.add_row(*map(Text, row))
         console.print(table)
+    others = Table("metric", "score")
+    for key, value in scores.others.items():
+        if not math.isnan(value):
+            others.add_row(key, f"{value:.4f}")
+    if others.rows:
+        console.print(others)
     views = "" if scores.tta == "none" else f", tta {scores.tta}"
     console.print(f"{scores.sentence}{views}", highlight=False, soft_wrap=True)
     name = "evaluation" if folder is None else f"evaluation-{folder.resolve().name}"

@@ -159,4 +159,4 @@ def test_an_evaluation_adds_the_rates_at_the_thresholds_of_the_run() -> None:
         assert found["recall"] == pytest.approx(sklearn.recall_score(true, said[:, number]))
     f1 = sklearn.f1_score(samples.target[:, :3].numpy(), said[:, :3], average="macro")
     assert scores.values["run_f1"] == pytest.approx(f1)
-    assert "run_f1" in scores.sentence
+    assert "run_f1" in scores.others
