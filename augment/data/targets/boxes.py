@@ -321,23 +321,25 @@ def _move_boxes(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the hulls of the moved boxes, (M, 4), clipped to their visible part, and whether each is kept, (M,)."""
     # Move the corners. If motion bends lines, use more points: corners may be invisible, or other points farther out.
-    share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None]
-    edges = boxes[:, None].astype(np.float64) - 0.5
-    across, down = np.moveaxis((1 - share) * edges[..., :2] + share * edges[..., 2:], -1, 0)
-    points = np.stack(np.broadcast_arrays(across[:, None], down[:, :, None]), axis=-1)
+    share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None, None]
+    edges = boxes.astype(np.float64) - 0.5
+    across, down = np.moveaxis((1 - share) * edges[:, :2] + share * edges[:, 2:], -1, 0)
+    # The boxes are the second to last axis, because NumPy reduces the first axes several times faster.
+    points = np.stack(np.broadcast_arrays(across, down[:, None]), axis=-1)
+    count = len(share) ** 2
     least, most = (np.fmin, np.fmax) if motion.bends else (np.minimum, np.maximum)
     visible, (low, high) = np.ones(len(boxes)), (np.tile(edge, 2) for edge in motion.edges)
 
     def hulls_of(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-        corners = moved.reshape(-1, len(share) ** 2, 2)
-        return np.concatenate([least.reduce(corners, axis=1), most.reduce(corners, axis=1)], axis=1)
+        places = moved.reshape(count, -1, 2)
+        return np.concatenate([least.reduce(places), most.reduce(places)], axis=1)
 
     def watch(moved: NDArray[np.float64]) -> None:
         hulls = hulls_of(moved)
         np.fmin(visible, areas(hulls.clip(low, high)) / areas(hulls), out=visible)
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        hulls = hulls_of(motion.forward(points.reshape(-1, 2), np.repeat(owners, len(share) ** 2), watch)) + 0.5
+        hulls = hulls_of(motion.forward(points.reshape(-1, 2), np.tile(owners, count), watch)) + 0.5
         clipped, area = motion.parts.clip(hulls, owners)
         visible = np.fmin(visible, area / areas(hulls))
         # The visible share of a whole box may be slightly less than 1, because windows are float32.
