@@ -6,10 +6,13 @@ from dataclasses import replace
 from html import escape
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 import torch
 from PIL.Image import Image
+from torch import Tensor
 
 from augment.data.dataset import Split
+from augment.data.selection import take
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.geometry.batch_assembly import BatchMaker, TargetReader
@@ -19,12 +22,13 @@ from augment.pipeline.graph.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.sample_order import Order, Reading
 from augment.pipeline.graph.shard_prefetch import Stream
-from augment.pipeline.loader_state import check_state, digest_of, restored
+from augment.pipeline.loader_state import check_state, digest_of, pack_seen, restored, unpack_seen
 from augment.pipeline.unreadable_images import BadImages, UnreadableImageError
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
 from augment.support.formatting import amount
+from augment.support.seeds import derive_seed
 
 T = TypeVar("T")
 
@@ -99,6 +103,9 @@ class Loader:
         self._consumed = 0  # DALI batches taken since the pipeline was built
         self._saved: tuple[int, str | None] = (0, None)  # `_consumed` at the last checkpoint, and the checkpoint
         self._resuming = False
+        self._seen: list[Tensor] = []  # the indices of this epoch's batches
+        # If another number of ranks began this epoch: the indices of the remaining images, and a loader for them.
+        self._rest: tuple[Tensor, Loader] | None = None
 
     @property
     def epoch(self) -> int:
@@ -152,7 +159,12 @@ class Loader:
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
         self._resuming = False
+        if self._rest is not None:
+            yield from self._iterate_rest(*self._rest)
+            return
         batches, epoch = len(self), self.epoch
+        if not self.batch:
+            self._seen = []
         for number in range(self.batch, batches):
             if (self.epoch, self.batch) != (epoch, number):
                 raise UserError("loader: this pass ended when another one began. Run one pass at a time.")
@@ -167,7 +179,20 @@ class Loader:
             own = counts[self._shard.rank]
             if own < self.batch_size:
                 outputs = outputs.first(max(own, 1))  # at least one sample, for synchronized batch norms
-            yield self._batch(outputs, epoch, start, own / sum(counts))
+            batch = self._batch(outputs, epoch, start, own / sum(counts))
+            self._seen.append(batch.indices)
+            yield batch
+
+    def _iterate_rest(self, left: Tensor, rest: "Loader") -> Iterator[Batch]:
+        """Yield the rest of an epoch that another number of ranks began. `left` are the indices of its images."""
+        epoch = self.epoch
+        for number, batch in enumerate(rest):
+            indices = left.to(batch.indices.device)[batch.indices]
+            self._seen.append(indices)
+            self._consumed += 1
+            if number == len(rest) - 1:
+                self._restart(epoch + 1)  # before the last yield, as in `__iter__`
+            yield replace(batch, indices=indices)
 
     def show_batch(self, count: int = 16, *, epoch: int | None = None) -> Image:
         """Draw the next batch as the model gets it. The loader keeps its position.
@@ -193,7 +218,9 @@ class Loader:
         """
         if self._is_spent:
             self._restart(self.epoch)
-        if self._pipeline is None and self._prepared is None:
+        if self._rest is not None:
+            self._rest[1].prepare()
+        elif self._pipeline is None and self._prepared is None:
             self._prepared = Background(self._build)
 
     def start_at(self, epoch: int) -> None:
@@ -223,7 +250,7 @@ class Loader:
             self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader, in a few hundred bytes."""
+        """Return the position of the loader, in a few hundred bytes, and in mid-epoch one more bit per image."""
         pipeline = self._pipeline if self.plan.checkpoints else None
         return self.identity | {
             "built_at": self._built_at,
@@ -232,13 +259,19 @@ class Loader:
             "hw_decoder_load": self.placement.hw_decoder_load,
             "pipeline": None if pipeline is None else pipeline.checkpoint(),
             "stand_ins": dict(self._bad.stand_ins),
+            "seen": pack_seen(self._seen, len(self.split)) if self._is_inside else "",
+            "is_rest": self._rest is not None,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], of_ranks: Sequence[dict[str, Any]] = ()) -> None:
         """Resume at the position that `state_dict` returned. The next pass yields exactly the rest of that epoch.
 
-        A state from between two epochs may come from another number of ranks or from other operators. The samples are
-        then in a new order.
+        A state may come from another number of ranks. The next pass then yields each image that is left in the epoch
+        once, in a new order and with new draws. A state from between two epochs may also come from other operators.
+
+        Args:
+            state: the state of this rank, or of rank 0 if this rank did not exist.
+            of_ranks: the states of all ranks that saved theirs together. Default: only this one.
 
         Raises:
             UserError: the state belongs to a loader with other batches.
@@ -251,18 +284,32 @@ class Loader:
         if self.placement.load_auto:
             self.placement = replace(self.placement, hw_decoder_load=state["hw_decoder_load"])
         epoch = state["built_at"] + state["consumed"] // self._per_epoch
-        if state["shard"][1] != self._shard.world_size:
+        taken = state["consumed"] % self._per_epoch
+        if state["shard"][1] != self._shard.world_size or state.get("is_rest"):
             self._restart(epoch)
+            if taken:
+                self._take_rest(taken, [unpack_seen(each["seen"], len(self.split)) for each in of_ranks or [state]])
             return
         self._restart(state["built_at"])
         self._bad.restore(state.get("stand_ins", {}))
         self._consumed = state["consumed"]
+        self._seen = [unpack_seen(state.get("seen", ""), len(self.split))]
         if state["pipeline"] is not None:
             self._saved = self._consumed, state["pipeline"]
         needs_no_pipeline = not self._consumed or (not self._is_inside and self._saved[1] is None)
         self._resuming = needs_no_pipeline or restored(lambda: self._recover(self._running), inside=self._is_inside)
         if not self._resuming:
             self._restart(epoch)
+
+    def _take_rest(self, taken: int, seen: list[Tensor]) -> None:
+        """Make the next pass yield the images of the current epoch that no rank has seen in `taken` batches."""
+        left = np.setdiff1d(np.arange(len(self.split)), torch.cat(seen).numpy())
+        left = np.resize(left, max(len(left), self._shard.world_size))  # each rank needs an image
+        order = replace(self._order, seed=derive_seed(self._order.seed, "rest", len(left)))
+        rest = Loader(self.plan, take(self.split, left), order, self.placement, self._form, classes=self.classes)
+        rest.start_at(self.epoch)
+        self._rest, self._seen = (torch.from_numpy(left), rest), seen
+        self._consumed, self._resuming = taken, True
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a saved state belongs to a loader with the same batches.
@@ -296,6 +343,7 @@ class Loader:
         self._pipeline, self._prepared = None, None
         self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
         self._saved = (0, None)
+        self._seen, self._rest = [], None
 
     @property
     def _reading(self) -> Reading:

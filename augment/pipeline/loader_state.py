@@ -2,9 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from augment.data.dataset import Split
 from augment.data.images import portable_names
@@ -26,14 +30,15 @@ _KEYS = {
 def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: int) -> None:
     """Check that a saved state belongs to a loader with the same identity.
 
-    Between two epochs, the number of ranks may differ. `batches` is the number of DALI batches per epoch.
+    The number of ranks may differ, unless a version before 0.21 saved the state in mid-epoch. `batches` is the number
+    of DALI batches per epoch.
     """
     if not isinstance(state, Mapping) or "consumed" not in state:
         raise UserError(
             f"state: {type(state).__name__} is not a loader's state. Pass the result of loader.state_dict()."
         )
     shard = state.get("shard", identity["shard"])
-    if shard[1] != identity["shard"][1] and not state["consumed"] % batches:
+    if shard[1] != identity["shard"][1] and (not state["consumed"] % batches or "seen" in state):
         identity = {**identity, "shard": shard}
     for name, key in _KEYS.items():
         if state.get(name) != identity[name]:
@@ -68,6 +73,19 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
         logging.getLogger(__name__).warning("data: %s. From now on, the samples are in another order.", what)
         return False
     return True
+
+
+def pack_seen(seen: Sequence[Tensor], count: int) -> str:
+    """Return which of `count` images have been seen, one bit per image as hexadecimal text, from their indices."""
+    mask = np.zeros(count, bool)
+    mask[torch.cat([torch.empty(0, dtype=torch.int64), *(indices.cpu() for indices in seen)]).numpy()] = True
+    return np.packbits(mask).tobytes().hex()
+
+
+def unpack_seen(text: str, count: int) -> Tensor:
+    """Return the indices that `pack_seen` packed."""
+    bits = np.frombuffer(bytes.fromhex(text), np.uint8)
+    return torch.from_numpy(np.flatnonzero(np.unpackbits(bits, count=count)))
 
 
 def digest_of(split: Split) -> str:

@@ -92,7 +92,7 @@ class MemoryLoader:
     def state_dict(self) -> dict[str, Any]:
         return {"consumed": self._consumed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], of_ranks: Sequence[dict[str, Any]] = ()) -> None:
         self._consumed, self._resuming = state["consumed"], True
 
     def _order(self, epoch: int) -> Tensor:

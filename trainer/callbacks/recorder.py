@@ -15,6 +15,7 @@ from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
 from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Phase
+from trainer.loop.ranks import current
 from trainer.tasks.loss import weight_of
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import MetricsRow, Samples, TaskMetric
@@ -75,6 +76,7 @@ class Recorder(Callback):
         # has the settings that these scores depend on, see `RunDescription`.
         self.validation: Mapping[str, Any] = {}
         self.since = 0
+        self.saved_ranks: int | None = None  # number of ranks of the resumed run, if known
         self.steps: list[StepRow] = []  # running values, the oldest first. A long run drops some of them.
         self._train: Meter | None = None
         self._measured: Tensor | None = None
@@ -106,7 +108,8 @@ class Recorder(Callback):
         self._train = Meter(learner.task, metrics, learner.device)
         self._seconds, self._running = 0.0, True
         if self._loaded is not None and learner.progress.position.batch:
-            self._train.load_state_dict(self._loaded["meter"])
+            if self.saved_ranks in (None, learner.ranks.size):
+                self._train.load_state_dict(self._loaded["meter"])
             self._seconds = self._loaded["seconds"]
         self._loaded = None
         self._start = self._read_at = monotonic()
@@ -197,6 +200,7 @@ class Recorder(Callback):
             "steps": [tuple(step) for step in self.steps],
             "meter": meter,
             "seconds": seconds,
+            "ranks": current().size,
             "validation": dict(self.validation),
             "since": self.since,
         }
@@ -206,6 +210,7 @@ class Recorder(Callback):
         self.steps = [StepRow(*step) for step in state["steps"]]
         self._loaded = state if state["meter"] is not None else None
         self.validation, self.since = state.get("validation", {}), state.get("since", 0)
+        self.saved_ranks = state.get("ranks")
 
     def changed_validation(self, learner: Learner) -> tuple[str, ...]:
         """Return the validation settings that a resumed run has changed. Call this before the fit."""

@@ -163,6 +163,18 @@ class FitState:
         """Number of ranks that trained."""
         return 1 + len(self.others)
 
+    def check_ranks(self, ranks: int) -> None:
+        """Check that a number of ranks can resume from this state.
+
+        Raises:
+            UserError: another number of ranks saved it between the batches of a step.
+        """
+        if self.gradients and self.ranks != ranks:
+            raise UserError(
+                f"fit.gpus={ranks}, but the run stopped between the batches of a step (fit.accumulate) on "
+                f"{self.ranks}. Resume with fit.gpus={self.ranks}."
+            )
+
     def on(self, rank: int) -> FitState:
         """Return the state for a rank. A rank that did not exist gets the state of rank 0."""
         if not 0 < rank < self.ranks:

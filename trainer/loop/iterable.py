@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import length_hint
 from typing import Any
@@ -123,7 +123,7 @@ class IterableLoader:
         sizes = self._sizes[: self._taken - self._first]
         return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], of_ranks: Sequence[Mapping[str, Any]] = ()) -> None:
         """Restore the counts. The next pass starts with the first batch, as the rest of the saved epoch."""
         self._first, self._images_before = state.get("first", 0), state.get("images_before", 0)
         self._sizes = list(state.get("sizes", ()))

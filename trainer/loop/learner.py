@@ -313,8 +313,10 @@ class Learner:
         """Restore a state from `state`. Return the position to pass to `fit`.
 
         Raises:
-            UserError: another number of ranks saved the state in the middle of an epoch.
+            UserError: another number of ranks saved the state within an optimizer step.
         """
+        state.check_ranks(self.ranks.size)
+        loaders = [state.loader, *(other["loader"] for other in state.others)]
         was_there = self.ranks.rank < state.ranks
         state = state.on(self.ranks.rank)
         self.model.load_state_dict(base_state(self.model) | state.model)
@@ -322,7 +324,7 @@ class Learner:
         for name, runner in self.runners.items():
             runner.load_state_dict(states[name], state.gradients if was_there else {})
             runner.pending = not runner.parameters.keys().isdisjoint(state.gradients)
-        self.train_loader.load_state_dict(state.loader)
+        self.train_loader.load_state_dict(state.loader, loaders)
         for name, callback in named(self.callbacks):
             if name in state.callbacks:  # a new callback starts without a state
                 callback.load_state_dict(state.callbacks[name])

@@ -85,8 +85,8 @@ class StagedLoader:
             self._enter(self.epoch)
         return {"epoch": self.epoch, "stages": self._history(self.epoch), "loader": self._loader.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a position from `state_dict`. The next pass yields the remaining batches of the saved epoch.
+    def load_state_dict(self, state: dict[str, Any], of_ranks: Sequence[dict[str, Any]] = ()) -> None:
+        """Restore a position from `state_dict`. See `Loader.load_state_dict`.
 
         Raises:
             UserError: the state comes from a loader with other batches or stages.
@@ -94,7 +94,7 @@ class StagedLoader:
         self.check_state(state)
         self.close()
         self._now = self._number(state["epoch"])
-        self._loader.load_state_dict(state["loader"])
+        self._loader.load_state_dict(state["loader"], [each["loader"] for each in of_ranks])
         for loader in self._loaders:
             loader.placement = self.placement  # the choice of the saved run
 

@@ -193,7 +193,14 @@ class _Run:
 
 def _describe_changes(learner: Learner, start: Position) -> list[str]:
     """Return one sentence for each way in which a resumed fit differs from the saved run."""
-    notes = describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, start)
+    notes = [describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, start)]
+    before = learner.find(Recorder).saved_ranks
+    if start.batch and before not in (None, learner.ranks.size):
+        notes.append(
+            f"fit.gpus={learner.ranks.size}: the saved run stopped within epoch {start.epoch + 1} with "
+            f"fit.gpus={before}. The other images of this epoch now come once each, in a new order. Its training "
+            "scores are only from them."
+        )
     return [note for note in notes if note]
 
 

@@ -1,5 +1,7 @@
 """A loader that was saved goes on with the same batches, wherever it was."""
 
+from collections import Counter
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from passes import RECIPE, assert_complete, first, make, plan_of, same, saved, s
 
 from augment.data.dataset import Split
 from augment.pipeline.graph.sample_order import RankShard
+from augment.pipeline.loader import Loader
 
 
 @pytest.mark.parametrize("shard", [RankShard(), RankShard(1, 3)], ids=str)
@@ -116,3 +119,39 @@ def test_state_is_small_and_holds_no_image(varied: Split, device: torch.device) 
     loader = make(varied, device, plan=plan_of(RECIPE))
     take(loader, 1)
     assert len(loader.state_dict()["pipeline"]) < 5000
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 1)])
+def test_another_number_of_ranks_reads_the_rest_of_an_epoch(
+    before: int, after: int, kind: str, image_files: Split, varied: Split, device: torch.device
+) -> None:
+    """Each image comes once, also if the fit stops again in that epoch. The next epoch is whole."""
+    data = first(image_files if kind == "files" else varied, 29)
+
+    def ranks(count: int) -> list[Loader]:
+        shards = [RankShard(rank, count) for rank in range(count)]
+        return [make(data, device, plan=plan_of(RECIPE), batch_size=6 // count, shard=shard) for shard in shards]
+
+    def read(loaders: list[Loader], batches: int | None = None) -> list[int]:
+        passes = (batch for loader in loaders for batch in islice(loader, batches))
+        return [index for batch in passes if batch.share for index in batch.indices.tolist()]
+
+    def resumed(loaders: list[Loader]) -> list[Loader]:
+        states = [saved(loader.state_dict()) for loader in loaders]
+        found = ranks(after)
+        for rank, loader in enumerate(found):
+            loader.load_state_dict(states[rank if rank < len(states) else 0], states)
+        return found
+
+    loaders = ranks(before)
+    read(loaders)
+    seen = read(loaders, 2)
+    loaders = resumed(loaders)
+    seen += read(loaders, 1)
+    loaders = resumed(loaders)
+    assert {(loader.epoch, loader.batch) for loader in loaders} == {(1, 3)}
+    seen += read(loaders)
+    assert Counter(seen) == Counter(range(29))
+    assert {(loader.epoch, loader.batch) for loader in loaders} == {(2, 0)}
+    assert Counter(read(loaders)) == Counter(range(29))

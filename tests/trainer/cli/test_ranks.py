@@ -4,19 +4,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from fakes import assert_same
+from fakes import assert_same, make_learner, on, raises
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, settings_of, state_of
 from runs import read_metrics, rows_of
 
-from augment.cli.overrides import normalize
 from augment.support.errors import UserError
+from trainer.loop.callback import CancelStep
 from trainer.run import ranks
 from trainer.run.config.schema import load_config
-from trainer.run.jobs import check_jobs
 
 FITS: Mapping[str, Sequence[str]] = {
     "whole": [
@@ -107,11 +107,29 @@ def test_after_an_epoch_any_number_of_ranks_resumes(runs: dict[int, Path]) -> No
 
 
 @pytest.mark.slow
-def test_within_an_epoch_only_as_many_ranks_resume(images: Path, runs: dict[int, Path]) -> None:
-    # Without the plugin, which would be registered in this process.
-    resumed = ["data=folder", f"data.root={images}", "model=cnn", "aug.size=8", "fit.device=cpu"]
-    with pytest.raises(UserError, match=r"^fit\.gpus=1, but 3 processes trained the unfinished epoch"):
-        check_jobs([normalize([*resumed, f"fit.resume={runs[3] / 'stopped'}"])])
+def test_another_number_of_ranks_finishes_an_epoch(images: Path, runs: dict[int, Path], tmp_path: Path) -> None:
+    given = [
+        *settings_of(images),
+        *PARTS,
+        *STOP,
+        f"fit.resume={runs[3] / 'stopped'}",
+        "fit.gpus=1",
+        "hydra.run.dir=alone",
+    ]
+    program = [sys.executable, "-m", "trainer", *given]
+    ended = subprocess.run(program, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert "fit.gpus=1: the saved run stopped within epoch 2 with fit.gpus=3." in ended.stdout, ended.stdout
+    assert rows_of(tmp_path / "alone")[0] == rows_of(runs[3] / "stopped")[0]
+    assert state_of(tmp_path / "alone").position == (2, 0)
+
+
+def test_a_part_of_a_step_needs_the_same_number_of_ranks() -> None:
+    learner = make_learner(on("before_step", raises(CancelStep, 2)), epochs=1)
+    learner.fit()
+    state = replace(learner.state(), others=[{}, {}])
+    with pytest.raises(UserError, match=r"^fit\.gpus=1, .* Resume with fit\.gpus=3"):
+        make_learner().restore(state)
 
 
 @pytest.mark.slow

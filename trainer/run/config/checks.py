@@ -153,11 +153,7 @@ def check_resume(config: Config) -> None:
         key = "fit.epochs" if fit.steps is None else "fit.steps"
         raise UserError(f"fit.resume={run}: that run has finished {amount(epoch, 'epoch')}. To continue, raise {key}.")
     if state.position[1]:
-        if state.ranks != (ranks := current().size):  # each rank has its own sums of the epoch so far
-            raise UserError(
-                f"fit.gpus={ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the resumed "
-                f"run. Finish the epoch with fit.gpus={state.ranks}. After it, any number works."
-            )
+        state.check_ranks(current().size)
         check_same(fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
     task = task_named(dataset.task)
     check_same(config.data, saved, "data", settings(Source))
