@@ -1,7 +1,5 @@
 """The base class of typed parameters, and the parsing of numbers."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Generic, TypeVar
@@ -69,14 +67,11 @@ class Param(Generic[T]):
         return parsed
 
     def _rejection(self, value: object, key: str) -> str:
-        """Return the error message about an invalid value, without its key. Suggest a similar valid value."""
+        """Return the error message about an invalid value, without its key."""
         shown = repr(value)
         if len(shown) > _SHOWN:  # such as an array
             shown = f"{' '.join(shown[:_SHOWN].split())} ..."
-        near = next((reading for reading in _readings(value) if self._convert(reading) is not None), None)
-        meant = str(near).lower() if isinstance(near, bool) else repr(near)
-        hint = "" if near is None else f" Did you mean {meant}?"
-        return f"{shown} is not allowed.{hint} {self._lead} {self.allowed()}."
+        return f"{shown} is not allowed. {self._lead} {self.allowed()}."
 
     def allowed(self) -> str:
         """Return the allowed values as a phrase."""
@@ -94,33 +89,6 @@ class Param(Generic[T]):
 
     def _allowed(self) -> str:
         return self._phrase
-
-
-_FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
-
-
-def _readings(value: object) -> Iterator[object]:
-    """Yield likely meanings of an invalid value, such as 0.5 for 0,5, 0.2 for 20%, 3 for 3.0, and [7, 9] for 7..9."""
-    if isinstance(value, str):
-        text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
-        # resnet18 is not a number. Python does not convert numbers of thousands of digits.
-        begins = re.match(r"(\w=)?\W*\d", text) if len(text) <= _SHOWN else None
-        number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
-        found = re.findall(number, text.replace("..", " "), re.IGNORECASE) if begins else []
-        numbers = [float(n) if set(n) & set(".eE") else int(n) for n in found]
-        if len(numbers) == 1:
-            yield float(f"{numbers[0] / 100:g}") if "%" in text else numbers[0]
-        elif numbers:
-            yield numbers
-        else:
-            yield _FLAGS.get(value.lower())
-    elif isinstance(value, float) and value.is_integer():
-        yield int(value)
-    elif isinstance(value, list | tuple) and value:
-        inner = [next(_readings(item), item) for item in value]
-        yield from (inner, inner[::-1])
-        if all(item == inner[0] for item in inner):
-            yield inner[0]
 
 
 def number_in(value: object, within: Interval) -> float | None:

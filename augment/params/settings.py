@@ -41,10 +41,10 @@ def check_known(
         key: the key path of the mapping, empty at the top.
         others: maps names from other tools to our keys.
     """
-    for name, value in given.items():
+    for name in given:
         if name not in known:
             aliases = {alias: n for n, param in known.items() if param for alias in param.aliases}
-            raise unknown_key(key, name, value, known, {**others, **aliases})
+            raise unknown_key(key, name, known, {**others, **aliases})
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from augment.params import Number, check_known, parse_params, plain_value
 from augment.recipe.equivalents import op_like
 from augment.recipe.op import OPS, find_op
 from augment.recipe.op_kinds import Op, PolicyOp
-from augment.support.errors import UserError, key_slip
+from augment.support.errors import UserError
 
 _ONE_DRAW = ("per_channel", False)
 
@@ -103,22 +103,10 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
     steps: list[Step] = []
     for name, params in given.items():
         if params is not None and not isinstance(params, Mapping):
-            raise UserError(f"{key}.{name}: {params!r} is not allowed.{_hint(name, params, key, steps)}")
+            fix = "Indent the step's parameters below its name, such as {p: 0.5}"
+            raise UserError(f"{key}.{name}: {params!r} is not allowed. {fix}. To remove the step, use ~{key}.{name}.")
         steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
     return tuple(steps)
-
-
-def _hint(name: object, value: object, key: str, before: list[Step]) -> str:
-    """Return the remedy for a value where a step's mapping is expected."""
-    if before and name in before[-1].op.params:
-        path = f"{key}.{before[-1].key}.{name}"
-        return f" Did you mean {path}? In a file, indent a step's parameters below its name."
-    if isinstance(value, bool | None):
-        off = "" if value else f" To remove the step, use ~{key}.{name}."
-        return f"{off} Set its parameters, such as {{p: 0.5}}."
-    if "p" in getattr(OPS.get(str(name)), "params", ()) and isinstance(value, int | float) and 0 <= value <= 1:
-        return f" Did you mean {key}.{name}.p={value}?"
-    return f"{key_slip(name, value)} Set the step's parameters, such as {{p: 0.5}}."
 
 
 def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: bool) -> Step:

@@ -1,6 +1,5 @@
 """Errors that users can act on. They say what is wrong, where, and how to fix it."""
 
-import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -38,14 +37,10 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def unknown_key(
-    key: str, name: object, value: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
+    key: str, name: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> UserError:
     """Return the error about the unknown key `name` of the mapping at the key path `key`. See `suggest`."""
-    text, slip = str(name), key_slip(name, value)
-    if isinstance(value, Mapping) and text == key.rpartition(".")[2]:
-        slip = f" Remove the inner '{text}:', but keep its content."
-    end = f"{slip} Allowed: {', '.join(sorted(allowed))}." if slip else suggest(text, allowed, others)
-    return UserError(f"{f'{key}.{text}'.lstrip('.')}: unknown key.{end}")
+    return UserError(f"{f'{key}.{name}'.lstrip('.')}: unknown key.{suggest(str(name), allowed, others)}")
 
 
 def import_extra(key: str, package: str, extra: str) -> Any:
@@ -59,16 +54,6 @@ def import_extra(key: str, package: str, extra: str) -> Any:
 def missing_package(key: str, package: str | None, extra: str) -> UserError:
     """Return the error about a missing package that `key` needs and one of our extras installs."""
     return UserError(f"{key} needs the package {package}. Install it: pip install 'dali-trainer[{extra}]'")
-
-
-def key_slip(name: object, value: object) -> str:
-    """Return a hint if a key looks like a YAML mistake, otherwise an empty string."""
-    if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):
-        end = "" if value is None else f": {value}"
-        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? Write a colon and a space after a key."
-    if value is None and re.fullmatch(r"[-+.\d]+\W?", str(name)):
-        return " In { }, a comma ends a value. Write decimals with a point, and lists in [ ]."
-    return ""
 
 
 def describe_error(error: BaseException) -> str:

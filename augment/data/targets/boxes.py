@@ -256,7 +256,7 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
     """Convert the objects of an image in memory to a result of `Boxes.load`."""
     allowed = (*_PARTS, "image_id")
     if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
-        raise unknown_key(what, unknown[0], target[unknown[0]], allowed)
+        raise unknown_key(what, unknown[0], allowed)
     if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
         raise UserError(f"{what}: {type(target).__name__} is not allowed. Use {_FORM}.")
     form = getattr(getattr(target["boxes"], "format", None), "value", "XYXY")  # of torchvision's tv_tensors

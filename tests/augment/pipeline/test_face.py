@@ -75,13 +75,13 @@ def test_recipes_that_are_not_allowed(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch_size": "64"}, "batch_size: '64' is not allowed. Did you mean 64? Use a whole number from 1 to"),
+        ({"batch_size": "64"}, "batch_size: '64' is not allowed. Use a whole number from 1 to"),
         ({"threads": -1}, "threads: -1 is not allowed. Use a whole number from 1 to 1024 or null."),
         ({"world_size": 0}, "world_size: 0 is not allowed."),
         ({"rank": 2, "world_size": 2}, "rank: 2 of world_size=2 is not allowed. Allowed: 0 to 1."),
         ({"rank": 0.5, "world_size": 2}, "rank: 0.5 is not allowed."),
-        ({"seed": "0"}, "seed: '0' is not allowed. Did you mean 0? Use a whole number or null."),
-        ({"drop_last": "no"}, "drop_last: 'no' is not allowed. Did you mean false? Use true or false."),
+        ({"seed": "0"}, "seed: '0' is not allowed. Use a whole number or null."),
+        ({"drop_last": "no"}, "drop_last: 'no' is not allowed. Use true or false."),
         ({"half": 1}, "half: 1 is not allowed. Use true or false."),
         ({"split": None}, "split=None: unknown name. Allowed: train, val."),
         ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: auto, cpu, cuda, cuda:N."),
