@@ -15,7 +15,7 @@ from augment.data.targets.kind import Target as Target
 from augment.data.targets.multilabel import LABELS
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.support.errors import UserError
-from augment.support.formatting import as_bytes, list_some
+from augment.support.formatting import list_some
 
 # The folder for indexes, caches, and generated or downloaded images, relative to the current folder.
 DATA_DIR = "outputs/data"
@@ -81,8 +81,6 @@ class Split:
 # The empty validation split of a dataset whose source provides none.
 NO_VAL = Split((), ())
 
-_LONGEST = 1000  # maximum length of a class name, in characters
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -114,13 +112,6 @@ class Dataset:
     pixels: PixelFormat = RGB
 
     def __post_init__(self) -> None:
-        for name in self.classes:
-            if len(name) > _LONGEST:
-                raise UserError(
-                    f"data: the name {name:.40}... has {len(name):,} characters, but at most {_LONGEST:,} are allowed."
-                )
-            if as_bytes(name).decode(errors="surrogateescape") != name:
-                raise UserError(f"data: the name {name!a} is not valid Unicode. Rename it.")
         kind = known_kinds().get(self.task, self.train.kind)
         object.__setattr__(self, "task", self.task or kind.task)
         for name in ("train", "val"):

@@ -4,7 +4,6 @@ Format: cocodataset.org/#format-data. Labels number the categories from 1, in th
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +73,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
         UserError: the file is not in COCO's format.
     """
     try:
-        text = read_text(key, file, "a COCO file, .json")
-        content = json.loads(text)
-        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a surrogate pair, which a file name cannot contain
-            json.dumps(content, ensure_ascii=False).encode()
+        content = json.loads(read_text(key, file, "a COCO file, .json"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{key}={file} cannot be read: {error}.") from None
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})

@@ -45,8 +45,8 @@ def read_text(key: str, file: Path, allowed: str) -> str:
 
 
 def whole_number(text: str, otherwise: Number) -> int | Number:
-    """Return the integer that a text spells. Return `otherwise` for other texts, and for spellings such as 007."""
-    return int(text) if re.fullmatch("0|-?[1-9][0-9]{,38}", text) else otherwise
+    """Return the integer of up to 18 digits that a text spells. Return `otherwise` for other texts, such as 007."""
+    return int(text) if re.fullmatch("0|-?[1-9][0-9]{,17}", text) else otherwise
 
 
 def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], str]]]) -> tuple[str, ...]:

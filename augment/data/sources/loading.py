@@ -17,7 +17,7 @@ from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.class_names import describe_alike
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 from augment.support.formatting import amount, list_some, plural
 
 _SHOWN = 50  # most skipped images in a notice
@@ -156,7 +156,11 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
     if listed and isinstance(source, ListedSource) and source.val is None:
         raise UserError(source.val_missing)
     name = next((name for name, cls in SOURCES.items() if cls is type(source)), type(source).__name__)
-    dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
+    try:
+        loaded = source.load() if needs_val else source.load_train()
+    except (OverflowError, UnicodeError) as error:
+        raise UserError(f"data: a name or a number cannot be stored: {first_line(error)}. Change it.") from error
+    dataset = check_dataset(loaded, f"data.source={name}")
     if dataset.problems or (listed and not len(dataset.val)):
         raise UserError(dataset.problems[0] if dataset.problems else source.val_missing)
     dataset = find_format(source, dataset)

@@ -138,7 +138,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     """Pack the labels of each image into arrays. `name` returns an image's name for messages, given its index.
 
     Raises:
-        UserError: some labels are text and others numbers, or a number is too large.
+        UserError: some labels are text and others numbers.
     """
     counts = np.fromiter(map(len, labels), np.int64, len(labels))
     flat = list(chain.from_iterable(labels))
@@ -151,11 +151,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
         slot = [type(label) in strange for label in flat].index(True)
         raise UserError(f"{describe(slot)}. Use numbers, names, or lists of these.")
     if str not in kinds:
-        try:
-            return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
-        except OverflowError:
-            large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
-            raise UserError(f"{describe(large)}, which is too large. Use numbers below 2^63.") from None
+        return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
     is_text = [isinstance(label, str) for label in flat]
     if not all(is_text) and float not in kinds and all(label.isdecimal() for label in flat if isinstance(label, str)):
         flat = list(map(str, flat))  # whole numbers next to text such as 007
@@ -222,7 +218,6 @@ def find_names(
         UserError: a label has no name, or numbers and names are mixed.
     """
     names = given_names([split.names for split in splits], options)
-    splits = _as_spelled(splits, names or (), options.offset)
     train = splits[0]
     first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
     if len(first) > 1:
@@ -233,29 +228,6 @@ def find_names(
         names = names or train.labels.words
         return names, [_by_name(split, names) for split in splits]
     return _by_number(splits, names, options.offset, most)
-
-
-def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: int) -> Sequence[LabeledSplit]:
-    """Convert all labels to numbers or to text, if some of them are text such as 007.
-
-    They become numbers if all labels then stay different, and if the classes have an offset or other names.
-    """
-    words = {word for split in splits for word in split.labels.words}
-    if not words or not all(map(str.isdecimal, words)):
-        return splits
-    whole = [split for split in splits if not split.labels.words and split.labels.values.dtype.kind == "i"]
-    words |= {str(value) for split in whole for value in np.unique(split.labels.values)}
-    numbers = {word: int(word[:40]) for word in words}
-    numbered = (names or offset) and words.isdisjoint(names) and len(set(numbers.values())) == len(words)
-    if not numbered and not whole:
-        return splits
-    read: dict[str, Label] = {word: numbers[word] if numbered else word for word in words}
-
-    def spelled(split: LabeledSplit) -> LabeledSplit:
-        lists = [[read.get(str(label), label) for label in labels] for labels in split.labels.lists()]
-        return replace(split, labels=pack(lists, split.name))
-
-    return [spelled(split) for split in splits]
 
 
 def describe_alike(names: Sequence[str]) -> str:

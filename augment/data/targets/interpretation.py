@@ -57,8 +57,6 @@ def make_dataset(
         several = any((split.labels.counts > 1).any() for split in splits)
         kind = asked or (LABELS if several else CLASSES)
     names, targets = kind.read(splits, options)
-    if strange := next((name for name in names if "\0" in name), None):
-        raise UserError(f"data: the name {strange!r} contains a NUL character. Remove it.")
     if kind == NUMBERS:
         notice = notice or _describe_rounding(np.array([row for some in targets for row in some]))
     train, *val = (Split(tuple(split.images), of, kind) for split, of in zip(splits, targets, strict=True))
@@ -154,6 +152,8 @@ def _read_words(lists: Sequence[Lines], options: TargetOptions, *, fractions: bo
     read: dict[str, Label] = {word: _value(word, fractions=fractions) for word in words}
     if options.names or options.task == NUMBERS.task or any(isinstance(value, float) for value in read.values()):
         read |= {word: int(word[:40]) for word, value in read.items() if word == value and word.isdecimal()}
+    elif all(map(str.isdecimal, words)) and not all(isinstance(value, int) for value in read.values()):
+        read = {word: word for word in words}  # such as 007, next to 7 in the same or another list
     # Words are class names, unless all are whole numbers and some are not names.
     if words <= names or not all(isinstance(value, int) for value in read.values()):
         read |= {word: word for word in names & words}

@@ -100,23 +100,18 @@ def describe_gaps(labels: Collection[int], remedy: str) -> str:
     return f"data: masks have {values}, so there are {found[-1] + 1} classes. If each value is a class, {remedy}"
 
 
+# The formats that can change the values of pixels.
+_LOSSY = ("JPEG", "MPO", "AVIF", "WEBP", "JPEG2000")
+
+
 def reject_lossy(image: Image.Image, name: str) -> None:
-    """Reject a mask with lossy compression. An image that was created in memory has no compression.
+    """Reject a mask in a format with lossy compression. An image that was created in memory has no format.
 
     Raises:
-        UserError: the compression is lossy.
+        UserError: the format can be lossy.
     """
-    kind, content = image.format or "", getattr(image, "fp", None)
-    lossy = kind in ("JPEG", "MPO", "AVIF") or image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
-    if kind in ("WEBP", "JPEG2000") and content is not None and content.seekable():
-        position = content.tell()
-        content.seek(0)
-        head = content.read()
-        content.seek(position)
-        # In JPEG 2000, the last byte of the marker COD is the wavelet: 0 is not reversible.
-        start = head.find(b"\xff\x52")
-        lossy = b"VP8 " in head if kind == "WEBP" else head[start + 13 : start + 14] == b"\0"
-    if lossy:
+    kind = image.format or ""
+    if kind in _LOSSY or image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp"):
         values = len(np.unique(np.asarray(image.convert("L" if image.mode in ("1", "L", "P") else "RGB"))))
         what = f"{name}: lossy compression ({kind}) changes labels, and the mask now has {amount(values, 'value')}"
         raise UserError(f"{what}. Save the original mask as PNG.")

@@ -196,13 +196,15 @@ def test_labels_with_zeros_in_front_are_names(settings: dict[str, object], endin
     assert found.val.targets[0] in (3, (0.0, 0.0, 0.0, 1.0)), "7 alone is text as well"
 
 
-def test_labels_with_zeros_in_front_are_numbers_where_these_are_meant(lists: Path) -> None:
-    (lists / "names.txt").write_text("cat\ndog\nemu\n")
-    found = load(lists, "a.png 00\nb.png 02\n", "c.png 00\n", classes=str(lists / "names.txt"))
-    assert (found.classes, found.train.targets) == (("cat", "dog", "emu"), (0, 2))
-    assert load(lists, "a.png 01\nb.png 10\n", "c.png 01\n", label_offset=1).train.targets == (0, 9)
+def test_labels_with_zeros_in_front_are_numbers_in_regression(lists: Path) -> None:
     assert load(lists, "a.png 007\nb.png 10\n", "c.png 1\n", task="regress").train.targets == ((7.0,), (10.0,))
     assert load(lists, "a.png 007\nb.png 1.5\n", "c.png 1\n").train.targets == ((7.0,), (1.5,))
+
+
+def test_labels_with_zeros_in_front_are_not_numbers_of_classes(lists: Path) -> None:
+    (lists / "names.txt").write_text("cat\ndog\nemu\n")
+    with pytest.raises(UserError, match=r"line 1 of .*00', which is unknown.* Allowed: cat, dog, emu"):
+        load(lists, "a.png 00\nb.png 02\n", "c.png 00\n", classes=str(lists / "names.txt"))
 
 
 def test_names_that_look_alike_are_noticed(lists: Path) -> None:

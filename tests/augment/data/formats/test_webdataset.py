@@ -116,12 +116,6 @@ def test_sizes_that_no_file_has_are_rejected(size: int, jpeg: bytes, tmp_path: P
         load(str(file))
 
 
-def test_a_name_that_cannot_be_printed_is_rejected(jpeg: bytes, tmp_path: Path) -> None:
-    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.json": b'{"label": "\\ud800"}'})
-    with pytest.raises(UserError, match=r"data: the name .* is not valid Unicode"):
-        load(str(file))
-
-
 def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
     file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
     assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))

@@ -101,7 +101,6 @@ def test_several_labels_are_ones_and_zeros() -> None:
         ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is too large. "
          "Use labels below 1,000,000, or set data.classes=FILE."),
         ([[0, 1], 10_000], [0], {}, "which is too large. Use labels below 10,000, or set data.classes=FILE."),
-        ([0, 2**70], [0], {}, "train1 has the label 1180591620717411303424, which is too large."),
         ([0, 1.5], [0], {}, "data.train: train1 has the label 1.5. Use whole numbers."),
         ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Use whole numbers."),
         (["cat", "dog"], ["dog", "dgo"], {}, "data.val: val1 has the label 'dgo', which is unknown. Did you mean "
