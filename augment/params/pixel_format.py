@@ -119,38 +119,36 @@ def parse_format(given: object, key: str) -> PixelFormat:
     """Check a format in the form of `PixelFormat.plain`, such as from a run folder."""
     if given is None:
         return RGB
-    known = [field.name for field in fields(PixelFormat)]
-    if not isinstance(given, Mapping) or not given.keys() <= set(known):
-        raise UserError(f"{key}: this is not a pixel format. Allowed: a mapping with {', '.join(known)}.")
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    found = PixelFormat(**values)
-    if fault := _fault(found):
-        raise UserError(f"{key}: {fault}.")
+    try:
+        items = dict(given).items()  # type: ignore[call-overload]
+        found = PixelFormat(**{name: tuple(value) if isinstance(value, list) else value for name, value in items})
+        is_valid = _is_valid(found)
+    except (TypeError, ValueError, KeyError):
+        is_valid = False
+    if not is_valid:
+        allowed = f"1 to {MAX_CHANNELS} channels of {', '.join(DTYPES)}, with range, rgb and nodata that fit them"
+        raise UserError(f"{key}: {given!r:.200} is not a pixel format. Use {allowed}.")
     return found
 
 
-def _fault(of: PixelFormat) -> str:
-    """Return the fault of a format, or an empty text."""
-    if type(of.channels) is not int or not 1 <= of.channels <= MAX_CHANNELS:
-        return f"channels is {of.channels!r}. Allowed: 1 to {MAX_CHANNELS}"
-    if of.dtype not in DTYPES:
-        return f"dtype is {of.dtype!r}. Allowed: {', '.join(DTYPES)}"
-    for name in ("low", "high", "mean", "std"):
-        values = getattr(of, name)
-        are_numbers = isinstance(values, tuple) and all(map(_is_number, values))
-        if not are_numbers or len(values) not in (0, of.channels):
-            return f"{name} is {values!r:.80}. Use one number for each of the {of.channels} channels"
-    if len(of.low) != len(of.high) or any(low >= high for low, high in zip(of.low, of.high, strict=True)):
-        return "low must be smaller than high in each channel"
-    if of.is_bytes and of.dtype != "uint8":
-        return f"low and high are missing, which {of.dtype} pixels need"
-    if any(value <= 0 for value in of.std):
-        return "std must be above 0 in each channel"
-    if of.rgb is not None and (fault := rgb_fault(of.rgb, of.channels)):
-        return f"rgb is {fault}"
-    if of.nodata is not None and not _is_number(of.nodata):
-        return f"nodata is {of.nodata!r:.80}. Use a number"
-    return f"nodata={fault}" if of.nodata is not None and (fault := nodata_fault(of.nodata, of.dtype)) else ""
+def _is_valid(of: PixelFormat) -> bool:
+    """Return whether a format makes sense. Values of unexpected types return False or raise an error."""
+    per_channel = of.low, of.high, of.mean, of.std
+    numbers = [number for values in per_channel for number in values]
+    if of.nodata is not None:
+        numbers.append(of.nodata)
+    return (
+        type(of.channels) is int
+        and 1 <= of.channels <= MAX_CHANNELS
+        and all(map(_is_number, numbers))
+        and all(len(values) in (0, of.channels) for values in per_channel)
+        and all(low < high for low, high in zip(of.low, of.high, strict=True))
+        and all(std > 0 for std in of.std)
+        and (bool(of.low) or of.dtype == "uint8")
+        and (of.rgb is None or not rgb_fault(of.rgb, of.channels))
+        and (of.nodata is None or not nodata_fault(of.nodata, of.dtype))
+        and of.dtype in DTYPES
+    )
 
 
 def nodata_fault(nodata: float, dtype: str) -> str:
@@ -161,14 +159,12 @@ def nodata_fault(nodata: float, dtype: str) -> str:
     return f"{nodata:g}, but images have {dtype} pixels. Use a {dtype} value"
 
 
-def rgb_fault(rgb: Any, channels: int) -> str:
+def rgb_fault(rgb: tuple[Any, ...], channels: int) -> str:
     """Return the fault of the channels that serve as red, green and blue, or an empty text."""
-    are_channels = isinstance(rgb, tuple) and all(type(number) is int and 0 <= number < channels for number in rgb)
-    if are_channels and len(set(rgb)) == len(rgb) == 3:
+    if len(set(rgb)) == len(rgb) == 3 and all(type(number) is int and 0 <= number < channels for number in rgb):
         return ""
-    given = list(rgb) if isinstance(rgb, tuple) else rgb
-    fix = f"Use three different numbers from 0 to {channels - 1}" if channels >= 3 else "Remove it"
-    return f"{given!r:.80}, but images have {channels} channel{'s' if channels > 1 else ''}. {fix}"
+    count = f"{channels} channel{'s' if channels > 1 else ''}"
+    return f"{list(rgb)}, but images have {count}. Use three different numbers from 0 to {channels - 1}, or remove it"
 
 
 def _is_number(value: object) -> bool:

@@ -244,7 +244,7 @@ def test_settings_that_contradict_the_images(settings: dict[str, Any], text: str
 
 def test_two_channels_have_no_rgb() -> None:
     put({f"{number}.npy": npy(image) for number, image in enumerate(arrays(channels=2))})
-    assert "data.rgb is [0, 1, 0], but images have 2 channels. Remove it" in message(rgb=[0, 1, 0])
+    assert "data.rgb is [0, 1, 0], but images have 2 channels." in message(rgb=[0, 1, 0])
 
 
 def test_8_bit_images_have_1_3_or_4_channels() -> None:
