@@ -10,12 +10,12 @@ from augment.data.check import examine_files, verdicts_of
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
-from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, load_indexes
+from augment.data.formats.records import Index, Reader, RecordFile, Span, find_shards, load_indexes
 from augment.data.formats.webdataset import read_shard
 from augment.data.image_refs import StoredImage
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
-from augment.data.sources.shard_windows import RemoteFile, UnpackedFile, list_files
+from augment.data.sources.shard_windows import list_files
 from augment.data.targets.class_names import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.multilabel import LABELS
@@ -226,6 +226,13 @@ class Parquet(Records):
         Texts(default=(), doc="columns of numbers to predict, or of 0 and 1 with data.multilabel=true")
     )
 
+    def load(self) -> Dataset:
+        """Unpack new or changed files, and map the labels to class numbers."""
+        if self.window and is_url(self.train):
+            fix = "Remove data.window, or convert the data with --to webdataset"
+            raise UserError(f"data.window={self.window}: remote Parquet files are downloaded as a whole. {fix}.")
+        return super().load()
+
     def _reader(self) -> Reader:
         return partial(
             read_table, image=self.image, label=self.label, targets=self.targets, destination=self._companion
@@ -233,25 +240,12 @@ class Parquet(Records):
 
     def _companion(self, file: RecordFile) -> Path:
         name = digest((self.image, self.label, self.targets), file.path)
-        folder = Path(self.dir) / "parquet" if file.stays else file.path.parent
-        return folder / f"{name}.images"
-
-    def _unpack(self, file: RecordFile) -> None:
-        for _ in self._reader()(file):
-            pass
+        return Path(self.dir) / "parquet" / f"{name}.images"
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        path = self._companion(file).absolute()
-        if isinstance(file, RemoteFile):
-            size = int(index.spans[:, 1].sum())
-            unpacked: RecordFile = UnpackedFile(path, size, file.mtime_ns, file.shard, file.most_gb, file, self._unpack)
-        else:
-            unpacked = RecordFile.of(path.resolve())
+        unpacked = RecordFile.of(self._companion(file).resolve())
         # Messages name the user's file instead of the unpacked one.
         return _spans(unpacked, index, label=file.path.name)
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
-        if self.targets:
-            return None
-        _held = Opened(file)  # a remote file stays on this machine as long as it is open
-        return class_names(file.path, self.label)
+        return None if self.targets else class_names(file.path, self.label)

@@ -5,7 +5,6 @@ A process holds a shared lock on each shard that it has open.
 
 import fcntl
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from threading import Event
 from time import sleep, time_ns
 from typing import ClassVar
 
-from augment.data.formats.records import Opened, RecordFile, close_files
+from augment.data.formats.records import RecordFile, close_files
 from augment.data.sources.fetch_processes import fetch
 from augment.data.sources.remote import Shard, list_shards, space_of
 from augment.support.errors import UserError
@@ -56,29 +55,9 @@ class RemoteFile(RecordFile):
                 if not self.is_here:
                     _reserve(self, folder)
                     try:
-                        self._bring(stopped)
+                        fetch(self.shard, stopped)
                     finally:
                         _COMING.remove(self)
-
-    def _bring(self, stopped: Event) -> None:
-        fetch(self.shard, stopped)
-
-
-@dataclass(frozen=True)
-class UnpackedFile(RemoteFile):
-    """A file unpacked from a shard, next to it, whenever it is missing."""
-
-    source: RemoteFile = field(compare=False)
-    unpack: Callable[[RecordFile], object] = field(compare=False)
-
-    def _fetch(self, stopped: Event) -> None:
-        if not self.is_here:
-            held = Opened(self.source, stopped)
-            super()._fetch(stopped)
-            del held
-
-    def _bring(self, stopped: Event) -> None:
-        self.unpack(self.source)
 
 
 def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:

@@ -299,7 +299,7 @@ def test_a_numpy_op_gets_values_for_each_channel(device: torch.device) -> None:
 
 
 def test_nodata_must_be_a_value_of_the_data_type() -> None:
-    with pytest.raises(UserError, match="pixels: .*-9999.* is not a pixel format"):
+    with pytest.raises(UserError, match=r"pixels: .*-9999.* is not a pixel format"):
         parse_format({"nodata": -9999}, "pixels")
 
 
