@@ -27,6 +27,7 @@ import numpy as np
 
 from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR, BadImage, Split
+from augment.data.formats.raster_files import decode_on_cpu
 from augment.data.image_faults import (
     CONVERT,
     NOT_DECODED,
@@ -81,17 +82,8 @@ class Decoder:
         return find_difference(image, decoded)
 
     def _find_damage(self, image: bytes | memoryview) -> str | None:
-        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warnings about bad images
-        from nvidia import nvimgcodec as codec
-
-        if not hasattr(self._own, "decoder"):
-            backends = [codec.Backend(codec.CPU_ONLY)]
-            self._own.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, backends)
-            # The parameters that `fn.decoders.image` uses.
-            self._own.params = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=True)
         with suppress(RuntimeError):  # the header cannot be read
-            (decoded,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
-            if decoded is not None:
+            if decode_on_cpu(image, unchanged=False) is not None:
                 return None
         return describe_damage(BytesIO(image))
 

@@ -175,26 +175,18 @@ def pixels_of(image: Any, number: int, pixels: PixelFormat = RGB) -> NDArray[Any
 
 def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
     """Check that an image or a batch of images has a pixel format, with the channels last."""
-    if not pixels.is_rgb:
-        wanted = f"{'a batch' if ndim == 4 else 'an array'} of {pixels}, channels last"
-        shape, dtype = np.shape(image), str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
-        if dtype != pixels.dtype or len(shape) != ndim or shape[-1] != pixels.channels or 0 in shape:
-            hint = " Add the channel: image[..., None]." if len(shape) == ndim - 1 and pixels.channels == 1 else ""
-            raise UserError(f"{what}: {dtype} {tuple(shape)} is not allowed. Pass {wanted}.{hint}")
-        return
+    allowed = f"Allowed: {_ALLOWED}. {_OTHERS}" if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
     if not isinstance(image, Tensor | np.ndarray):
-        raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} Allowed: {_ALLOWED}.")
+        raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} {allowed}")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
-    if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
-        hint = _hint(dtype, shape, ndim)
-        raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} Allowed: {_ALLOWED}. {_OTHERS}")
+    if dtype != pixels.dtype or len(shape) != ndim or shape[-1] != pixels.channels or 0 in shape:
+        hint = _hint(dtype, shape, ndim) if pixels.is_rgb else ""
+        raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} {allowed}")
 
 
 def _hint_of_type(given: Any) -> str:
     """Return the probable remedy for an object that is not an image."""
-    if isinstance(given, str | Path):
-        return " Read a file with Path(file).read_bytes()."
-    return " Encode all images or none." if isinstance(given, bytes) else ""
+    return " Read a file with Path(file).read_bytes()." if isinstance(given, str | Path) else ""
 
 
 def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:

@@ -191,15 +191,25 @@ def _open_png(content: Content) -> OpenedRaster:
 _OWN = local()  # each thread has its own decoder
 
 
-def _decode_png(content: Content) -> NDArray[Any]:
+def decode_on_cpu(content: Content, *, unchanged: bool) -> Any:
+    """Decode an image with nvImageCodec, `unchanged` or to 8-bit RGB like DALI. Return None if it is damaged.
+
+    Raises:
+        RuntimeError: the header cannot be read.
+    """
     os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warnings about bad images
     from nvidia import nvimgcodec as codec
 
     if not hasattr(_OWN, "decoder"):
         _OWN.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, [codec.Backend(codec.CPU_ONLY)])
-        unchanged = codec.ColorSpec.UNCHANGED
-        _OWN.params = codec.DecodeParams(color_spec=unchanged, allow_any_depth=True, apply_exif_orientation=True)
-    (decoded,) = _OWN.decoder.decode([codec.CodeStream(content)], params=_OWN.params)
+    colors = codec.ColorSpec.UNCHANGED if unchanged else codec.ColorSpec.SRGB
+    params = codec.DecodeParams(color_spec=colors, allow_any_depth=unchanged, apply_exif_orientation=True)
+    (decoded,) = _OWN.decoder.decode([codec.CodeStream(content)], params=params)
+    return decoded
+
+
+def _decode_png(content: Content) -> NDArray[Any]:
+    decoded = decode_on_cpu(content, unchanged=True)
     if decoded is None:
         raise PixelsError("is broken, or a PNG variant that is not supported")
     return np.asarray(decoded.cpu())
