@@ -1,22 +1,18 @@
 """The MLflow tracker."""
 
-import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import time
 from typing import Any, ClassVar
-
-from PIL import Image
 
 from augment.params import SENDS, Flag, Text, setting
 from augment.support.nested import leaves
 from augment.support.untrusted_files import locked
-from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+from trainer.callbacks.tracker import MODEL, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 
 _LOCAL = Path("outputs")
@@ -99,21 +95,6 @@ class Mlflow(Tracker):
 
     def image(self, name: str, file: Path, step: int) -> None:
         self._client.log_artifact(self._run, str(file))
-
-    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table as an artifact that MLflow's pages show, and its images in a folder."""
-        data: list[list[str | float]] = []
-        with TemporaryDirectory() as folder:
-            for number, row in enumerate(rows, start=1):
-                file = f"{number:02}.jpg"
-                for cell in row:
-                    if isinstance(cell, Image.Image):
-                        cell.save(Path(folder, file))
-                data.append([file if isinstance(cell, Image.Image) else cell for cell in row])
-            self._client.log_artifacts(self._run, folder, name)
-        self._client.log_dict(self._run, {"columns": list(head), "data": data}, f"{name}.json")
-        listed = json.dumps([{"path": f"{name}.json", "type": "table"}])
-        self._client.set_tag(self._run, "mlflow.loggedArtifacts", listed)
 
     def artifact(self, file: Path) -> None:
         self._client.log_artifact(self._run, str(file), MODEL)

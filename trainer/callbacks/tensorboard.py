@@ -1,6 +1,6 @@
 """The TensorBoard tracker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -12,7 +12,7 @@ from PIL import Image
 
 from augment.support.nested import leaves
 from augment.support.untrusted_files import own_folder
-from trainer.callbacks.tracker import Cell, TrackedRun, Tracker
+from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import configurable
 
 FOLDER = "tensorboard"
@@ -54,17 +54,7 @@ class Tensorboard(Tracker):
 
     def image(self, name: str, file: Path, step: int) -> None:
         with Image.open(file) as image:
-            self._image(name, image, step)
-
-    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Write a table as Markdown, and its images."""
-        texts = [[_plain(cell) for cell in row if not isinstance(cell, Image.Image)] for row in rows]
-        images = [cell for row in rows for cell in row if isinstance(cell, Image.Image)]
-        shown = head[len(head) - len(texts[0]) :] if texts else head
-        lines = [shown, ["---"] * len(shown), *texts]
-        self._text(name, "".join(f"| {' | '.join(line)} |\n" for line in lines), step)
-        for number, image in enumerate(images, start=1):
-            self._image(f"{name}/{number}", image, step)
+            self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
         """Write the settings with the final scores, for the page of hyperparameters."""
@@ -80,14 +70,11 @@ class Tensorboard(Tracker):
         self._text("status", status)
         self._writer.close()
 
-    def _image(self, name: str, image: Image.Image, step: int) -> None:
-        self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
-
-    def _text(self, name: str, text: str, step: int = 0) -> None:
-        self._writer.add_text(name, text, step)
+    def _text(self, name: str, text: str) -> None:
+        self._writer.add_text(name, text, 0)
 
 
-def _plain(cell: object) -> str:
+def _plain(value: object) -> str:
     """Escape a value for Markdown."""
-    text = f"{cell:.3f}" if isinstance(cell, float) else str(cell)
-    return "".join(f"&#{ord(c)};" if c in "\\`*_{}[]()#+-.!|~" else c for c in escape(text.replace("\n", " ")))
+    text = escape(str(value).replace("\n", " "))
+    return "".join(f"&#{ord(c)};" if c in "\\`*_{}[]()#+-.!|~" else c for c in text)

@@ -292,7 +292,8 @@ class Tracker(Callback):
         figure = learner.folder / learner.task.figure_file
         if figure.is_file():
             self._attempt(figure.stem, partial(self.image, figure.stem, figure, step))
-        if mistakes := _mistakes(learner, best):
+        has_table = type(self).table is not Tracker.table
+        if has_table and (mistakes := _mistakes(learner, best)):
             head = ("image", "true", "predicted", "confidence", "file")
             self._attempt(MISTAKES, partial(self.table, MISTAKES, head, mistakes, step))
         if self.checkpoint:

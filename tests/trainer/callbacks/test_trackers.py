@@ -224,12 +224,7 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     history = {name: client.get_metric_history(run.info.run_id, name) for name in ("step/loss", "val_loss")}
     assert [metric.step for metric in history["step/loss"]] == STEPS
     assert [(m.step, m.value) for m in history["val_loss"]] == [(r["epoch"] + 1, r["val_loss"]) for r in tracked.rows]
-    assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {
-        *("batch.png", "confusion.png", "model", "wrong_predictions", "wrong_predictions.json")
-    }
-    table = json.loads(Path(client.download_artifacts(run.info.run_id, "wrong_predictions.json")).read_text())
-    assert table["columns"] == ["image", "true", "predicted", "confidence", "file"]
-    assert len(table["data"]) > 0
+    assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {"batch.png", "confusion.png", "model"}
     mlflow = tracked.second.find(Mlflow)
     again = trackers.TrackedRun(id=str(mlflow._id), resumed=True, named=False, folder=None)
     assert mlflow.start(again) == EPOCHS[-1] + 1
