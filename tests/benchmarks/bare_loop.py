@@ -91,7 +91,7 @@ def main() -> None:
         return count * len(fixed)
 
     rows = [
-        *make_rows(config, placements=False),
+        *make_rows(config),
         Row("bare_fixed", "bare loop, one fixed batch", lambda: partial(train, repeat(fixed)), is_bound=True),
         Row("bare", "bare loop, fed", lambda: partial(train, stream), ahead=config.aug.prefetch + 1),
     ]

@@ -17,7 +17,6 @@ from trainer.run.jobs import require_ranks
 _EXAMPLES = """\
   python -m trainer bench aug=imagenette                           on the built-in sample
   python -m trainer bench aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
-  python -m trainer bench aug=strong --placements                  compares decoding on GPU and CPU
   python -m trainer bench aug=imagenette fit.graph=false --rounds 3 --out DIR
 
 Images have aug.size and batches have fit.batch_size. Stages are ignored.
@@ -29,13 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         parser = Parser("trainer bench", __doc__ or "", _EXAMPLES)
         add_measuring_flags(parser)
-        parser.add_argument(
-            "--placements", action="store_true", help="add rows for decoding on GPU and CPU, and for the cache"
-        )
         flags, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         require_ranks(config)
-        seconds = (3 + 3 * flags.placements) * (1 + flags.rounds) * flags.seconds  # one round is for warm-up
+        seconds = 3 * (1 + flags.rounds) * flags.seconds  # one round is for warm-up
         sys.stderr.write(f"This takes about {duration(seconds)} after loaders and model have started.\n")
         # PyTorch takes seconds to import.
         from trainer.run.build import session

@@ -2,26 +2,23 @@
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
 from typing import Any, cast
 
-from augment.cli.benchmark import LeftOutError, Result, Row, Run, compare, consumer, endless
+from augment.cli.benchmark import Result, Row, compare, consumer, endless
 from augment.pipeline.batch import Batch
 from augment.support.console import text_console
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
 from trainer.optim.schedules import constant
-from trainer.run.build import make_learner, make_loaders, make_train_loader
+from trainer.run.build import make_learner, make_loaders
 from trainer.run.config.schema import Config
 from trainer.run.teacher import distill
 
 # Largest share of the speed that feeding may cost. Above it, training is bound by the input.
 _CHEAP = 0.05
-
-_PLACEMENTS = ("aug.decode=mixed", "aug.decode=cpu", "aug.cache=gpu")
 
 
 class _Pass:
@@ -49,16 +46,16 @@ def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
     settings = {section: as_written(config.resolved[section]) for section in ("model", "aug", "fit")}
     results = compare(
         f"{config.model_name}, {config.aug.size} px, batch {config.fit.batch_size}, {config.fit.precision}",
-        make_rows(config, placements=flags.placements),
+        make_rows(config),
         flags,
         device=config.fit.torch_device(),
         baselines=["fixed"],
         settings={"overrides": list(map(masked, overrides)), **settings},
     )
-    text_console().print(verdict(config, *results[:3]))
+    text_console().print(verdict(config, *results))
 
 
-def make_rows(config: Config, *, placements: bool) -> list[Row]:
+def make_rows(config: Config) -> list[Row]:
     """Return the rows. They share a learner."""
     loaders = make_loaders(config)
     learner = make_learner(
@@ -73,22 +70,12 @@ def make_rows(config: Config, *, placements: bool) -> list[Row]:
         learner.fit()
         return count * len(fixed)
 
-    def placed(override: str) -> Run:
-        if config.fit.torch_device().type != "cuda":
-            raise LeftOutError("no GPU")
-        key, value = override.removeprefix("aug.").split("=")
-        options: dict[str, Any] = {"decode": "mixed", "cache": "off", key: value}
-        changed = replace(config, aug=replace(config.aug, **options))
-        return partial(train, endless(make_train_loader(changed, config.dataset.train)))
-
     ahead = config.aug.prefetch + 1
-    rows = [
+    return [
         Row("loader", "loader alone", lambda: consumer(stream), is_bound=True, ahead=ahead),
         Row("fixed", "training, one fixed batch", lambda: partial(train, repeat(fixed)), is_bound=True),
         Row("fed", "training, fed", lambda: partial(train, stream), ours=True, ahead=ahead),
     ]
-    compared = _PLACEMENTS if placements else ()
-    return rows + [Row(name, f"training, {name}", partial(placed, name), ahead=ahead) for name in compared]
 
 
 def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
