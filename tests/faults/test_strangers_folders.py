@@ -83,7 +83,6 @@ def tools_on(kind: str, folder: Path, home: Path) -> Iterator[list[str]]:
     root = f"data.root={home / 'photos'}"
     yield ["compare", str(folder), str(home / "run")]
     yield ["dashboard", str(folder), "--out", "page.html"]
-    job = job_of(folder)
     if kind == "run":
         yield ["report", str(folder)]
         yield ["evaluate", str(folder)]
@@ -92,7 +91,7 @@ def tools_on(kind: str, folder: Path, home: Path) -> Iterator[list[str]]:
         yield [f"fit.resume={folder}", "fit.epochs=2", "hydra.run.dir=resumed"]
         return
     yield ["sweep", "show", str(folder)]
-    yield ["sweep", "work", str(folder), f"--job={job.name}"]
+    yield ["sweep", "work", str(folder)]
     yield ["sweep", "retry", str(folder)]
     yield ["sweep", "resume", str(folder), *(["hydra.sweeper.n_trials=3"] if kind == "search" else [])]
 

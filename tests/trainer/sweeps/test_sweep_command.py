@@ -108,8 +108,7 @@ def test_where_no_job_can_run_none_is_begun(
         raise UserError("data.root=photos: there is no such folder.")
 
     monkeypatch.setattr("trainer.run.config.checks.check_config", check)
-    failed = ("--job", ledger()[0].id) if action == "retry" else ()
-    assert call("sweep", action, "S", *failed) == (2, "error: data.root=photos: there is no such folder.\n")
+    assert call("sweep", action, "S") == (2, "error: data.root=photos: there is no such folder.\n")
     assert ([job.status() for job in ledger()], len(runs.runs)) == (before, 2)
 
 

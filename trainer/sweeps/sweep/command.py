@@ -235,7 +235,6 @@ _EXAMPLES = """\
   resume SWEEP                            finish an interrupted sweep
   resume SWEEP hydra.launcher.n_jobs=2    finish it with two jobs at a time
   retry SWEEP                             rerun the failed jobs, from their checkpoints
-  retry SWEEP --job 1f0c9a3b42            rerun only this job
   show SWEEP                              print the tables so far
   work SWEEP                              work on the jobs in this process, next to others, on any host"""
 
@@ -249,7 +248,6 @@ def main(arguments: Sequence[str]) -> int:
     usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
     parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
     parser.add_trust_flag()
-    parser.add_argument("--job", action="append", metavar="ID", help="only this job. Can be repeated")
     parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # for workers that launchers start
     parser.add_argument(RANKS, type=int, default=1, help=SUPPRESS)
     with readable_errors(), StopSignals() as signals:
@@ -307,7 +305,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
                 f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
             )
     launcher, about["sweeper"] = _sections(about, normalize(overrides), trust=options.trust)
-    jobs, plan = _chosen(folder, options.job), None
+    jobs, plan = read_ledger(folder), None
     if is_search(about["sweeper"]):
         from trainer.sweeps.search_space import SearchPlan
 
@@ -332,15 +330,6 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
     for job in retried:
         job.retry()
     return run(folder, jobs, launcher, worker)
-
-
-def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
-    """Return the jobs with some ids, by default all."""
-    known = {job.id: job for job in read_ledger(folder)}
-    for name in ids or ():
-        if name not in known:
-            raise UserError(f"--job {name}: no such job in {folder}.{suggest(name, known)}")
-    return [known[name] for name in ids or known]
 
 
 def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
