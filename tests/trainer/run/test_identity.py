@@ -10,7 +10,6 @@ from runs import config_of
 from augment.support.errors import UserError
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.fit import parse_fit
-from trainer.run.config.schema import CONFIG_FILE, load_config
 from trainer.sweeps.ledger import job_id
 
 STEPS: dict[str, Any] = {"rotate": {}, "flip": {}}
@@ -119,13 +118,6 @@ UNET = {"model": {"kind": "unet"}}
 def test_ids_of_jobs_stay_the_same(more: dict[str, Any], name: str | None) -> None:
     found = job_id(config_of(**more))
     assert found == name if name else found != "758a17e73c"
-
-
-@pytest.mark.parametrize("key", ["regression_loss", "skip_nonfinite", "auto_batch_size"])
-def test_runs_of_versions_before_0_13_raise_one_error(key: str, tmp_path: Path) -> None:
-    (tmp_path / CONFIG_FILE).write_text(f"fit:\n  {key}: null\n")
-    with pytest.raises(UserError, match=rf"fit\.{key} .* 0\.13.* train it again"):
-        load_config(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["regression_loss", "mask_loss"])

@@ -42,7 +42,7 @@ from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.resize_stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
-from trainer.run.config.equality import REMOVED, TEST_DATA
+from trainer.run.config.equality import TEST_DATA
 from trainer.run.config.fit import AUTO, Fit, check_ranks, parse_fit
 from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
@@ -283,19 +283,13 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     Interpolations stay text. `augment.cli.trust` describes when they are resolved.
 
     Raises:
-        UserError: the file is missing, damaged, or from a version before 0.13.
+        UserError: the file is missing or damaged.
     """
     require_in(folder, name, allowed="the folder of a run")
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")
-    config = {str(key): value for key, value in loaded.items()}
-    if removed := sorted(REMOVED.keys() & section_of(config, "fit").keys()):
-        raise UserError(
-            f"{file}: fit.{removed[0]} was removed in version 0.13. "
-            "Use the version that wrote this run, or train it again."
-        )
-    return config
+    return {str(key): value for key, value in loaded.items()}
 
 
 def check_same(
