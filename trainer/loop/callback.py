@@ -62,7 +62,7 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Levels of this loop by words in the hook names of other libraries. The first match counts.
+# Words in hook names of other libraries, and the level of this loop that each means. The first match counts.
 _LEVELS = {
     "batch": "batch",
     "step": "step",

@@ -124,7 +124,7 @@ class IterableLoader:
         return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the counts. The next pass starts with the first batch, as the rest of the saved epoch."""
+        """Restore the counts. The next pass counts as the rest of the saved epoch, but starts the iterable again."""
         self._first, self._images_before = state.get("first", 0), state.get("images_before", 0)
         self._sizes = list(state.get("sizes", ()))
         self._taken = self._first + len(self._sizes)

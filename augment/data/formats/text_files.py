@@ -76,7 +76,7 @@ def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[
 
 
 def read_table(key: str, file: Path, allowed: str, separator: str = ",") -> tuple[list[str], list[Row]]:
-    """Return the header of a CSV file and its rows, all with as many cells. A row in the file may have a single cell.
+    """Return the header and the rows of a CSV file. A row with a single cell is filled with empty cells.
 
     Raises:
         UserError: the file cannot be read, or a row has another number of cells.

@@ -238,7 +238,7 @@ def find_names(
 def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: int) -> Sequence[LabeledSplit]:
     """Convert all labels to numbers or to text, if some of them are text such as 007.
 
-    They become numbers if all labels then stay different, and if the classes have an offset or other names.
+    They become numbers if no two labels would become equal, and if the classes have an offset or other names.
     """
     words = {word for split in splits for word in split.labels.words}
     if not words or not all(map(str.isdecimal, words)):

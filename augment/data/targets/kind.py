@@ -67,7 +67,7 @@ class Kind(ABC):
 
     @abstractmethod
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Describe the first target that is not of this kind, given the number of names. Empty if all are."""
+        """Describe the first target that is not of this kind, or return "". `names` is the number of names."""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return targets of whole images as a tensor, (N, ...)."""
