@@ -182,7 +182,7 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
-    # Predictions list a label from this probability on, for each label. Empty: the default of the task.
+    # For each label, the probability from which predictions list it. Empty: the task's default.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
     # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
     pixels: dict[str, Any] = field(default_factory=dict)

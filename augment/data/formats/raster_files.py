@@ -216,7 +216,7 @@ def _is_ordinary_tiff(content: Content) -> bool:
                 return True
             image.seek(1)
             return image.size != size  # gray pages of one size are channels
-    except DECODER_ERRORS:  # Pillow supports at most four channels
+    except DECODER_ERRORS:  # Pillow does not support this number of channels
         return False
 
 
