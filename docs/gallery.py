@@ -3,6 +3,7 @@
 The class dark-light keeps the theme from changing the colors of the images in dark mode.
 """
 
+import textwrap
 from html import escape
 
 from PIL import Image
@@ -40,5 +41,6 @@ def draw_gallery(folder):
                 shown = {"source": f"_static/gallery/{file}", "width": width, "height": height, "caption": caption}
                 lines.append(TILE.format(alt=escape(f"{op.name}: {', '.join(tile.caption)}"), **shown))
             lines += ["</div>", "", *(f"- `{line.replace(': ', '`: ', 1)}" for line in rows(op.own_params)), ""]
-            lines += ["```yaml", example(op), "```", ""]
+            step = textwrap.fill(example(op), 88, subsequent_indent="    ", break_on_hyphens=False)
+            lines += ["```yaml", step, "```", ""]
     return "\n".join(lines)

@@ -25,7 +25,7 @@ _VERSION = b"8\n"  # the first line of each cache. Increase the number when resu
 def remember(
     images: Sequence[ImageRef], judge: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
-    """Return a function's line for each image, from the cache if the image has not changed.
+    """Call a function for each image, and return its lines. Unchanged images have their line in the cache.
 
     Several threads call the function, once per distinct image.
 
@@ -76,7 +76,7 @@ def remember(
 
 
 def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
-    """Return the parsed line that a function computes from images, from the cache if no image has changed.
+    """Compute a line from images, and return it parsed. If no image has changed, the line comes from the cache.
 
     Args:
         images: the images.

@@ -100,7 +100,7 @@ class _Finder:
     """Finds training images by path."""
 
     def __init__(self, dataset: Dataset, whole: Dataset) -> None:
-        # Positions in train by folder and file name, then by full name. The lists of other images are empty.
+        # For each folder and file name, the full names with their positions in train. Other images have no positions.
         self._known: dict[str, dict[str, list[int]]] = {}
         self._val = set(map(name_of, whole.val.files))
         left_out = [image.file for split in (whole.train, whole.val) for image in split.left_out]

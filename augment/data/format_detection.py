@@ -30,7 +30,7 @@ from augment.support.process import cores
 if TYPE_CHECKING:
     from augment.data.sources.registry import Source
 
-# Most images, and most of their values, from which the range and the statistics are computed.
+# At most this many images and values determine the range and the statistics.
 _MOST_IMAGES, _MOST_VALUES = 500, 2**23
 
 _PERCENTILES = (0.1, 99.9)

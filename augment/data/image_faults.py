@@ -24,7 +24,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 # The fault of images in other formats.
 NOT_DECODED = "is not an image that DALI decodes"
 
-# The fault of images whose pixels depend on the program, and the tolerated difference of levels.
+# The fault of images that DALI and Pillow decode differently, and the difference of levels that is tolerated.
 DIFFERS = "that programs decode differently"
 TOLERANCE = 2
 
@@ -77,7 +77,12 @@ def is_rare(content: bytes | memoryview) -> bool:
 
 
 def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | None) -> str | None:
-    """Return the fault of an image in a rare format, given its pixels from DALI, or None if DALI cannot decode it."""
+    """Return the fault of an image in a rare format, or None.
+
+    Args:
+        content: the encoded image.
+        decoded: its pixels from DALI. None: DALI cannot decode it.
+    """
     if decoded is None:
         return describe_damage(BytesIO(content))
     with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=FORMATS) as image:

@@ -83,7 +83,7 @@ def take_images(images: Sequence[Any], indices: NDArray[np.int64]) -> Any:
 
 
 def known_of(images: Sequence[Any], known: Mapping[Any, V]) -> dict[int, V]:
-    """Return the values of a mapping, whose keys are images, by the indices of these images."""
+    """Look up images in a mapping, and return the values found, by the indices of the images."""
     if not known:
         return {}
     if isinstance(images, Paths):

@@ -1,6 +1,6 @@
 """Names, bytes and pixels of images, which are files or parts of larger files.
 
-Pillow's images are rotated and scaled as DALI's decoder does it.
+Images that Pillow opens are rotated and scaled in the same way as by DALI's decoder.
 """
 
 import inspect
@@ -84,7 +84,7 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
     """Open an encoded image, unless Pillow would start another program to decode it.
 
     Raises:
-        OSError: it is EPS, or of no format that Pillow knows.
+        OSError: it is EPS, or Pillow does not support its format.
     """
     image = Image.open(stream)
     if image.format == "EPS":

@@ -1,4 +1,4 @@
-"""Images with other pixels than 8-bit RGB, and how they are read."""
+"""Images whose pixels are not 8-bit RGB, and how they are read."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def in_format(split: Split, pixels: PixelFormat) -> Split:
     files: Any = tuple(map(encoded_ref, split.files)) if Raster in kinds_of(split.files) else split.files
     if pixels.is_rgb and pixels.nodata is None:
         first = first_pixels(files)
-        # As before version 0.21, runs on 8-bit images read 16-bit PNG and TIFF with 8 bits.
+        # A dataset of 8-bit images may contain 16-bit PNGs and TIFFs. They are reduced to 8 bits.
         is_reduced = first and first.dtype != "uint8" and Path(first.name).suffix.lower() in MIXED_EXTENSIONS
         if first is None or is_decoded(files[0]) or is_reduced:
             return replace(split, files=files)

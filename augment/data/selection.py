@@ -80,8 +80,15 @@ def take_fold(
 
     The sizes of folds differ by at most one image, also within a class. With several labels per image, the images with
     the same rarest label are distributed evenly. The copies in `Dataset.copies` stay in one fold. The dataset's own val
-    is not used. With `groups`, the groups of the train images, each group is in one fold, and folds have similar sizes,
-    also within a class.
+    is not used.
+
+    Args:
+        dataset: the dataset.
+        folds: number of folds.
+        fold: the fold that becomes val, from 0.
+        seed: the seed of the draw.
+        groups: the group of each train image. Each group stays in one fold. Folds then have similar sizes, also within
+            a class.
 
     Raises:
         UserError: there are fewer images of a class, or fewer groups, than folds.
@@ -114,14 +121,13 @@ def take_val(
 
     The fraction of each class is rounded, but a class with several images has at least one in each split. With several
     labels per image, the fraction is about the same for all images with the same rarest label. The copies in
-    `Dataset.copies` stay in one split. The dataset's own val is not used. With `groups`, see `take_fold`, the split is
-    the closest that whole groups allow.
+    `Dataset.copies` stay in one split. The dataset's own val is not used.
 
     Args:
         dataset: the dataset.
         fraction: the fraction.
         seed: the seed of the draw.
-        groups: the groups of the train images.
+        groups: the group of each train image. Each group stays in one split, so the fraction is only approximate.
         name: val or test. Each has its own draw.
         rest: the share of all images that train holds. The fraction refers to all images.
 
@@ -192,8 +198,8 @@ def _parts(
     part = share_out(group, strata, shares, _draw(count, seed, draw)) if count else group
     if len(np.unique(part)) < len(shares):
         raise UserError(
-            f"data.{key}: data.group makes only {amount(count, 'group')}, too few for {len(shares)} parts. Use smaller "
-            "groups, or larger parts."
+            f"data.{key}: data.group makes only {amount(count, 'group')}, too few for {len(shares)} parts. Use "
+            "smaller groups, fewer folds, or a larger fraction."
         )
     return part
 
@@ -227,7 +233,7 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     """Return the dataset with a fraction of its train split. A larger fraction contains every smaller one.
 
     A class keeps its rounded fraction, and at least one image. With several labels per image, each set of labels keeps
-    about its fraction. With numbers to predict, the choice is random.
+    about its fraction. For regression, the choice is random.
     """
     strata = dataset.kind.strata(dataset.train.targets)
     if dataset.kind.many_groups:
@@ -255,9 +261,9 @@ def take_some(split: Split, count: int, seed: int) -> Split:
 
 
 def as_left_out(split: Split, names: Collection[str]) -> Split:
-    """Restore a split, before any selection, as it was when the check left out the images with some portable names.
+    """Leave out the images of a saved run again, given their portable names. Call this before any selection.
 
-    These images are left out again, even if they are good now. Other images that are bad now return to their positions,
+    These images are left out even if they are good now. Other images that are bad now return to their positions,
     as `Split.bad`.
     """
     if not names and not split.left_out:

@@ -1,4 +1,4 @@
-"""Adapts the steps of a recipe to images with other channels than red, green and blue.
+"""Adapts the steps of a recipe to images whose channels are not red, green and blue.
 
 The rest of the package then needs no distinction: an adapted op takes and returns images with all channels.
 """

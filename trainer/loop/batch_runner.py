@@ -31,7 +31,7 @@ class Pass(NamedTuple):
 
 
 class LearnerParts(Protocol):
-    """The parts of the learner that a runner uses. `optimizer`, `training_step` and `name_of_step` are current."""
+    """The parts of the learner that a runner uses. `name_of_step` is the name of the current optimizer."""
 
     settings: LoopSettings
     device: torch.device
@@ -102,7 +102,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Finish the gradients of a step, which the `with` block makes or cancels. A cancelled step keeps them."""
+        """Finish the gradients. The `with` block then makes the step or cancels it, which keeps the gradients."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -264,8 +264,8 @@ class Scaler(GradScaler):
     Unlike PyTorch's `GradScaler`, it supports cancelled steps, and checkpoints within a step.
 
     PyTorch's fused kernels skip a step without the host. With other optimizers, the host waits for the decision.
-    `GradScaler` keeps some state in Python, so passes can be recorded as CUDA graphs, but not steps. All ranks use the
-    same scale. A value that is not finite on one rank is part of the sum that all ranks check.
+    `GradScaler` keeps some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use the same
+    scale. A value that is not finite on one rank is part of the sum that all ranks check.
 
     Args:
         device: the device of the loss and the gradients.

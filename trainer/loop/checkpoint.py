@@ -194,7 +194,7 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
-    # The lowest probability of each label that predictions name. Empty: the default of the task.
+    # For each label, the probability from which predictions list it. Empty: the task's default.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
     # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
     pixels: dict[str, Any] = field(default_factory=dict)
@@ -328,7 +328,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that a state and a network do not share with equal shape.
+    """Return the name of the first tensor that only one of a state and a network has, or whose shapes differ.
 
     The name is empty if the state fits the network.
     """

@@ -27,8 +27,8 @@ Work = Callable[..., Tensors]
 # cuBLAS allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
-# Number of attempts to record. If another thread waits for the whole GPU, any recording fails, in any mode. DALI waits
-# so in a thread that frees a batch after its last tensor. Two attempts are too few: a failed attempt with cuDNN can
+# Number of attempts to record. If another thread waits for the whole GPU, any recording fails, in any mode. DALI does
+# this in a thread that frees a batch after its last tensor. Two attempts are too few: a failed attempt with cuDNN can
 # leave an error behind, which the next attempt reports.
 ATTEMPTS = 4
 

@@ -111,7 +111,7 @@ class IterableLoader:
         return {"first": self._first, "sizes": self._sizes[: self._taken - self._first]}
 
     def load_state_dict(self, state: Mapping[str, Any], of_ranks: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Restore the counts. The next pass starts with the first batch, as the rest of the saved epoch."""
+        """Restore the counts. The next pass counts as the rest of the saved epoch, but starts the iterable again."""
         self._first, self._sizes = state.get("first", 0), list(state.get("sizes", ()))
         self._taken = self._first + len(self._sizes)
         self._resumes = True

@@ -44,7 +44,7 @@ class FitProgress:
         self.end_epoch(position)
 
     def end_epoch(self, position: Position) -> None:
-        """Move to the position after an epoch. Count batches again, because an iterable may have shown its length."""
+        """Move to the position after an epoch. Count batches again: the length of an iterable may be known now."""
         self.position = position
         self.__dict__.pop("_batches_before", None)
 

@@ -51,7 +51,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per optimizer step, which equals a step with one large batch",
+            doc="batches per step (gradient accumulation). Except in batch norms, they equal one large batch",
         )
     )
     limit_batches: int | None = setting(

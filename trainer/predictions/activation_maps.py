@@ -68,7 +68,7 @@ class MapWriter(Callback):
 def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> list[Image.Image]:
     """Return the best model's maps of its predictions for some validation samples, drawn on the images.
 
-    The list is empty without captum, for other tasks than classification, and for models without a feature map.
+    The list is empty without captum, for tasks other than classification, and for models without a feature map.
     """
     loader, folder = learner.val_loader, learner.folder
     wanted = positions and find_spec("captum")

@@ -72,7 +72,7 @@ def confusions(predictions: Tensor, targets: Tensor, classes: int) -> Tensor:
 
     Args:
         predictions: (N, height, width) class indices.
-        targets: (N, height, width). Pixels with other values than classes do not count.
+        targets: (N, height, width). Only pixels whose value is a class count.
         classes: number of classes.
 
     Returns:

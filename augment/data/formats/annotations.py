@@ -359,7 +359,7 @@ def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequen
 
 
 def _points(objects: Sequence[Annotated], header: Header, turn: int, count: int) -> NDArray[np.float32]:
-    """Return the keypoints of the objects, (K, P, 3). Objects without keypoints have unlabeled ones."""
+    """Return the keypoints of the objects, (K, P, 3). An object without keypoints gets unlabeled ones."""
     points = np.array([np.zeros((count, 3)) if found.points is None else found.points for found in objects])
     points = points.reshape(len(objects), count, 3)
     # The centers of pixels are at integers, half a pixel from the edges.

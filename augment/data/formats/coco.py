@@ -176,5 +176,6 @@ def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:
     """
     first, last = files[0], files[-1]
     if first.categories != last.categories:
-        raise last.error(f"has other categories than {first.file}. Use the same ids and names in both.")
+        fix = "Use the same ids and names in both."
+        raise last.error(f"its categories differ from the categories in {first.file}. {fix}")
     return tuple(first.categories.values())

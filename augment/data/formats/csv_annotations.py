@@ -73,7 +73,7 @@ def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
     except ValueError:
         found = (np.nan,) * 3
     if not np.isfinite(found).all() or found[2] not in (0, 1, 2):
-        raise ValueError(f"{name} is {x},{y},{visible} instead of numbers, with visibility 0, 1 or 2, or empty cells")
+        raise ValueError(f"{name} is {x},{y},{visible} instead of x, y and a visibility of 0, 1 or 2, or empty cells")
     return found
 
 

@@ -37,7 +37,7 @@ class Lines:
     file: Path
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # the column of each word, if each word has its own column
-    column: str = ""  # the column of all words, or empty for a list without a header, or with `columns`
+    column: str = ""  # the column of all words. Empty: the list has no header, or has `columns`
 
     def describe(self, index: int) -> str:
         """Describe the image with an index, for messages."""

@@ -59,7 +59,7 @@ def scan_folder(
     The classes are the sorted names of the folders in root/train. Images are found by `EXTENSIONS`, in upper or lower
     case, at any depth below their class folder. Hidden files and folders are skipped. Files and class folders may be
     symbolic links, but linked folders further down are not entered. The order depends only on the names. Files with
-    `RASTER_EXTENSIONS` are images of a class that has no other images.
+    `RASTER_EXTENSIONS` count only in folders without other images.
 
     A missing validation split, an empty class, or a class without training images are `Dataset.problems`.
 

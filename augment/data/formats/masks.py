@@ -77,7 +77,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
     Args:
         found: the images of each split.
         names: the class names. Without names, the numbers up to the highest label are the names.
-        plain: a mask without a file, which states the meaning of pixels. If it is empty, all masks must agree.
+        plain: states the meaning of pixel values as a mask without a file. If it states nothing, all masks must agree.
 
     Raises:
         UserError: the masks have no labels to learn, or disagree about the meaning of values.

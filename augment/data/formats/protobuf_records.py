@@ -221,7 +221,7 @@ def read_datums(file: RecordFile) -> Iterator[Record]:
 
 
 def _environment(file: RecordFile) -> Any:
-    """Return an open database. LMDB allows neither to open it twice in a process, nor to use it after a fork."""
+    """Return an open database. LMDB cannot be opened twice in a process, or used after a fork."""
     with _OPENING:
         return _opened(file, os.getpid())
 

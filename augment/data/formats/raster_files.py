@@ -28,13 +28,13 @@ from augment.support.formatting import amount
 # Extensions of the formats that only this module decodes.
 RASTER_EXTENSIONS = frozenset({".npy", ".npz", ".dcm"})
 
-# Extensions of formats with 8-bit and with other images. The content of a file decides.
+# Extensions of formats that may hold 8-bit or other images. The content of a file decides.
 MIXED_EXTENSIONS = frozenset({".png", ".tif", ".tiff"})
 
 # The modes to which Pillow converts ordinary 8-bit images.
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
-# Most bytes of a decoded image.
+# Maximum size of a decoded image in bytes.
 MAX_BYTES = 2**31
 
 # Faults are reported with the name of the file.
@@ -226,7 +226,7 @@ def _is_ordinary_tiff(content: Content) -> bool:
                 return True
             image.seek(1)
             return image.size != size  # gray pages of one size are channels
-    except DECODER_ERRORS:  # Pillow supports few numbers of channels
+    except DECODER_ERRORS:  # Pillow does not support this number of channels
         return False
 
 
@@ -297,7 +297,7 @@ def _open_dicom(content: Content) -> OpenedRaster:
     header = pydicom.dcmread(BytesIO(content))
     colors, samples = header.PhotometricInterpretation, header.SamplesPerPixel
     if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
-        raise PixelsError(f"has {frames} frames. Save each frame as an image of its own")
+        raise PixelsError(f"has {frames} frames. Save each frame in its own file")
     if colors == "PALETTE COLOR":
         raise PixelsError("has a palette. Save it as RGB")
     slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)

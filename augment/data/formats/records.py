@@ -174,7 +174,7 @@ def cut_short(size: int, record: int) -> UserError:
 def damaged(offset: int, record: int, kind: str) -> UserError:
     """Return the error about a file of another kind, or a file that is damaged where a record should begin."""
     if offset == 0:
-        return UserError(f"is not a {kind} file, or compressed.")
+        return UserError(f"is compressed, or not a {kind} file.")
     return UserError(f"is damaged after record {record - 1}, at byte {offset:,}.")
 
 

@@ -53,7 +53,8 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
     """Return a message for each setting with missing files.
 
     Args:
-        given: for each setting its key, its files, and a function that describes where a file, by its index, is named.
+        given: for each setting, its key, its files, and a function that describes the place that names a file, given
+            the file's index.
     """
     found = []
     for key, files, where in given:
@@ -76,7 +77,7 @@ def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[
 
 
 def read_table(key: str, file: Path, allowed: str, separator: str = ",") -> tuple[list[str], list[Row]]:
-    """Return the header of a CSV file and its rows, all with as many cells. A row in the file may have a single cell.
+    """Return the header and the rows of a CSV file. A row with a single cell is filled with empty cells.
 
     Raises:
         UserError: the file cannot be read, or a row has another number of cells.

@@ -1,4 +1,4 @@
-"""Read YOLO datasets: `data.yaml`, and next to each folder of images a folder with a `.txt` of labels for each image.
+"""Read YOLO datasets: `data.yaml`, folders of images, and folders of labels with a `.txt` file for each image.
 
 A line describes an object: its class, then the center, width and height of its box, or at least three points of its
 outline. All numbers are shares of the width and height of the upright image. Format: docs.ultralytics.com/datasets.
@@ -136,7 +136,7 @@ def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[in
     # Numbers far outside are pixels, or belong to another image.
     if not np.isfinite(numbers).all() or numbers.min() < -_BEYOND or numbers.max() > 1 + _BEYOND:
         shares = [float(f"{share:.6g}") for share in numbers[:4]]
-        raise ValueError(f"{shares} instead of shares of the image, 0 to 1")
+        raise ValueError(f"{shares} instead of fractions of the image size, 0 to 1")
     if not is_box:
         corners = (numbers.reshape(-1, 2) * size).clip(0, size)
         box = (*corners.min(axis=0).tolist(), *corners.max(axis=0).tolist())

@@ -304,9 +304,10 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
     for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
         without = [number for number in counted if parts[number] is None]
         if 0 < len(without) < len(counted):
-            return f"objects without {name} in image {without[0]}, but with {name} in others. Use all or none."
+            what = f"objects without {name} in image {without[0]}, but with {name} in others"
+            return f"{what}. Add the missing {name}, or remove all of them."
     counts = dict.fromkeys(found.points.shape[1] for found in images if found.points is not None and len(found))
-    return f"objects with {' and '.join(map(str, counts))} keypoints. Use one count." if len(counts) > 1 else ""
+    return f"objects with {' and '.join(map(str, counts))} keypoints. Use the same number." if len(counts) > 1 else ""
 
 
 def _joined_points(objects: Sequence[Objects]) -> NDArray[np.float32]:
@@ -320,7 +321,7 @@ def _move_boxes(
     boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the hulls of the moved boxes, (M, 4), clipped to their visible part, and whether each is kept, (M,)."""
-    # Move the corners. If motion bends lines, use more points: corners may be invisible, or other points farther out.
+    # Move the corners. If motion bends lines, also move other points, because these may end up farther out.
     share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None, None]
     edges = boxes.astype(np.float64) - 0.5
     across, down = np.moveaxis((1 - share) * edges[:, :2] + share * edges[:, 2:], -1, 0)

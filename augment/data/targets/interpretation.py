@@ -29,8 +29,8 @@ def make_dataset(
 ) -> Dataset:
     """Convert labels to targets.
 
-    Without a task in the options, floats, equally many per image, are numbers to predict. Rows of 0 and 1 are labels.
-    Images with any number of labels have labels. All other images have one class each.
+    Without a task in the options, the labels decide. If all images have equally many floats, these are numbers to
+    predict. Rows of 0 and 1, and lists of any length, are labels. Otherwise, each image has one class.
 
     Args:
         splits: train with its labels, and val if there is one.
@@ -178,7 +178,7 @@ def _describe_repeated(lists: Sequence[Lines]) -> tuple[str, str]:
             earlier = first.setdefault(line.path, line)
             if earlier is not line:
                 (same if earlier.words == line.words else other).append(lines.describe(number))
-    several = f"data: {amount(len(other), 'line')} with the image of an earlier line and another target, such as "
+    several = f"data: {amount(len(other), 'line')} with an image of an earlier line but a different target, such as "
     repeated = f"data: {amount(len(same), 'repeated line')}, so that some images count several times, such as "
     return (
         f"{several}{other[0]}. Write several labels of an image in one line" if other else "",

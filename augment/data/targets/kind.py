@@ -31,9 +31,9 @@ class Kind(ABC):
         units: the plural noun for targets, such as "classes".
         task: the value of data.task. This task trains on the kind unless a source chooses another task.
         follows: whether targets follow the pixels of the image, see `augment.data.targets.spatial`.
-        cuts_each: whether each class with several images has images in both splits. Otherwise, strata are cut together.
+        cuts_each: whether each class with several images has images in both splits. Otherwise, small strata may not.
         many_groups: whether most strata have one or two images, so that a fraction is taken of all images together.
-        unrepeated: the targets that a border does not repeat with the image, such as "boxes". Empty for none.
+        unrepeated: targets that a repeating border leaves out, such as "boxes". Empty: all are repeated.
         balances: the allowed values of data.balance.
     """
 
@@ -67,7 +67,7 @@ class Kind(ABC):
 
     @abstractmethod
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Describe the first target that is not of this kind, given the number of names. Empty if all are."""
+        """Describe the first target that is not of this kind, or return "". `names` is the number of names."""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return targets of whole images as a tensor, (N, ...)."""

@@ -1,4 +1,4 @@
-"""Color stages of images with other channels than red, green and blue, in PyTorch."""
+"""Color stages of images whose channels are not red, green and blue, in PyTorch."""
 
 import torch
 from torch import Tensor

@@ -127,7 +127,7 @@ def test_boxes_of_another_format_are_rejected() -> None:
 
 
 def test_objects_have_as_many_points_each() -> None:
-    with pytest.raises(UserError, match=r"targets: objects with 1 and 2 keypoints. Use one count"):
+    with pytest.raises(UserError, match=r"targets: objects with 1 and 2 keypoints. Use the same number"):
         moved([BOX | {"keypoints": [[[1, 2, 2]] * n]} for n in (1, 2)])
 
 

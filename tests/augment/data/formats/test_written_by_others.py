@@ -136,7 +136,7 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
 @pytest.mark.parametrize(
     ("source", "files", "settings", "message"),
     [
-        ("tfrecord", "tensorflow/gzip.tfrecord", {}, "is not a TFRecord file, or compressed."),
+        ("tfrecord", "tensorflow/gzip.tfrecord", {}, "is compressed, or not a TFRecord file."),
         ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["weigth"]},
          "no feature 'weigth' (data.targets). Did you mean 'weight'? Allowed: depth, image_raw, label, weight."),
         ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["image_raw"]},
@@ -145,7 +145,7 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
          "no feature 'image_row' (data.image). Did you mean 'image_raw'? Allowed: depth, image_raw, label, weight."),
         ("tfrecord", "tensorflow/train-00000-of-00002", {"label": "image/object/number"},
          "train-00000-of-00002/0 has no label (4 images have none or several)."),
-        ("recordio", "mxnet/im2rec.lst", {}, "is not a RecordIO file, or compressed."),
+        ("recordio", "mxnet/im2rec.lst", {}, "is compressed, or not a RecordIO file."),
         ("parquet", "webdataset/gnu.tar", {}, "cannot be read as a parquet file: "),
         ("parquet", "parquet/paths.parquet", {}, "A path alone is not enough."),
         ("webdataset", "webdataset/gnu.tar.gz", {}, "is not a tar file, compressed, or cut short ("),

@@ -72,10 +72,10 @@ def test_shares_are_of_the_image_as_it_is_shown(orientation: int) -> None:
         ("a .5 .5 1 1", "could not convert"),
         ("0 .5 .5 1", "3 numbers instead of 4, 6, 8 and so on"),
         ("0 .5 .5 1 x", "could not convert"),
-        ("0 20 10 5 5", r"\[20.0, 10.0, 5.0, 5.0\] instead of shares of the image, 0 to 1"),
-        ("0 .5 .5 nan 1", "instead of shares of the image"),
+        ("0 20 10 5 5", r"\[20.0, 10.0, 5.0, 5.0\] instead of fractions of the image size, 0 to 1"),
+        ("0 .5 .5 nan 1", "instead of fractions of the image size"),
         ("0 .5 .5 0 1", "has no area"),
-        ("0 .5 .5 -.2 1", "instead of shares"),
+        ("0 .5 .5 -.2 1", "instead of fractions"),
     ],
 )
 def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None:
