@@ -121,7 +121,8 @@ def parse_format(given: object, key: str) -> PixelFormat:
         return RGB
     try:
         items = dict(given).items()  # type: ignore[call-overload]
-        found = PixelFormat(**{name: tuple(value) if isinstance(value, list) else value for name, value in items})
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in items}
+        found = PixelFormat(**values)
         is_valid = _is_valid(found)
     except (TypeError, ValueError, KeyError):
         is_valid = False
