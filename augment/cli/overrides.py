@@ -98,8 +98,8 @@ def _explain_interpolation(error: InterpolationResolutionError) -> str:
     kind, _, why = text.partition(" raised while resolving interpolation: ")
     if kind == UserError.__name__:  # our own error about a secret
         return why
-    key = error.full_key or "an interpolation"
-    return f"{key}: {(why or text).rstrip('.')}. {_INTERPOLATIONS}"
+    key, said = error.full_key or "an interpolation", (why or text).strip('".')
+    return f"{key}: {said}. {_INTERPOLATIONS}"
 
 
 # A value that Hydra's grammar accepts only in quotes: text with non-ASCII or special characters, a range of files such
