@@ -47,13 +47,20 @@ class ParamScheduler(Callback):
     """
 
     order = Phase.MEASURE
-    saves = ("_steps",)
 
     def __init__(self, schedules: Mapping[str, Schedule], plateau: tuple[int, float] | None = None) -> None:
         self.schedules, self.plateau = dict(schedules), plateau
         self._factor = 1.0
         self.now: Mapping[str, float] = {}
-        self._steps = 0  # training batches in the saved fit, for `describe_moved`
+        self._steps = 0  # training batches in the saved fit
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the length of the schedules, for `describe_moved`."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the length of the schedules, which runs up to version 0.18 lack."""
+        self._steps = state.get("steps", 0)
 
     def describe_moved(self, learner: Learner, start: Position) -> str:
         """Describe how a new length of the fit changes the learning rate. Empty: the rate does not change.
