@@ -113,8 +113,8 @@ def reject_lossy(image: Image.Image, name: str) -> None:
     kind = image.format or ""
     if kind in _LOSSY or image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp"):
         values = len(np.unique(np.asarray(image.convert("L" if image.mode in ("1", "L", "P") else "RGB"))))
-        what = f"{name}: lossy compression ({kind}) changes labels, and the mask now has {amount(values, 'value')}"
-        raise UserError(f"{what}. Save the original mask as PNG.")
+        what = f"{name}: formats with lossy compression ({kind}) may change labels. This mask has"
+        raise UserError(f"{what} {amount(values, 'value')}. Save the original mask as PNG.")
 
 
 @dataclass(frozen=True)
