@@ -262,7 +262,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
     state = read_plain(regular(path), device)
-    if not isinstance(state, dict) or "model" not in state:
+    if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("format"), int | None):
         raise UserError(f"{path}: not a checkpoint of a run.")
     found = state.pop("format", None)
     if found != FORMAT:

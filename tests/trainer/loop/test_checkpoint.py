@@ -149,6 +149,12 @@ def test_checkpoints_of_other_versions_are_rejected(name: str, kind: type[FitSta
         assert "start a new run" in str(caught.value)
 
 
+def test_a_format_that_is_no_number_is_rejected(tmp_path: Path) -> None:
+    torch.save({"format": torch.zeros(2), **vars(BEST_MODEL)}, tmp_path / "best.pt")
+    with pytest.raises(UserError, match="not a checkpoint of a run"):
+        load(tmp_path / "best.pt", BestModel)
+
+
 def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> None:
     save(BEST_MODEL, tmp_path / "last.pt")
     with pytest.raises(UserError, match=r"last\.pt: not a last\.pt\.$"):
