@@ -106,13 +106,14 @@ class _Finder:
         left_out = [image.file for split in (whole.train, whole.val) for image in split.left_out]
         others = (*whole.train.files, *whole.val.files, *left_out)
         for position, image in enumerate((*dataset.train.files, *others)):
-            positions = self._known.setdefault(portable_name(image), {}).setdefault(name_of(image), [])
+            short = portable_name(image).lstrip("/")  # the name of a file in the current folder starts with a slash
+            positions = self._known.setdefault(short, {}).setdefault(name_of(image), [])
             positions += [position] if position < len(dataset.train) else []
 
     def positions(self, path: str, where: str) -> list[int]:
         """Return the positions of an image in train. An image that the check left out has none."""
         parts = path.replace("\\", "/").split("/")[::-1]
-        known = self._known.get("/".join(parts[1::-1]), {})
+        known = self._known.get("/".join(parts[1::-1]).lstrip("/"), {})
         agreeing = {name: math.inf if name == path else _agreeing(parts, name) for name in known}
         best = [name for name, count in agreeing.items() if count == max(agreeing.values())]
         if not best:

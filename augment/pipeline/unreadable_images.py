@@ -112,7 +112,7 @@ class BadImages:
 def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> dict[ImageRef, str]:
     """Return the fault of each unreadable image, if DALI failed to read or decode one."""
     text = str(error)
-    is_of_images = re.search(r"fn\.(readers\.file|decoders\.)", text)
+    is_of_images = re.search(r"fn\.(readers\.file|io\.file|decoders\.)", text)
     is_of_memory = re.search(r"out of memory|bad_alloc|\bCUDA\b", text)
     # DALI's message names the operator, but rarely the file, so check all images.
     return check_files(images) if is_of_images and not is_of_memory else {}

@@ -208,6 +208,8 @@ class Recorder(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
+        for row in (*self.rows, *(step.values() for step in self.steps)):
+            json_line(row)  # rows that cannot be written raise an error before the fit
         self._loaded = state if state["meter"] is not None else None
         self.validation, self.since = state.get("validation", {}), state.get("since", 0)
         self.saved_ranks = state.get("ranks")

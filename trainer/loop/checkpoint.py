@@ -73,7 +73,10 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
                 (name,) = filter(_is_pickle, archive.namelist())
                 if not is_whole(path):
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
-                check_pickle(BytesIO(archive.read(name)))
+                for key, size in check_pickle(BytesIO(archive.read(name))):
+                    # PyTorch before 2.10 reads further than the file, into other memory of this process.
+                    if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
+                        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     except ForeignTypeError as error:
         raise _other_types(path, f" ({error})") from error
     except _BROKEN as error:
@@ -92,6 +95,8 @@ def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
     entries = archive.infolist()
     if _directory(path) != archive.start_dir:
         return "it contains more than one archive"
+    if len({entry.filename.lower() for entry in entries}) < len(entries):  # PyTorch ignores case
+        return "it contains a name twice"
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
         return "it is compressed, but PyTorch never compresses checkpoints"
     if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
@@ -269,7 +274,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
     state = read_plain(regular(path), device)
-    if not isinstance(state, dict) or "model" not in state:
+    if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("format"), int | None):
         raise UserError(f"{path}: not a checkpoint of a run.")
     found = state.pop("format", None)
     if found != FORMAT:

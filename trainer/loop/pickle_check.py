@@ -24,6 +24,10 @@ _PAIRS = {"SETITEM": 2, "SETITEMS": None}
 _CALLS = {"REDUCE": 1, "NEWOBJ": 1, "BUILD": 1, "BINPERSID": 1}
 _TAKING = _TUPLES | _ITEMS | _PAIRS | _CALLS
 
+# Bytes per element of the types of storages.
+_BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "ComplexDouble": 16, "ComplexFloat": 8}
+_BYTES |= {"Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
+
 _LARGEST = 2**40  # nested lists that contain each inner list twice double in size at each level
 
 
@@ -32,18 +36,30 @@ class ForeignTypeError(Exception):
 
 
 class _Value:
-    """The size of a value, which is the number of values in it, and how deeply its tuples are nested."""
+    """A value that a pickle creates.
 
-    def __init__(self, items: list["_Value"], size: int = 1, depth: int = 0) -> None:
-        self.size, self.depth = size, depth
+    Attributes:
+        size: number of values in it.
+        depth: how deeply its tuples are nested.
+        items: the items of a tuple.
+        given: a number, a text or the name of a function.
+    """
+
+    __slots__ = ("depth", "given", "items", "size")
+
+    def __init__(self, items: list["_Value"], size: int = 1, depth: int = 0, given: Any = None) -> None:
+        self.size, self.depth, self.items, self.given = size, depth, items, given
         self.add(items)
 
     def add(self, items: list["_Value"]) -> None:
         self.size = min(_LARGEST, self.size + sum(item.size for item in items))
 
 
-def check_pickle(stream: IO[bytes]) -> None:
+def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
     """Check one pickle, and read it to its end.
+
+    Returns:
+        The key and the number of bytes of each storage that it uses.
 
     Raises:
         ForeignTypeError: the pickle uses something that checkpoints do not use.
@@ -53,7 +69,7 @@ def check_pickle(stream: IO[bytes]) -> None:
     stack: list[_Value] = []
     below: list[list[_Value]] = []  # the stack under each mark
     memo: dict[object, _Value] = {}
-    plain = _Value([])
+    storages: set[tuple[str, int]] = set()
     made = used = 0  # numbers of values that are created, and that are used in arguments and keys
     for instruction, given, _ in pickletools.genops(stream):
         name = instruction.name
@@ -64,11 +80,8 @@ def check_pickle(stream: IO[bytes]) -> None:
             stack = []
         elif name in ("BINPUT", "LONG_BINPUT"):
             memo[given] = stack[-1]
-        elif name in _CONSTANTS or name in ("BINGET", "LONG_BINGET"):
-            stack.append(plain if name in _CONSTANTS else memo[given])
-            made += 1
         elif name not in _TAKING:
-            stack.append(_value(name, given))
+            stack.append(memo[given] if name in ("BINGET", "LONG_BINGET") else _value(name, given))
             made += 1
         elif (count := _TAKING[name]) is None:
             items, stack = stack, below.pop()
@@ -77,16 +90,25 @@ def check_pickle(stream: IO[bytes]) -> None:
             items = stack[-count:]
             del stack[-count:]
             used += _take(name, items, stack)
+            if name == "BINPERSID":
+                storages.add(_storage(items[0]))
         if made > MAX_VALUES or used > MAX_VALUES:
             raise ValueError(f"more than {MAX_VALUES:,} values")
+    return storages
+
+
+def _storage(value: _Value) -> tuple[str, int]:
+    """Return the key and the number of bytes of a storage, given the tuple that describes it."""
+    _, kind, key, _, count, *_ = (item.given for item in value.items)
+    return str(key), count * _BYTES[kind.removeprefix("torch ").removesuffix("Storage")]
 
 
 def _value(name: str, given: Any) -> _Value:
-    """Return the value that an instruction creates from a text or from nothing."""
+    """Return the value that an instruction creates from a number, a text or nothing."""
     if name in _TEXTS:
-        return _Value([], 1 + len(given) // 8)
-    if name == "GLOBAL" and not _MAKERS.fullmatch(re.split("[. ]", given)[-1]):
-        return _Value([])
+        return _Value([], 1 + len(given) // 8, given=given)
+    if name in _CONSTANTS or (name == "GLOBAL" and not _MAKERS.fullmatch(re.split("[. ]", given)[-1])):
+        return _Value([], given=given)
     if name not in _CONTAINERS:
         raise ForeignTypeError(given.replace(" ", ".") if name == "GLOBAL" else name)
     return _Value([])

@@ -90,10 +90,10 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
                 maps = class_maps(network, batch.images, classes[batch.indices].to(learner.device)).cpu().numpy()
                 drawn = map(overlay, as_pixels(batch.images, loader.plan), maps)
                 found |= zip(batch.indices.tolist(), drawn, strict=True)
+        return [found[number] for number in range(len(files))]
     except Exception as error:  # a report without maps is better than no report
         log.info("no class activation maps: %s", first_line(error))
         return []
-    return [found[number] for number in range(len(files))]
 
 
 def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Train one run: from a checked configuration to a trained model in the run's own folder."""
 
 import logging
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import border_doubts, doubts
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
-from augment.support.files import json_line, remove_parts, shown, write_atomically, write_json
+from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.formatting import amount
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import UnreadableError, contents, regular
@@ -245,7 +246,8 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
         )  # fmt: skip
     loaders.val.placement = loaders.train.placement  # as the saved run chose
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
-        write_atomically(learner.folder / BEST, regular(run / BEST).read_bytes())
+        with atomic_path(learner.folder / BEST, durable=True) as part:
+            shutil.copyfile(regular(run / BEST), part)
     return position
 
 

@@ -196,7 +196,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         images: largest number of images. If there are more, some are chosen at random, always the same ones.
 
     Raises:
-        UserError: the images or their targets cannot be used.
+        UserError: the images or their targets cannot be used, or no corruption.
     """
     split = take_some(split, images, seed=0)
     moving, aug = isinstance(split.kind, SpatialKind), trained.config.aug
@@ -219,6 +219,9 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         else:
             left_out[corruption.name] = first_line(score)
     (clean,) = found.pop(None)
+    if not found:
+        why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise UserError(f"--ops: none of these ops can be tested on this run ({why}). Name others.")
     display = trained.task.display(trained.classes)
     result = StressTest(
         trained.run, display.score, display.score_title, display.share, display.smaller, len(split), clean, (),

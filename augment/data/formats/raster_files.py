@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from math import prod
 from threading import Lock, local
-from typing import Any
+from typing import IO, Any, Literal
 from zipfile import ZipFile
 
 import numpy as np
@@ -109,7 +109,7 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
     height, width, channels = opened.shape
     if is_channels_first(opened.shape):
         raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
-    if not (0 < channels <= MAX_CHANNELS and height and width):
+    if not (0 < channels <= MAX_CHANNELS and height > 0 and width > 0):
         raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
     if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_BYTES:
         limits = f"{MAX_PIXELS:,} pixels and {MAX_BYTES:,} bytes"
@@ -151,30 +151,37 @@ _HEADERS = Lock()
 
 
 def _open_npy(content: Content) -> OpenedRaster:
-    stream = BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _HEADERS:
-        shape, is_fortran, dtype = read(stream)
-    start, count = stream.tell(), prod(shape)
-    if not dtype.hasobject and len(content) - start < count * dtype.itemsize:
-        raise PixelsError("is broken: it ends early")
+    shape, order, dtype, start = _read_npy_header(BytesIO(content), len(content))
 
     def load() -> NDArray[Any]:
-        found = np.frombuffer(content, dtype, count, start)
-        return found.reshape(shape, order="F" if is_fortran else "C")
+        return np.frombuffer(content, dtype, prod(shape), start).reshape(shape, order=order)
 
     return OpenedRaster(_with_channels(shape), dtype.name, load)
 
 
+def _read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
+    """Return the shape, the order of the axes, the data type, and the offset of the values. `size` is in bytes."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    with _HEADERS:
+        shape, is_fortran, dtype = read(stream)
+    start = stream.tell()
+    if not dtype.hasobject and size - start < prod(shape) * dtype.itemsize:
+        raise PixelsError("is broken: it ends early")
+    return shape, "F" if is_fortran else "C", dtype, start
+
+
 def _open_npz(content: Content) -> OpenedRaster:
-    with ZipFile(BytesIO(content)) as archive:
-        members = archive.infolist()
-        if len(members) != 1:
-            raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
-        if members[0].file_size > MAX_BYTES:
-            raise PixelsError(f"unpacks to {members[0].file_size:,} bytes. The limit is {MAX_BYTES:,}")
-        return _open_npy(archive.read(members[0]))
+    archive = ZipFile(BytesIO(content))
+    members = archive.infolist()
+    if len(members) != 1:
+        raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
+    size = members[0].file_size
+    with archive.open(members[0]) as stream:
+        shape, _, dtype, start = _read_npy_header(stream, size)
+    if size > start + prod(shape) * dtype.itemsize:  # a small image, but as large a member as a stranger likes
+        raise PixelsError("is broken: it contains more than one array")
+    return OpenedRaster(_with_channels(shape), dtype.name, lambda: _open_npy(archive.read(members[0])).load())
 
 
 def _open_png(content: Content) -> OpenedRaster:
@@ -294,6 +301,8 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
 
 def _open_dicom(content: Content) -> OpenedRaster:
     pydicom = import_extra("a DICOM image", "pydicom", "dicom")
+    if b"1.2.840.10008.1.2.1.99" in bytes(content):  # pydicom would unpack the whole file, of any size
+        raise PixelsError("is a deflated DICOM file. Save it with another transfer syntax")
     header = pydicom.dcmread(BytesIO(content))
     colors, samples = header.PhotometricInterpretation, header.SamplesPerPixel
     if (frames := int(header.get("NumberOfFrames") or 1)) > 1:

@@ -14,6 +14,8 @@ from augment.support.formatting import amount
 
 Number = TypeVar("Number")
 
+_MAX_BYTES = 2**31
+
 # A row of a table: the number of its line, from 1, and its cells.
 Row = tuple[int, list[str]]
 
@@ -31,6 +33,8 @@ def read_text(key: str, file: Path, allowed: str) -> str:
     """
     try:
         with TextIOWrapper(open_file(file), encoding="utf-8-sig") as stream:
+            if (size := os.fstat(stream.fileno()).st_size) > _MAX_BYTES:
+                raise UserError(f"{key}: {file} has {size:,} bytes. The limit is {_MAX_BYTES:,}. Split it.")
             text = stream.read()
         if "\0" not in text:
             return text

@@ -54,6 +54,11 @@ def test_accepts_common_encodings_and_a_moved_dataset(text: bytes) -> None:
     assert apply(text).train.targets == (2, 0, 1, 1)
 
 
+def test_images_in_the_current_folder() -> None:
+    given = Dataset(CLASSES, Split((Path("1.jpg"), Path("2.jpg")), (0, 1)))
+    assert apply("path,label\n1.jpg,dog\n", given).train.targets == (1, 1)
+
+
 def test_changes_sets_of_labels() -> None:
     train = Split(tuple(Path(f"a/{n}.jpg") for n in range(3)), ((1.0, 0.0), (1.0, 1.0), (0.0, 0.0)))
     found = apply("path,label\na/0.jpg,cat; dog\na/1.jpg,\n", Dataset(("cat", "dog"), train))

@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from annotated import mask, photo
 from files_of_sources import drawn, file_of, load, put, put_both
 from loaders import build_loader
 from stores import FIXED, epochs
@@ -83,3 +85,14 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
     assert re.match(rf"data: an image became unreadable: {file} {message}", text)
+
+
+def test_an_image_with_a_mask_is_named() -> None:
+    for number in range(6):
+        for split in ("train", "val"):
+            photo(Path("set", split, "images", f"{number}.jpg"), 24, 24)
+            mask(Path("set", split, "masks", f"{number}.png"), np.full((24, 24), number % 2))
+    split = load("masks", {"root": str(Path("set").resolve())}).train
+    file = Path(str(split.files[4]))
+    text = said(split, file.unlink)
+    assert text.startswith(f"data: an image became unreadable: {file} cannot be read")

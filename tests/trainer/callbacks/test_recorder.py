@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -247,6 +248,13 @@ def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [step.step for step in learner.find(Recorder).steps]
     assert 3 <= len(steps) <= 6
     assert (steps, steps[0]) == (sorted(steps), 1)
+
+
+@pytest.mark.parametrize("state", [{"rows": [{"loss": {1}}]}, {"steps": [(0.5, 1, 2.0, 3.0, "rates")]}])
+def test_rows_that_cannot_be_written_are_rejected_before_the_fit(state: dict[str, Any]) -> None:
+    saved = Recorder().state_dict()
+    with pytest.raises(TypeError):
+        Recorder().load_state_dict(saved | state)
 
 
 def test_the_share_of_time_spent_waiting_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:

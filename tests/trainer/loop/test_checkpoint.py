@@ -2,6 +2,7 @@
 
 import os
 import random
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from io import BufferedWriter, FileIO
@@ -148,6 +149,12 @@ def test_checkpoints_of_other_versions_are_rejected(name: str, kind: type[FitSta
         assert "start a new run" in str(caught.value)
 
 
+def test_a_format_that_is_no_number_is_rejected(tmp_path: Path) -> None:
+    torch.save({"format": torch.zeros(2), **vars(BEST_MODEL)}, tmp_path / "best.pt")
+    with pytest.raises(UserError, match="not a checkpoint of a run"):
+        load(tmp_path / "best.pt", BestModel)
+
+
 def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> None:
     save(BEST_MODEL, tmp_path / "last.pt")
     with pytest.raises(UserError, match=r"last\.pt: not a last\.pt\.$"):
@@ -195,3 +202,20 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a checkpoint"):
         load(tmp_path / "last.pt", FitState)
     assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize("others", [[], ["whole/DATA/0"]], ids=["short", "and_a_long_one"])
+def test_pytorch_reads_no_further_than_the_file(
+    others: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch before 2.10 fills a tensor from other memory of the process if its record is too short."""
+    torch.save({"format": FORMAT, **vars(BEST_MODEL)}, whole := tmp_path / "whole.pt")
+    with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(tmp_path / "best.pt", "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name, archive.read(name)[: 4 if name == "whole/data/0" else None])
+        for name in others:
+            changed.writestr(name, bytes(400))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: {"format": FORMAT, **vars(BEST_MODEL)})
+    assert load(whole, BestModel).row["epoch"] == 3
+    with pytest.raises(UserError, match="not a checkpoint"):
+        load(tmp_path / "best.pt", BestModel)

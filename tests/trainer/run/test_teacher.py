@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.run.best_model import load_trained
 from trainer.run.config.checks import check_config
 from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.fit import parse_fit
 from trainer.run.config.schema import Config
 from trainer.run.jobs import saved_run
 from trainer.run.teacher import distill
@@ -69,6 +71,16 @@ def test_the_loss(mixed: bool, weights: Tensor | None, images: Path, teacher: Pa
     assert weight_of(found, targets) == weight_of(labels, targets)
     value.backward()
     assert outputs.grad is not None
+
+
+def test_the_digest_of_large_weights_takes_little_memory(tmp_path: Path) -> None:
+    with (tmp_path / BEST).open("wb") as file:
+        file.truncate(2**27)
+    tracemalloc.start()
+    assert parse_fit({"teacher": str(tmp_path)}).teacher_digest
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
 
 
 def test_classes_are_matched_by_name(images: Path, teacher: Path, tmp_path: Path) -> None:

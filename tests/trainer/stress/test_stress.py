@@ -231,6 +231,19 @@ def test_mistakes(run: Path, arguments: list[str], says: str, capsys: pytest.Cap
     assert sorted(run.iterdir()) == before
 
 
+def test_a_run_that_no_corruption_fits_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(8):
+        file = tmp_path / ("val" if number % 2 else "train") / str(number // 4) / f"{number}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, np.full((32, 32, 4), number, np.uint8))
+    run = trained_on(tmp_path, tmp_path / "run", "aug=none")
+    with pytest.raises(SystemExit) as error:
+        main([str(run), "--ops", "jpeg"])
+    assert error.value.code == 2
+    assert "--ops" in capsys.readouterr().err
+    assert not (run / "stress.json").exists()
+
+
 def test_a_run_without_its_images_is_explained(finished_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main([str(finished_run)])

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,8 @@ def _teacher_digest(teacher: Path, known: str | None) -> str | None:
     """Return the digest of the teacher's weights, so that equal configurations have equal teachers."""
     if not (teacher / BEST).is_file():
         return known  # `check_teacher` reports this
-    digest = sha256(regular(teacher / BEST).read_bytes()).hexdigest()
+    with regular(teacher / BEST).open("rb") as stream:
+        digest = file_digest(stream, "sha256").hexdigest()
     if known not in (None, digest):
         raise UserError(
             f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore it, or "

@@ -99,3 +99,12 @@ def test_the_columns_of_boxes_are_named() -> None:
     train = put("path,left,top,right,class", "0.jpg,1,2,3,dog")
     with pytest.raises(UserError, match=r"must have one column 'bottom'\. Allowed: .* path, left, .*, class\."):
         load("boxes", train=train, val=train)
+
+
+@pytest.mark.parametrize(("source", "name"), [("points", "t.csv"), ("boxes", "t.csv"), ("coco", "t.json")])
+def test_files_that_are_too_large_are_not_read(source: str, name: str) -> None:
+    put(POINTS)
+    with Path(name).open("ab") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match="limit"):
+        load(source, train=name, val=name)
