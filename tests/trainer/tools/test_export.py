@@ -39,7 +39,7 @@ from trainer.tasks.regress import standardize
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.command import main
 from trainer.tools.export.comparison import compare
-from trainer.tools.export.graph import Served, halved, onnx_bytes, program_bytes, quantized
+from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
 from trainer.tools.export.write import export, predict_source
 
 COLORS = ("blue", "green", "red")
@@ -293,6 +293,25 @@ def test_int8_leaves_preprocessing_and_the_last_layer_alone(of_numbers: tuple[Se
     assert last != "DequantizeLinear"
     assert json.loads({of.key: of.value for of in model.metadata_props}["classes"]) == list(NAMES)
     assert torch.export.load(BytesIO(program_bytes(program, {"classes": NAMES}))).module()
+
+
+@pytest.mark.parametrize("clip", ["Clip(wide, low, high)", "Relu(wide)"])
+def test_int8_uses_all_its_levels_within_a_clip(clip: str) -> None:
+    """The layer before the clip returns -600 to 6. Its own range would leave two or three levels to the clip."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        network (float[1, 1, 1, 64] images) => (float[1, 1, 1, 64] outputs)
+        <float[2, 1, 1, 1] large = {{6, -600}}, float[1, 2, 1, 1] equal = {{1, 1}}, float low = {{0}}, float high = {{6}}>
+        {{ wide = Conv(images, large) clipped = {clip} outputs = Conv(clipped, equal) }}"""
+    )
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
+    images = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 1, 64)
+    plain = model.SerializeToString()
+    small = quantized(plain, [images])
+    ours, theirs = (runtime.InferenceSession(given).run(None, {INPUT: images})[0] for given in (plain, small))
+    np.testing.assert_allclose(theirs, ours, atol=0.05)
 
 
 def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:

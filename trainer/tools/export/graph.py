@@ -27,6 +27,7 @@ from trainer.tasks.regress import MEAN, STD
 INPUT = "images"  # name of the model's input
 _EXAMPLE = 2, 40, 56  # images, height and width to trace with. A 1 or equal numbers would become constants
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # ops whose second input may be a weight
+_CLIPS = ("Clip", "Relu")  # ops that become part of the layer before them, whose range they limit
 
 
 class Served(nn.Module):
@@ -161,7 +162,7 @@ def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
                 written,
                 reader,
                 nodes_to_quantize=nodes,
-                op_types_to_quantize=_WITH_WEIGHTS,
+                op_types_to_quantize=_WITH_WEIGHTS + _CLIPS,
                 per_channel=True,
             )
         except Exception as error:  # onnxruntime raises errors of many types
@@ -170,16 +171,22 @@ def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
 
 
 def _inner_nodes(graph: Any) -> list[str]:
-    """Return the names of the nodes with weights whose outputs reach other nodes with weights."""
+    """Return the names of the nodes with weights whose outputs reach other nodes with weights, and of their clips.
+
+    A layer and its clip share a range. Otherwise, a ReLU6 would use only a few of the 256 levels of a layer from -40 to
+    40.
+    """
     weights, used, found = {tensor.name for tensor in graph.initializer}, set[str](), []
+    outputs = set[str]()
     for node in reversed(graph.node):
         weighted = node.op_type in _WITH_WEIGHTS and node.input[1] in weights
         inner = not used.isdisjoint(node.output)
         if weighted and inner:
             found.append(node.name)
+            outputs.update(node.output)
         if weighted or inner:
             used.update(node.input)
-    return found
+    return found + [node.name for node in graph.node if node.op_type in _CLIPS and node.input[0] in outputs]
 
 
 @contextmanager
