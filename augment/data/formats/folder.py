@@ -101,7 +101,8 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     folders = _class_folders(folder)
     for name in folders:
         if name not in classes:
-            raise UserError(f"{folder / name} is not one of the model's classes.{suggest(name, classes)}")
+            remedy = f" Did you mean {folder / name}?" if name == "test" else suggest(name, classes)
+            raise UserError(f"{folder / name} is not one of the model's classes.{remedy}")
     found = _find_classes(folders, classes)
     if not any(files for files, _ in found):
         raise UserError(f"{folder} holds no images.")

@@ -240,6 +240,7 @@ def test_variants_are_compared_in_one_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, printed = exported(place)
+    assert f"python {folder / 'predict.py'} IMAGE" in printed
     report = json.loads((folder / "export.json").read_text())
     names = ["model.onnx", "model.pt2", "model-fp16.onnx", "model-int8.onnx"]
     assert list(report["files"]) == names
@@ -302,7 +303,8 @@ def test_int8_uses_all_its_levels_within_a_clip(clip: str) -> None:
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]>
         network (float[1, 1, 1, 64] images) => (float[1, 1, 1, 64] outputs)
-        <float[2, 1, 1, 1] large = {{6, -600}}, float[1, 2, 1, 1] equal = {{1, 1}}, float low = {{0}}, float high = {{6}}>
+        <float[2, 1, 1, 1] large = {{6, -600}}, float[1, 2, 1, 1] equal = {{1, 1}},
+         float low = {{0}}, float high = {{6}}>
         {{ wide = Conv(images, large) clipped = {clip} outputs = Conv(clipped, equal) }}"""
     )
     for number, node in enumerate(model.graph.node):
