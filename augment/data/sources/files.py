@@ -40,8 +40,9 @@ class Folder(CheckedSource):
 
     def load(self, *, with_foreign: bool = False) -> Dataset:
         """List the folder, also images in foreign formats if `with_foreign` is true."""
-        tested = expanded(self.root) / str(self.val_dir)
-        if self.split_names[1] == "test" and not self.cuts_val and not tested.is_dir():
+        root = expanded(self.root)
+        tested = root / str(self.val_dir)
+        if self.split_names[1] == "test" and not self.cuts_val and root.is_dir() and not tested.is_dir():
             raise UserError(
                 f"data.root={self.root}: it has no folder {self.val_dir}.{near_file(tested, folder=True)} Set "
                 "data.test_dir to the name of the folder with the test images."

@@ -197,7 +197,7 @@ def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["--out", "new"], r"^error: --out: .*this model predicts boxes.* or add --overlay\.$"),
         (["--explain", "new"], r"^error: --explain: .*this model predicts boxes.* use --overlay instead\.$"),
-        (["--overlay", "--out", "file"], r"^error: --out: cannot be written"),
+        (["--overlay", "--out", "file"], r"^error: --out file: cannot be written"),
         (
             ["--overlay", "--out", "."],
             r"^error: --out \.: would replace the image .*a_overlay\.jpg.* another folder\.$",

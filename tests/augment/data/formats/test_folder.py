@@ -69,7 +69,9 @@ def test_links_to_files_and_class_folders(tmp_path: Path) -> None:
 def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
     (tmp_path / "imagenete2.zip").touch()  # nearer, but a file
-    assert f"the folder does not exist. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
+    text = message(tmp_path / "imagenete2")
+    assert f"the folder does not exist. Did you mean {tmp_path / 'imagenette2'}?" in text
+    assert "Set data.root" in text
 
 
 def test_an_archive_must_be_unpacked(tmp_path: Path) -> None:
