@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from functools import cache
 from importlib.util import find_spec
 from io import BytesIO, StringIO
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -314,6 +315,25 @@ def test_int8_uses_all_its_levels_within_a_clip(clip: str) -> None:
     small = quantized(plain, [images])
     ours, theirs = (runtime.InferenceSession(given).run(None, {INPUT: images})[0] for given in (plain, small))
     np.testing.assert_allclose(theirs, ours, atol=0.05)
+
+
+def test_int8_leaves_the_first_of_many_layers_alone() -> None:
+    onnx = pytest.importorskip("onnx")
+    names = ["images", *(f"out{number}" for number in range(17)), "outputs"]
+    layers = " ".join(f"{after} = Conv({before}, weight_{before})" for before, after in pairwise(names))
+    # Equal weights would become one.
+    weights = ", ".join(f"float[1, 1, 1, 1] weight_{name} = {{1.{i:02}}}" for i, name in enumerate(names[:-1], 1))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        network (float[1, 1, 8, 8] images) => (float[1, 1, 8, 8] outputs) <{weights}>
+        {{ {layers} }}"""
+    )
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
+    small = onnx.load_from_string(quantized(model.SerializeToString(), [np.ones((1, 1, 8, 8), np.float32)]))
+    made_by = {name: node.op_type for node in small.graph.node for name in node.output}
+    kinds = [made_by.get(node.input[1]) for node in small.graph.node if node.op_type == "Conv"]
+    assert [kind == "DequantizeLinear" for kind in kinds] == [False, *[True] * 16, False]
 
 
 def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:
