@@ -264,6 +264,10 @@ def test_variants_are_compared_in_one_table(
         with pytest.raises(SystemExit, match="0"):
             runpy.run_path(str(folder / "predict.py"), run_name="__main__")
         assert capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["predict.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(folder / "predict.py"), run_name="__main__")
+    assert "python predict.py MODEL.onnx IMAGE_OR_FOLDER" in capsys.readouterr().err
     sys.modules.pop("transform", None)
 
 
