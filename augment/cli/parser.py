@@ -30,6 +30,13 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 TRUST_FLAG = "--trust"
 
+# Names of flags in other programs, and our flags.
+_MEANT = {
+    **dict.fromkeys(("draw", "save", "show", "visualize"), "overlay"),
+    **dict.fromkeys(("fp16", "format", "half", "int8", "quantize"), "variants"),
+    **dict.fromkeys(("conf", "confidence", "score"), "threshold"),
+}
+
 _LONGEST = 4000  # characters of a message, which may repeat the value of a setting or the head of a file
 
 
@@ -111,7 +118,8 @@ class Parser(ArgumentParser):
     def meant(self, flag: str, after: str) -> str:
         """Return a " Did you mean ...?" for an unknown flag, perhaps with a value. `after` is the next argument."""
         # Compared without dashes, because these make all flags similar.
-        near = nearest(flag.partition("=")[0].lstrip("-"), [name[2:] for name in self._flags])
+        word = flag.partition("=")[0].lstrip("-")
+        near = nearest(_MEANT.get(word, word), [name[2:] for name in self._flags])
         return near.replace("'", "'--", 1)
 
     def split(self, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:

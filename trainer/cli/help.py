@@ -39,6 +39,7 @@ an op (rotate) or a key (fit.lr). --help all explains everything.
 _FLAGS = """\
   -m              train once for each combination of comma-separated values
   fit.resume=RUN  resume a run (with --trust also if it names your own code)
+  RUN             folder of a run, or last (the latest run), best or SWEEP:best
   --cfg job       print the configuration and exit
   --config-dir    a folder with more config files, like ./conf
   --completion    in a shell: eval "$(python -m trainer --completion bash)"
@@ -209,11 +210,12 @@ def _of_key(name: str) -> Iterator[str]:
 
 
 def _mentions(words: Sequence[str]) -> list[str]:
-    """Return the tool options, settings and pages that contain all words, the pages by frequency."""
+    """Return the flags, tools, settings and pages that contain all words, the pages by frequency."""
     # A word may be a part of a key, or have an ending, as in `imbalanced`.
     each = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
     pattern = re.compile(f"^{''.join(each)}.*", re.IGNORECASE | re.MULTILINE)
-    lines = dict.fromkeys([*_options(), *(line for section in sections() for line in section.lines()[1:])])
+    keys = (line for section in sections() for line in section.lines()[1:])
+    lines = dict.fromkeys([*_FLAGS.splitlines(), *_options(), *keys])
     counts = {
         f"  docs/{file.name}": len(pattern.findall(file.read_text()))
         for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # only in a clone
@@ -223,8 +225,9 @@ def _mentions(words: Sequence[str]) -> list[str]:
 
 
 def _options() -> Iterator[str]:
-    """Yield a line for each option of each tool, from the tool's own --help."""
+    """Yield a line for each tool and each of its options, from the tool's own --help."""
     for name, tool in find_tools("trainer").items():
+        yield f"  python -m trainer {name}: {tool.summary}"
         with redirect_stdout(StringIO()) as page, suppress(SystemExit):
             tool.run(["--help"])
         unwrapped = re.sub(r"\n {9,}", " ", page.getvalue())

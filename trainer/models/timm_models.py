@@ -51,7 +51,8 @@ class Timm(Pretrained):
         Nested(
             of=Lora,
             optional=True,
-            doc="train small low-rank adapters and the head, with all other weights fixed. For pretrained weights",
+            doc="train small low-rank adapters (peft) and the head, with all other weights fixed. "
+            "For pretrained weights",
         )
     )
 

@@ -22,7 +22,7 @@ from augment.support.files import write_atomically
 from augment.support.formatting import percent
 from augment.support.lazy_torch import F, Tensor, torch
 from trainer.loop.callback import Callback
-from trainer.tasks.display import Prediction
+from trainer.tasks.display import NOTHING, Prediction
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.task import Task
 
@@ -204,4 +204,4 @@ def draw_prediction(
         legend = [(None, f"{len(names)} keypoints")]
     elif prediction.numbers:
         legend = [(None, f"{name} {value:.4g}") for name, value in prediction.numbers]
-    return with_legend(drawing.pixels, legend or [(None, "nothing found")], drawing.weight)
+    return with_legend(drawing.pixels, legend or [(None, NOTHING)], drawing.weight)

@@ -89,7 +89,7 @@ def predict(
             text = f"none of {len(images)} images can be used. The first problem"
         raise UserError(f"{text}: {name_of(file)} {reason}")
     if overlays and out is not None:
-        with writing("--out"):  # before the work, not after it
+        with writing(f"--out {out}"):  # before the work, not after it
             out.mkdir(parents=True, exist_ok=True)
     images, split = list(split.files), replace(split, files=good, targets=blanks[: len(good)])
     if has_masks:
@@ -101,7 +101,7 @@ def predict(
         failed = Prediction(_path_of(image), error=problems[image]) if image in problems else None
         predictions.append(failed or next(predicted))
     if overlays and out is not None:
-        with writing("--out"):
+        with writing(f"--out {out}"):
             write_overlays(images, predictions, overlays, out, task, trained.classes)
     return predictions
 
@@ -213,7 +213,7 @@ def _predict_masks(
     names, task = trained.classes, trained.task
     files = [masks.get(_path_of(image)) for image in split.files]
     writer = MaskWriter(split.files, files, names, folder)
-    with writing("--out"):
+    with writing(f"--out {folder}"):
         trained.run_over(split, writer, description="predicting")
     if most := max(writer.unseen.values()):
         sys.stderr.write(

@@ -88,8 +88,8 @@ def _load(config: Config) -> Trained:
     trained = load_trained(Path(str(config.fit.teacher)), own, data=False)
     if trained.task.name != task or task not in _DISTANCES:
         raise UserError(
-            f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Use a teacher with the task "
-            f"of the data. Allowed: {', '.join(_DISTANCES)}."
+            f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Both must be the same, and "
+            f"support distillation. Allowed: {', '.join(_DISTANCES)}."
         )
     theirs, ours = trained.config.aug.pixels, config.dataset.pixels
     if (theirs.channels, theirs.dtype) != (ours.channels, ours.dtype):

@@ -81,6 +81,9 @@ class FoundObjects:
     names: tuple[str, ...]  # names of all classes by label
 
 
+NOTHING = "nothing found"  # shown instead of an empty list of labels or objects
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A model's prediction for an image."""

@@ -152,7 +152,8 @@ class Multilabel(Task[OutputSamples]):
             "Average precision of each label in the best epoch, the worst first",
             ("average precision", "images", "threshold for best F1"),
             lambda found: (str(found["images"]), f"{found['threshold']:.3f}"),
-            "The threshold is the probability with the highest F1 score. It was chosen on these validation images.",
+            "The threshold is the probability with the highest F1 score. It was chosen on these validation images, and "
+            "predict uses it unless --threshold is set.",
         )
         return (*bars, self.rates_table(per_class)) if bars else ()
 

@@ -30,7 +30,7 @@ from trainer.run.best_model import Trained, load_trained
 from trainer.run.folder.coco_ids import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import RunParser
-from trainer.tasks.display import Prediction
+from trainer.tasks.display import NOTHING, Prediction
 from trainer.tasks.segment import Segment
 
 FAILED = 1  # exit code if some images cannot be used
@@ -71,7 +71,7 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
         if not columns:
             shown = prediction.classes[: 20 if prediction.objects else None]  # objects may be hundreds
             more = [f"{left} more"] if (left := len(prediction.classes) - len(shown)) else []
-            cells = [", ".join([*(f"{name} {share:.1%}" for name, share in shown), *more])]
+            cells = [", ".join([*(f"{name} {share:.1%}" for name, share in shown), *more]) or NOTHING]
         # Text, because the console would read [words] as markup.
         table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))
     console.print(table)
@@ -81,10 +81,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     description = "Predict with the best model of a run."
     parser = RunParser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
-    parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes per image (default: 3)")
+    parser.add_argument("--top", type=whole_number(1), metavar="N",
+                        help="number of classes, labels or objects per image, even below the threshold "
+                        "(default: 3 classes)")  # fmt: skip
     parser.add_argument("--threshold", type=positive_number(1), metavar="P",
-                        help="lowest probability of a label or object (default: the run's thresholds of the "
-                        "labels, or 0.5)")  # fmt: skip
+                        help="lowest probability of a label or object (default: the threshold of each label that the "
+                        "run has chosen on its validation data, or 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: the run's)")  # fmt: skip
     parser.add_argument("--overlay", action="store_true",

@@ -101,7 +101,8 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     folders = _class_folders(folder)
     for name in folders:
         if name not in classes:
-            raise UserError(f"{folder / name} is not one of the model's classes.{suggest(name, classes)}")
+            remedy = f" Did you mean {folder / name}?" if name == "test" else suggest(name, classes)
+            raise UserError(f"{folder / name} is not one of the model's classes.{remedy}")
     found = _find_classes(folders, classes)
     if not any(files for files, _ in found):
         raise UserError(f"{folder} holds no images.")
@@ -113,7 +114,8 @@ def _split_folders(
 ) -> tuple[Path, Path | None]:
     """Return the folders of both splits, with None for val if there is none. A missing split is added to `problems`."""
     if not root.exists():
-        raise UserError(f"the folder does not exist.{near_file(root, folder=True)}")
+        near = near_file(root, folder=True)
+        raise UserError(f"the folder does not exist.{near} Set data.root to the folder of the images.")
     if not root.is_dir():
         raise UserError(
             "this is a file. Unpack it if it is an archive. Then name a folder that holds the folders train and val."

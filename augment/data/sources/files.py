@@ -12,7 +12,7 @@ from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.interpretation import make_list_dataset
 from augment.params import Text, Texts, setting
 from augment.support.errors import UserError
-from augment.support.files import expanded
+from augment.support.files import expanded, near_file
 
 _PATHS = (
     " Paths are relative to data.root, or else to the list's folder. Quote paths with spaces. A name without an "
@@ -40,6 +40,13 @@ class Folder(CheckedSource):
 
     def load(self, *, with_foreign: bool = False) -> Dataset:
         """List the folder, also images in foreign formats if `with_foreign` is true."""
+        root = expanded(self.root)
+        tested = root / str(self.val_dir)
+        if self.split_names[1] == "test" and not self.cuts_val and root.is_dir() and not tested.is_dir():
+            raise UserError(
+                f"data.root={self.root}: it has no folder {self.val_dir}.{near_file(tested, folder=True)} Set "
+                "data.test_dir to the name of the folder with the test images."
+            )
         return scan_folder(
             Path(self.root),
             train_dir=self.train_dir,

@@ -255,8 +255,9 @@ class Source:
             UserError: the source cannot read a single split.
         """
         raise UserError(
-            f"{folder}: the source of this run cannot read it. Add the format of the data, such as data=masks "
-            f"data.root={folder} or data=coco data.train={folder}."
+            f"{folder}: the source of this run cannot read it. Add the format of the data, such as data=coco "
+            f"data.train={folder} for boxes, data=masks data.root={folder} for masks or data=filelist "
+            f"data.train={folder} for labels."
         )
 
     @property

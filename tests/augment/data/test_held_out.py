@@ -128,7 +128,9 @@ def test_a_missing_test_split_is_an_error(source: str, own_folder: Path) -> None
     settings = {"source": source} if source in ("sample", "imagenette") else given(source, train=6, val=3)
     with pytest.raises(UserError, match="test") as caught:
         load(parse_data(settings).with_test())
-    assert source == "folder" or "data.test_fraction=0.1" in str(caught.value)
+    remedy = "data.test_dir" if source == "folder" else "data.test_fraction=0.1"
+    assert remedy in str(caught.value)
+    assert "data.train_dir" not in str(caught.value)
 
 
 def test_an_empty_test_split_is_an_error(own_folder: Path) -> None:
@@ -289,8 +291,9 @@ def test_paths_that_cannot_be_scored(source: str, path: str, own_folder: Path, m
         settings = given("numpy", train=9, val=6, test=3)
     elif source == "masks":
         settings = write_masks(Path("set"))
-    with pytest.raises(UserError, match=path):
+    with pytest.raises(UserError, match=path) as caught:
         evaluated_split(trained_on(parse_data(settings)), Path(path))
+    assert ("data=coco data.train=set for boxes" in str(caught.value)) == (source == "sample_boxes")
 
 
 def test_the_settings_of_a_run_do_not_decide_where_a_folder_is_indexed(own_folder: Path) -> None:

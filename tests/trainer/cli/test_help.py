@@ -106,6 +106,12 @@ def test_a_word_that_is_no_topic_explains_the_keys_that_mention_it(
         (["lora"], ["model.lora", "docs/finetune.md"]),
         (["test", "split"], ["data.test_fraction", "python -m trainer compare --split", "docs/splits.md"]),
         (["overfitting"], ["docs/quickstart.md"]),
+        (["quantize"], ["python -m trainer export --variants"]),
+        (["quantization"], ["python -m trainer export --calibrate"]),
+        (["peft"], ["model.lora"]),
+        (["distillation"], ["fit.teacher"]),
+        (["hub"], ["python -m trainer push"]),
+        (["latest"], ["RUN             folder of a run, or last (the latest run), best or SWEEP:best"]),
     ],
 )
 def test_words_find_settings_options_and_pages(

@@ -143,7 +143,7 @@ def test_teachers_that_do_not_fit(images: Path, teacher: Path, own_folder: Path)
     (own_folder / "labels.csv").write_text(f"path,size\n{images}/val/ant/0.png,3\n{images}/val/bee/0.png,4\n")
     files = ["data.train=labels.csv", "data.val=labels.csv"]
     numbers = ["data=filelist", *files, "data.targets=[size]", "data.root=null"]
-    with pytest.raises(UserError, match=r"its task is classify, .* data is regress\. .* Allowed: classify"):
+    with pytest.raises(UserError, match=r"its task is classify, .* regress\. .*distillation\. Allowed: classify"):
         check_config(student(images, teacher, *numbers))
 
 

@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from functools import cache
 from importlib.util import find_spec
 from io import BytesIO, StringIO
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,7 +40,7 @@ from trainer.tasks.regress import standardize
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.command import main
 from trainer.tools.export.comparison import compare
-from trainer.tools.export.graph import Served, halved, onnx_bytes, program_bytes, quantized
+from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
 from trainer.tools.export.write import export, predict_source
 
 COLORS = ("blue", "green", "red")
@@ -240,6 +241,7 @@ def test_variants_are_compared_in_one_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, printed = exported(place)
+    assert f"python {folder / 'predict.py'} IMAGE" in printed
     report = json.loads((folder / "export.json").read_text())
     names = ["model.onnx", "model.pt2", "model-fp16.onnx", "model-int8.onnx"]
     assert list(report["files"]) == names
@@ -262,6 +264,10 @@ def test_variants_are_compared_in_one_table(
         with pytest.raises(SystemExit, match="0"):
             runpy.run_path(str(folder / "predict.py"), run_name="__main__")
         assert capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["predict.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(folder / "predict.py"), run_name="__main__")
+    assert "python predict.py MODEL.onnx IMAGE_OR_FOLDER" in capsys.readouterr().err
     sys.modules.pop("transform", None)
 
 
@@ -293,6 +299,45 @@ def test_int8_leaves_preprocessing_and_the_last_layer_alone(of_numbers: tuple[Se
     assert last != "DequantizeLinear"
     assert json.loads({of.key: of.value for of in model.metadata_props}["classes"]) == list(NAMES)
     assert torch.export.load(BytesIO(program_bytes(program, {"classes": NAMES}))).module()
+
+
+@pytest.mark.parametrize("clip", ["Clip(wide, low, high)", "Relu(wide)"])
+def test_int8_uses_all_its_levels_within_a_clip(clip: str) -> None:
+    """The layer before the clip returns -600 to 6. Its own range would leave two or three levels to the clip."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        network (float[1, 1, 1, 64] images) => (float[1, 1, 1, 64] outputs)
+        <float[2, 1, 1, 1] large = {{6, -600}}, float[1, 2, 1, 1] equal = {{1, 1}},
+         float low = {{0}}, float high = {{6}}>
+        {{ wide = Conv(images, large) clipped = {clip} outputs = Conv(clipped, equal) }}"""
+    )
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
+    images = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 1, 64)
+    plain = model.SerializeToString()
+    small = quantized(plain, [images])
+    ours, theirs = (runtime.InferenceSession(given).run(None, {INPUT: images})[0] for given in (plain, small))
+    np.testing.assert_allclose(theirs, ours, atol=0.05)
+
+
+def test_int8_leaves_the_first_of_many_layers_alone() -> None:
+    onnx = pytest.importorskip("onnx")
+    names = ["images", *(f"out{number}" for number in range(17)), "outputs"]
+    layers = " ".join(f"{after} = Conv({before}, weight_{before})" for before, after in pairwise(names))
+    # Equal weights would become one.
+    weights = ", ".join(f"float[1, 1, 1, 1] weight_{name} = {{1.{i:02}}}" for i, name in enumerate(names[:-1], 1))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        network (float[1, 1, 8, 8] images) => (float[1, 1, 8, 8] outputs) <{weights}>
+        {{ {layers} }}"""
+    )
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
+    small = onnx.load_from_string(quantized(model.SerializeToString(), [np.ones((1, 1, 8, 8), np.float32)]))
+    made_by = {name: node.op_type for node in small.graph.node for name in node.output}
+    kinds = [made_by.get(node.input[1]) for node in small.graph.node if node.op_type == "Conv"]
+    assert [kind == "DequantizeLinear" for kind in kinds] == [False, *[True] * 16, False]
 
 
 def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:

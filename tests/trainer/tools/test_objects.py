@@ -185,6 +185,7 @@ def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     for label in {of.label for of in found.found}:
         assert (np.abs(pixels[500:] - color_of(label)).max(axis=2) < 30).sum() > 60, "its square in the legend"
     assert predict.main([*words, "--threshold", "1"]) == 0
+    assert "nothing found" in capsys.readouterr().out
     assert files[1].read_bytes() != before, "an overlay is replaced"
     assert sorted(path for path in drawn.rglob("*") if path.is_file()) == files
     assert predict.main([str(run), str(photos / "a.jpg"), "--overlay"]) == 0
@@ -196,7 +197,7 @@ def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["--out", "new"], r"^error: --out: .*this model predicts boxes.* or add --overlay\.$"),
         (["--explain", "new"], r"^error: --explain: .*this model predicts boxes.* use --overlay instead\.$"),
-        (["--overlay", "--out", "file"], r"^error: --out: cannot be written"),
+        (["--overlay", "--out", "file"], r"^error: --out file: cannot be written"),
         (
             ["--overlay", "--out", "."],
             r"^error: --out \.: would replace the image .*a_overlay\.jpg.* another folder\.$",

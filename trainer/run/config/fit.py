@@ -81,8 +81,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     teacher: str | None = setting(
         Text(
             optional=True,
-            doc="folder of a run whose best model is the teacher. The model then also learns the teacher's outputs for "
-            "the same augmented images",
+            doc="for distillation: folder of a run whose best model is the teacher. The model then also learns the "
+            "teacher's outputs for the same augmented images",
             reach=READS,
         )
     )

@@ -285,7 +285,7 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     Raises:
         UserError: the file is missing or damaged.
     """
-    require_in(folder, name, allowed="the folder of a run")
+    require_in(folder, name, allowed="the folder of a run, or last for the latest run")
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")

@@ -30,9 +30,10 @@ def main(arguments: Sequence[str]) -> int:
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--variants", type=_variants, default=(), metavar="NAME,...",
                         help="additional files: torch (model.pt2 for torch.export.load), fp16 (model-fp16.onnx, half "
-                        "the size), int8 (model-int8.onnx, a quarter of the size)")  # fmt: skip
+                        "the size), int8 (model-int8.onnx, quantized, a quarter of the size)")  # fmt: skip
     parser.add_argument("--calibrate", type=whole_number(10), metavar="N",
-                        help="number of training images that define the ranges of int8 (default: 100)")  # fmt: skip
+                        help="number of training images that define the ranges of int8 quantization "
+                        "(default: 100)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
     parser.add_argument("--unchecked", action="store_true", help="skip the comparison, for example without images")
     parser.add_trust_flag()

@@ -174,7 +174,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     )
     if split is not None:
         _report(compare(trained, split, exports), exports, trained, split, folder)
-    sys.stdout.write(printable(f"{folder}\n"))
+    sys.stdout.write(printable(f"{folder}\nto predict: python {folder / 'predict.py'} IMAGE_OR_FOLDER\n"))
 
 
 def _calibration(trained: Trained, number: int) -> Sequence[ImageRef]:

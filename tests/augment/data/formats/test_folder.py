@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from augment.data.dataset import Dataset, Split
-from augment.data.formats.folder import EXTENSIONS, scan_folder
+from augment.data.formats.folder import EXTENSIONS, scan_folder, scan_split
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.support.errors import UserError
 
@@ -69,7 +69,9 @@ def test_links_to_files_and_class_folders(tmp_path: Path) -> None:
 def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
     (tmp_path / "imagenete2.zip").touch()  # nearer, but a file
-    assert f"the folder does not exist. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
+    text = message(tmp_path / "imagenete2")
+    assert f"the folder does not exist. Did you mean {tmp_path / 'imagenette2'}?" in text
+    assert "Set data.root" in text
 
 
 def test_an_archive_must_be_unpacked(tmp_path: Path) -> None:
@@ -123,3 +125,9 @@ def test_split_without_class_folders(tmp_path: Path, split: str) -> None:
     (tmp_path / split / "cat").rmdir()
     text = message(tmp_path)
     assert f"{tmp_path / split} holds no class folders, such as {split}/<class>/<image>, only " in text
+
+
+def test_a_folder_with_a_test_split_is_no_split(tmp_path: Path) -> None:
+    make(tmp_path, "train/ant/a.jpg", "test/ant/b.jpg")
+    with pytest.raises(UserError, match=f"Did you mean {tmp_path / 'test'}"):
+        scan_split(tmp_path, ["ant"])
