@@ -432,7 +432,7 @@ def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path, mon
     assert (checks["same"].differing, checks["same"].largest) == ((), pytest.approx(0, abs=1e-6))
     assert checks["same"].pixels == pytest.approx(0, abs=1e-4)
     # Objects of equal scores may change places, which changes the precision of an untrained detector a little.
-    assert checks["same"].exported == pytest.approx(checks["same"].pytorch, abs=1e-4)
+    assert checks["same"].exported == pytest.approx(checks["same"].pytorch, abs=1e-3)
     assert checks["moved"].pixels == pytest.approx(0.25, abs=1e-4)
     assert len(checks["none"].differing) == len(checks["other class"].differing) == 6
     assert not checks["none"].exported["val_map50"]
