@@ -174,7 +174,7 @@ class FitState:
         Raises:
             UserError: another number of ranks saved it between the batches of a step.
         """
-        if self.gradients and self.ranks != ranks:
+        if self.gradients and self.position[1] and self.ranks != ranks:
             raise UserError(
                 f"fit.gpus={ranks}, but the run stopped between the batches of a step (fit.accumulate) on "
                 f"{self.ranks}. Resume with fit.gpus={self.ranks}."

@@ -101,7 +101,7 @@ def test_metrics_of_a_plugin_are_complete(given: list[str], capsys: pytest.Captu
     scores = {key: value for key, value in best.row.items() if key.startswith("val_")}
     assert {key: written[key] for key in scores} == pytest.approx(scores, rel=1e-4)
     assert written["val_brier"] == pytest.approx(written["val_distance"], rel=1e-5)
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for name in ("distance", "kappa", "f1", "auroc", "average_precision", "brier"):
         assert f"val_{name} {written[f'val_{name}']:.4f}" in out
 

@@ -24,7 +24,10 @@ DAMAGED = r"is damaged after record 5, at byte [\d,]+"
 Damage = tuple[Callable[[bytes], bytes], str]
 ALIKE: dict[str, Damage] = {
     "empty": (lambda _: b"", r"((is empty \(0|file size is 0) bytes|cannot be read as an LMDB database)"),
-    "text": (lambda _: b"no such file\n" * 100, "(is not an? .*compressed|cannot be read as an? )"),
+    "text": (
+        lambda _: b"no such file\n" * 100,
+        "(is not an? .*compressed|is compressed, or not an? |cannot be read as an? )",
+    ),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
     "tfrecord": {
@@ -32,7 +35,7 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
         "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
         "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum differs"),
-        "a length": (lambda data: flip(data, 3), "is not a TFRecord file"),
+        "a length": (lambda data: flip(data, 3), "or not a TFRecord file"),
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "recordio": {
