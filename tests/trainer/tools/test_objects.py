@@ -501,7 +501,7 @@ def small_kinds(small_masks: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "fcos_cnn",
+        pytest.param("fcos_cnn", marks=pytest.mark.long),
         "maskrcnn_resnet50_fpn",
         pytest.param("retinanet_resnet50_fpn", marks=pytest.mark.long),
         pytest.param("ssdlite320_mobilenet_v3_large", marks=pytest.mark.long),

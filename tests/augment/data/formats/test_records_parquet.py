@@ -108,7 +108,7 @@ def test_wrong_columns_and_empty_rows_are_named(columns: dict[str, Any], message
     assert not list(tmp_path.glob(".*.part"))
 
 
-@pytest.mark.parametrize(("image", "rows"), [(bytes(2**23), 100), (b"", 1_000_000)])
+@pytest.mark.parametrize(("image", "rows"), [(bytes(2**23), 100), pytest.param(b"", 1_000_000, marks=pytest.mark.long)])
 def test_small_files_that_repeat_a_value_without_end_are_rejected(image: bytes, rows: int, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([image], pa.binary()))
