@@ -22,7 +22,7 @@ class Batch:
         images: (N, 3, height, width) float32 or float16, normalized, in channels_last memory.
         targets: (N,) int64 class indices. Mixed samples have (N, classes) float32, the share of each class. Labels and
             regression targets are (N, K) float32. Masks are (N, height, width) int64, keypoints (N, P, 3) float32.
-            Objects are a list of N dicts of tensors, see `augment.data.targets`. Several kinds are a dict of these.
+            Objects are a list of N dicts of tensors, see `augment.data.targets`. Several kinds are in a dict.
         indices: (N,) int64, each sample's position in the split's files.
         views: all views of each sample, each like `images`, which is the first view.
         share: this rank's share of the samples that all ranks have at this step, in [0, 1]. A rank that has no samples

@@ -132,7 +132,7 @@ def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, c
 
 
 def kind_of(targets: Any, flip_pairs: FlipPairs) -> SpatialKind | None:
-    """Return the kind of targets in the image, by their form. Return None for targets of whole images."""
+    """Infer the kind of targets in the image from their type and shape. Return None for targets of whole images."""
     if isinstance(targets, Mapping):
         return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
     listed = isinstance(targets, Sequence) and len(targets) > 0
@@ -145,7 +145,7 @@ def kind_of(targets: Any, flip_pairs: FlipPairs) -> SpatialKind | None:
         return None
     if len(shape) != (2 if listed else 3):
         return None
-    # Plain lists of integers are also keypoints, because no mask is two or three pixels wide.
+    # Plain lists of integers are also keypoints, because hardly any mask is two or three pixels wide.
     points = "float" in str(dtype) or (isinstance(one, Sequence) and shape[-1] in (2, 3))
     return Keypoints(flip_pairs if shape[-2] > 1 else ()) if points else MASKS
 

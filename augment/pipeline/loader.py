@@ -231,7 +231,7 @@ class Loader:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The values that determine the batches. Only a loader with the same identity can resume from a saved state."""
+        """The values that determine the batches. A saved state must have the same, except the number of ranks."""
         return {
             "plan": self.plan.digest if self._reader is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,
@@ -250,7 +250,7 @@ class Loader:
             self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader, in a few hundred bytes, and in mid-epoch one more bit per image."""
+        """Return the position of the loader. It takes a few hundred bytes, and two bits per image in mid-epoch."""
         pipeline = self._pipeline if self.plan.checkpoints else None
         return self.identity | {
             "built_at": self._built_at,

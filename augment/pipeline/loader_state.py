@@ -76,7 +76,7 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
 
 
 def pack_seen(seen: Sequence[Tensor], count: int) -> str:
-    """Return which of `count` images have been seen, one bit per image as hexadecimal text, from their indices."""
+    """Pack the indices of seen images into a mask of `count` bits, as hexadecimal text."""
     mask = np.zeros(count, bool)
     mask[torch.cat([torch.empty(0, dtype=torch.int64), *(indices.cpu() for indices in seen)]).numpy()] = True
     return np.packbits(mask).tobytes().hex()

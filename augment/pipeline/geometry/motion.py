@@ -368,7 +368,7 @@ def _nearest(place: Any, last: Any, xp: Any) -> Any:
 
 
 def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """Move coordinates outside an image inside, as a border mode does. A constant border makes `inside` false there.
+    """Map coordinates outside an image into it, as a border mode does. A constant border makes `inside` false there.
 
     `sides` are width and height. `xp` is NumPy or PyTorch.
     """

@@ -68,9 +68,9 @@ def _traced(
 def found(
     stage: Stage, size: Size, arrays: Mapping[str, NDArray[Any]], points: Array, owners: NDArray[np.int64]
 ) -> Array:
-    """Find the output coordinates that show points, (M, 2) as x and y, of the images `owners`, (M,).
+    """Find where input points, (M, 2) as x and y, of the images `owners`, (M,), appear in the output.
 
-    A point that is not shown becomes NaN. Results can be outside the output image.
+    A point becomes NaN if no output coordinate shows it. Results can be outside the output image.
     """
     for number, steps in enumerate(stage.parts):
         chain = arrays["chain"][:, number]

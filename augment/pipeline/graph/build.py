@@ -120,7 +120,7 @@ def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8
 
 
 class _LoaderSource(GraphSource):
-    """The draws of a loader's pipeline: DALI draws windows and noise, and feeds add the values of each batch."""
+    """The draws of a loader's pipeline: DALI draws windows and noise. `Feed` adds all other values of each batch."""
 
     def __init__(self, plan: Plan, reading: Reading, placement: Placement, form: Form, program: Program | None) -> None:
         super().__init__(placement, program)
@@ -192,7 +192,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
 def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[str, Any]:
     """Write the paths at the indices `read` to a file, and return the arguments with which DALI reads that file.
 
-    Lists of a million paths would take DALI a gigabyte.
+    As lists, a million paths would take a gigabyte of memory in DALI.
     """
     for some in np.array_split(read, len(read) // 65536 + 1):
         names = files.names[some].tolist()

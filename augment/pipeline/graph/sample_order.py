@@ -70,7 +70,7 @@ class Reading:
 
     @property
     def batches(self) -> int:
-        """Batches per epoch. All shards are padded to the number of the largest shard."""
+        """Batches per epoch. Smaller shards are padded to the number of the largest one."""
         largest = -(-len(self.files) // self.shard.world_size)
         return -(-largest // self.batch_size)
 
@@ -139,7 +139,7 @@ class ImageFeed:
             epoch, start = self._position(info.iteration)
             self._reading.stream.move(self._uses_of, epoch, start, start + (_AHEAD + 1) * self._reading.batch_size)
         if self._expects:
-            # Otherwise this thread, which also trains, would wait for the disk at each image.
+            # Prefetch later images. Otherwise this thread, which also trains, would wait for the disk at each image.
             for index in self.indices(info.iteration + _AHEAD).tolist():
                 with suppress(OSError, ValueError):  # an error is reported when the image is used
                     self._images[index].expect()
