@@ -496,17 +496,11 @@ def small_kinds(small_masks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "ssdlite320_mobilenet_v3_large", ssdlite)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_kinds")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("fcos_cnn", marks=pytest.mark.long),
-        "maskrcnn_resnet50_fpn",
-        pytest.param("retinanet_resnet50_fpn", marks=pytest.mark.long),
-        pytest.param("ssdlite320_mobilenet_v3_large", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("name", ["fcos_cnn", "maskrcnn_resnet50_fpn", "retinanet_resnet50_fpn",
+                                  "ssdlite320_mobilenet_v3_large"])  # fmt: skip
 def test_each_kind_of_detector_is_exported(name: str) -> None:
     """Also an image without any object has outputs, which are empty."""
     onnxruntime = pytest.importorskip("onnxruntime")
