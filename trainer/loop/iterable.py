@@ -27,19 +27,23 @@ class IterableLoader:
         batches: the iterable.
         device: the device of images and targets.
         accumulate: training batches per step. Each batch counts by its share of the step's images. So all batches of a
-            step are read before the first is used.
+            step are read before the first is used, unless a `DataLoader` states their sizes.
     """
 
     plan = None
 
     def __init__(self, batches: Iterable[Any], device: torch.device, accumulate: int = 1) -> None:
-        self._batches, self._device, self._accumulate = batches, device, accumulate
+        self._batches, self._device = batches, device
         self._length: int | None = None
         self.classes = tuple(map(str, getattr(getattr(batches, "dataset", None), "classes", ())))
+        self._batch_size: int | None = getattr(batches, "batch_size", None)
+        self._sampler: Any = getattr(batches, "sampler", None)
+        self._sizes_are_known = self._batch_size is not None and hasattr(self._sampler, "__len__")
+        self._read_ahead = 1 if self._sizes_are_known else accumulate
         self._start_epoch()
 
     def _start_epoch(self) -> None:
-        self._first = 0  # index of the current step's first batch
+        self._first = self._images_before = 0  # index of the current step's first batch, and images before it
         self._sizes: list[int] = []  # images in the batches of the current step
         self._taken = 0  # batches of the epoch that were handed out
         self._resumes = False
@@ -55,9 +59,16 @@ class IterableLoader:
         return len(self)
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of images in consecutive batches of the current step."""
-        start = first - self._first
-        return max(1, sum(self._sizes[start : start + batches]))
+        """Return the number of images in consecutive batches of the current epoch.
+
+        The batches start at the first batch of the epoch or within the current step, and end within the current step.
+        """
+        return max(1, self._images_until(first + batches) - self._images_until(first))
+
+    def _images_until(self, batch: int) -> int:
+        if self._sizes_are_known:
+            return min(batch * (self._batch_size or 0), len(self._sampler))
+        return self._images_before + sum(self._sizes[: batch - self._first]) if batch else 0
 
     def __iter__(self) -> Iterator[Batch]:
         if not self._resumes:
@@ -65,14 +76,15 @@ class IterableLoader:
         self._resumes = False
         batches = iter(self._batches)
         while True:
-            if len(self._sizes) == self._accumulate:
+            if len(self._sizes) == self._read_ahead:
                 self._first += len(self._sizes)
+                self._images_before += sum(self._sizes)
                 self._sizes = []
-            of_step = list(islice(batches, self._accumulate - len(self._sizes)))
+            of_step = list(islice(batches, self._read_ahead - len(self._sizes)))
             if not of_step:
                 break
             self._sizes += map(_size_of, of_step)
-            if len(self._sizes) < self._accumulate:  # the iterable has ended within this step
+            if len(self._sizes) < self._read_ahead:  # the iterable has ended within this step
                 self._length = self._first + len(self._sizes)
             for given in of_step:
                 self._taken += 1
@@ -108,11 +120,13 @@ class IterableLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts of this epoch, without a position in the iterable."""
-        return {"first": self._first, "sizes": self._sizes[: self._taken - self._first]}
+        sizes = self._sizes[: self._taken - self._first]
+        return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
 
     def load_state_dict(self, state: Mapping[str, Any], of_ranks: Sequence[Mapping[str, Any]] = ()) -> None:
         """Restore the counts. The next pass counts as the rest of the saved epoch, but starts the iterable again."""
-        self._first, self._sizes = state.get("first", 0), list(state.get("sizes", ()))
+        self._first, self._images_before = state.get("first", 0), state.get("images_before", 0)
+        self._sizes = list(state.get("sizes", ()))
         self._taken = self._first + len(self._sizes)
         self._resumes = True
 

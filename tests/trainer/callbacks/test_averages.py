@@ -8,6 +8,7 @@ import torch
 from fakes import assert_same, make_learner, noise_loader, on, raises, tiny_model
 from graphed import recording
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from trainer.callbacks import optimizer_steps
 from trainer.callbacks.checkpoint import Checkpoint, best_of
@@ -143,6 +144,16 @@ def test_each_image_of_an_epoch_counts_the_same(momentum: float, recorded: bool)
     """Two epochs of 2, 2 and 1 images."""
     runner = recording(warm_up=1) if recorded else None
     batches, used = fit(FreshStatistics(), momentum=momentum, runner=runner)
+    for epoch in (0, 1):
+        torch.testing.assert_close(used[epoch], mean([2, 2, 1], batches[3 * epoch : 3 * epoch + 3]))
+
+
+@pytest.mark.parametrize("sizes_are_known", [True, False])
+def test_each_image_of_an_iterable_counts_the_same(sizes_are_known: bool) -> None:
+    """A DataLoader states the sizes of its batches. A list of batches does not."""
+    noise = noise_loader()
+    train: Any = DataLoader(TensorDataset(noise.images, noise.targets), batch_size=2)
+    batches, used = fit(FreshStatistics(), train=train if sizes_are_known else list(train))
     for epoch in (0, 1):
         torch.testing.assert_close(used[epoch], mean([2, 2, 1], batches[3 * epoch : 3 * epoch + 3]))
 
