@@ -136,17 +136,26 @@ def walk(
         raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or name another folder.") from None
 
 
+def special_kind(mode: int) -> str:
+    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`. Otherwise ""."""
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+    return kinds.get(stat.S_IFMT(mode), "")
+
+
 def open_file(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        OSError: the file does not exist, or is a folder, a named pipe, a socket or a device, which may block readers.
+        OSError: the file does not exist, or is a named pipe, a socket or a device, which may block readers.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, f"it is a {special_kind(mode)}", str(path))
 
 
 def read_file(path: Path) -> bytes:
@@ -185,8 +194,7 @@ def near_file(path: Path, *, folder: bool = False) -> str:
     if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # `Path` removes one of the slashes
         return f" {url[1]}://{url[2]} is a URL. Download the file, and give its local path."
     if not path.parent.is_dir():
-        hint = near_file(path.parent, folder=True)
-        return hint if hint.startswith(" Did you mean") else f" The folder {path.parent} does not exist either."
+        return f" The folder {path.parent} does not exist either."
     kind, wanted = "files", Path.exists
     if folder:
         kind, wanted = "folders", Path.is_dir

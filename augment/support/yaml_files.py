@@ -66,6 +66,8 @@ def _check(text: str, file: Path) -> None:
         if tag not in (None, "!", *_TAGS):
             raise UserError(f"{file}: the tag {tag} is not supported. Remove it.")
         if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise UserError(f"{file}: the alias *{event.anchor} contains itself. Write the values out.")
             values += sizes.get(event.anchor, 1)
         values += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.CollectionStartEvent):

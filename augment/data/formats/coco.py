@@ -81,6 +81,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
         if not isinstance(found.content.get(name), list):
             raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Needed: {', '.join(_LISTS)}.")
     categories: dict[Id, str] = {}
+    known: set[str] = set()  # searching the values of a dict takes minutes for 100,000 categories
     points: dict[tuple[str, ...], str] = {}
     for number, category in enumerate(content["categories"]):
         try:
@@ -88,9 +89,10 @@ def read_coco(key: str, file: Path) -> CocoFile:
             names = tuple(map(str, category.get("keypoints", ())))
         except _MALFORMED:
             raise found.error(f"categories[{number}] is {category!r:.80}. It needs an id and a name.") from None
-        if identity in categories:
-            raise found.error(f"categories[{number}] repeats the id {identity}. Use each id once.")
+        if identity in categories or name in known:
+            raise found.error(f"categories[{number}] repeats the id {identity} or the name '{name}'. Use each once.")
         categories[identity] = name
+        known.add(name)
         if names:
             points[names] = name
     if len(points) > 1:

@@ -68,6 +68,9 @@ def read_list(
     Raises:
         UserError: the file is missing, empty or malformed.
     """
+    columns = tuple(targets)
+    if len(set(columns)) < len(columns):
+        raise UserError(f"data.targets: {', '.join(columns)}. Name each column once.")
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:
@@ -77,7 +80,7 @@ def read_list(
             )
         found = Lines(key, file, tuple(_text_lines(key, file, read_text(key, file, _ALLOWED))))
     else:
-        found = _read_csv(key, file, separator, image, label, tuple(targets), label_key)
+        found = _read_csv(key, file, separator, image, label, columns, label_key)
     if not found.lines:
         raise UserError(f"{key}: {file} lists no images.")
     return found

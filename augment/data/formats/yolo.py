@@ -46,6 +46,8 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
         raise UserError(
             f"data.root={file} has no 'names'. Allowed: a list of names, or a mapping from numbers to names."
         )
+    if len(names) < len(given) or len(set(names.values())) < len(names):
+        raise UserError(f"data.root={file} has the same class twice. Name each class once.")
     if "kpt_shape" in content:
         raise UserError(f"data.root={file} has keypoints (kpt_shape), which are not supported here. Use data=coco.")
     return content, names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -303,12 +304,14 @@ def read_names(file: str) -> tuple[str, ...]:
     """Read class names, one per line.
 
     Raises:
-        UserError: the file cannot be read, or has an empty line.
+        UserError: the file cannot be read, has an empty line, or has a name twice.
     """
     allowed = "one class name per line"
     names = [line.strip() for line in read_text("data.classes", expanded(file), allowed).rstrip().splitlines()]
     if not all(names) or not names:
         raise UserError(f"data.classes={file}: line {[*names, ''].index('') + 1} is empty. Write {allowed}.")
+    if len(set(names)) < len(names):
+        raise UserError(f"data.classes={file}: '{Counter(names).most_common(1)[0][0]}' occurs twice. Remove one.")
     return tuple(names)
 
 

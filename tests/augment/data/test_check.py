@@ -34,7 +34,7 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     reasons = list(check_files([tmp_path / name for name in names]).values())
     assert [reason.split(": ")[1] for reason in reasons] == [
         "No such file or directory",
-        "it is not a regular file",
+        "Is a directory",
         "No such file or directory",
     ]
 

@@ -49,7 +49,7 @@ def test_aliases_count_as_what_they_repeat(file: Path) -> None:
     file.write_text("a: &a {b: 1}\nc: *a\n")
     assert read_yaml(file) == {"a": {"b": 1}, "c": {"b": 1}}
     bomb = "a: &a [x, x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijk"))
-    for text, why in (("a: &a [*a]", "cannot be read: nested more than"), (bomb, "the file is too large")):
+    for text, why in (("a: &a [*a]", r"the alias \*a contains itself"), (bomb, "the file is too large")):
         file.write_text(text)
         with pytest.raises(UserError, match=rf"x\.yaml: {why}"):
             read_yaml(file)

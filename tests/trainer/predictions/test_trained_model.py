@@ -153,5 +153,5 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 def test_preprocessing_does_not_wait_for_a_pipe(finished_run: Path, tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "cat.jpg")
-    with pytest.raises(OSError, match="it is not a regular file"):
+    with pytest.raises(OSError, match="it is a named pipe"):
         load_model(str(finished_run), device="cpu").preprocess(pipe)

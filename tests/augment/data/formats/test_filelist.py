@@ -117,8 +117,7 @@ def whole(message: str, folder: Path, ending: str) -> str:
     ("train", "val", "settings", "message"),
     [
         ("a.png 0\n", "# x\nb.png -1\n", {}, "val:2: b.png has the label -1, which is out of range. Allowed: 0 to 0, "
-         "because the highest label in train is 0. data.label_offset=0 is the label of the first class. "
-         "To predict numbers, set data.task=regress."),
+         "because the highest label in train is 0. To predict numbers, set data.task=regress."),
         ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Give each image one label"),
         ("a.png\n", "c.png\n", {}, "train:1: a.png has no label."),
         ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Give each image one label"),
@@ -147,6 +146,7 @@ def test_malformed_lists_are_rejected(
         (CSV.replace("label", "kind"), {}, "data.train: {}/train.csv has no column 'label'. Set data.label=NAME "
          "for the class, or data.targets=[NAME,...] for numbers"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
+        (CSV, {"targets": ["age", "age"]}, "data.targets: age, age. Name each column once."),
         (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
          "data.task=multilabel needs 0 and 1 for age."),

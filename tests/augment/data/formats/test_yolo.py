@@ -91,6 +91,7 @@ def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None
     ("yaml", "why"),
     [
         ("train: images/train\nval: images/val\n", "has no 'names'"),
+        (YAML.replace("[cat, dog]", "[cat, cat]"), "has the same class twice"),
         (YAML.replace("images/train", "images/trian"), "train: set/images/trian does not exist.*Did you mean .*train"),
         (YAML.replace("train:", "trains:"), "has no 'train'. Did you mean 'trains'?"),
         (YAML + "kpt_shape: [3, 2]\n", r"has keypoints \(kpt_shape\), which are not supported here"),
@@ -158,5 +159,5 @@ def test_labels_that_are_a_pipe() -> None:
     for split in ("train", "val"):
         (labels := Path(f"set/labels/{split}/0.txt")).unlink()
         os.mkfifo(labels)
-    with pytest.raises(UserError, match="it is not a regular file"):
+    with pytest.raises(UserError, match="it is a named pipe"):
         load("yolo", root="set")

@@ -35,6 +35,7 @@ def test_class_names_are_read_one_per_line(tmp_path: Path) -> None:
         (b"", "line 1 is empty"),
         (b"\n\n", "line 1 is empty"),
         (b"cat\n\ndog\n", "line 2 is empty"),
+        (b"cat\ndog\ncat\n", "'cat' occurs twice"),
     ],
 )
 def test_invalid_files_of_class_names_are_rejected(content: bytes, message: str, tmp_path: Path) -> None:
