@@ -88,7 +88,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
         raise _nothing_to_learn(facts, highest)
     notices: list[str] = []
     if not plain.labels and not plain.colors:
-        _compare(facts, highest)
+        notices.append(_compare(facts, highest))
     if not names:
         labels = {label for of in facts.values() for label in of.colors}
         notices.append(describe_gaps(labels, "name them: data.palette=FILE with lines name,value"))
@@ -119,8 +119,8 @@ def _nothing_to_learn(facts: Mapping[Path, _Facts], highest: int) -> UserError:
     return UserError(f"data.root: the masks, such as {next(iter(facts), 'none')}, have {only}. {remedy}.")
 
 
-def _compare(facts: Mapping[Path, _Facts], highest: int) -> None:
-    """Check that values mean the same in all masks."""
+def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
+    """Check that values mean the same in all masks, and return a notice if only some masks have a palette."""
     good = {file: of.colors for file, of in facts.items() if not of.fault}
     remedy = "set data.palette=FILE with lines such as"
     odd = next((file for file, colors in good.items() if set(colors) == {0, IGNORE}), None)
@@ -135,6 +135,12 @@ def _compare(facts: Mapping[Path, _Facts], highest: int) -> None:
             if color != known and label != IGNORE:
                 what = f"the label {label} is #{known} in the palette of {where}, but #{color} in the palette of {file}"
                 raise UserError(f"data.root: {what}. Use one palette, or {remedy} name,red,green,blue or name,value.")
+    gray = next((file for file, colors in good.items() if colors and not any(colors.values())), None)
+    if not (first and gray):
+        return ""
+    where = next(iter(first.values()))[1]
+    some = f"some masks have a palette, such as {where}, but others do not, such as {gray}"
+    return f"data.root: {some}. Pixel values are used as labels"
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:

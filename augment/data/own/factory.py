@@ -1,10 +1,11 @@
 """Find an object of the user's module by its name, and call it. Each mistake raises one readable error."""
 
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -82,6 +83,13 @@ class SequenceFactory:
 
     def _call(self, function: Any, options: Mapping[str, Mapping[str, Any]]) -> Any:
         """Call the function or class. If options repeat a name, the later value counts."""
+        with suppress(TypeError, ValueError):  # some functions written in C have no signature
+            params = inspect.signature(function).parameters
+            takes_any = any(param.kind == param.VAR_KEYWORD for param in params.values())
+            unknown = [(key, name) for key, given in options.items() for name in given if name not in params]
+            if unknown and not takes_any:
+                key, name = unknown[0]
+                raise UserError(f"{key}.{name}: {self.what} has no such argument.{suggest(name, params)}")
         with errors_of(self.what):
             return function(**{name: value for given in options.values() for name, value in given.items()})
 

@@ -33,7 +33,7 @@ def test_names_of_missing_objects_are_rejected(name: str, message: str) -> None:
     ("name", "settings", "message"),
     [
         ("Photos", {"options": {"knd": 1}},
-         r"^data\.train=my_data\.Photos: .* unexpected keyword argument 'knd'"),
+         r"^data\.options\.knd: data\.train=my_data\.Photos has no such argument\. Did you mean 'kind'"),
         ("Photos", {"train_options": {"limit": 9, "targets": False}},
          r"^data\.train=my_data\.Photos: item 7: IndexError: list index out of range \(.*my_data\.py, line "),
         ("listed", {"train_options": {"limit": 9}}, r"^data\.train_options: data\.train=my_data\.listed is not a f"),
