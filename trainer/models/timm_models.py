@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
-from augment.params import PASSES, Flag, Nested, OptionMap, Size, Text, setting
+from augment.params import PASSES, Flag, Nested, OptionMap, Size, Text, check_known, setting
 from augment.support.errors import UserError, first_line, nearest, suggest
-from augment.support.lazy_torch import Tensor, nn
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 from trainer.models.lora import Lora, add_adapters
 
@@ -95,6 +96,9 @@ class Timm(Pretrained):
         except (TypeError, AssertionError) as error:
             if not own:
                 raise
+            with torch.device("meta"):  # the signature of the model's class, because timm's functions hide it
+                takes = signature(type(timm.create_model(self.name))).parameters
+            check_known(own, {name: None for name in takes if name not in _NOT_OPTIONS}, "model.options")
             raise UserError(
                 f"model.options: {self.name} does not accept them ({first_line(error)}). Change or remove them."
             ) from error

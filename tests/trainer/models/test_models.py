@@ -181,8 +181,8 @@ def test_options_go_to_timm() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("vgg11", {"drop_pth_rate": 0.1}, r"^model\.options: vgg11 does not accept them .*'drop_pth_rate'"),
-        ("vit_tiny_patch16_224", {"clas_token": False}, r"^model\.options: .*'clas_token'"),
+        ("vgg11", {"drop_pth_rate": 0.1}, r"^model\.options\.drop_pth_rate: unknown key\. Did you mean 'drop_rate'"),
+        ("vit_tiny_patch16_224", {"clas_token": False}, r"^model\.options\.clas_token: .* Did you mean 'class_token'"),
         ("resnet18", {"in_chans": 1}, r"^model\.options\.in_chans: not allowed\. .* channels\.$"),
         (
             "resnet18",
