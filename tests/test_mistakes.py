@@ -74,7 +74,7 @@ COMMANDS = [
     ("trainer fit.epochs = 3", "'fit.epochs'", "'fit.epochs=...'"),
     ("trainer =3", "'=3'", "key=value"),
     ("trainer ~fit.lr", "~fit.lr", "conf/"),
-    ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip", "conf/"),
+    ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip", "'flip'"),
     # Values
     ("trainer fit.epochs=three", "fit.epochs", "'three'", "from 1"),
     ("trainer fit.epochs=0", "fit.epochs", "from 1"),

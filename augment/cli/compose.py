@@ -14,6 +14,7 @@ from uuid import uuid4
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.config_files import CONF, EXPERIMENT, config_files, default_groups, group_names, register_folders
@@ -82,7 +83,19 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
     """Compose a run from a file of conf/ and normalized overrides, each with one value."""
     _check_choices(tokens)
     with _hydra():
-        return Composed(hydra.compose(config_name, list(tokens), return_hydra_config=True))
+        try:
+            return Composed(hydra.compose(config_name, list(tokens), return_hydra_config=True))
+        except ConfigCompositionException as error:
+            missing = re.match(r"Could not delete from config. '(.*?)' does not exist", str(error))
+            if missing is None:
+                raise
+            section, _, name = missing[1].rpartition(".")
+            there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
+            there = OmegaConf.select(there, section) if section else there
+            why = "nothing to remove. Name a key that a file in conf/ sets."
+            if isinstance(there, DictConfig) and there:
+                why = f"this key does not exist.{suggest(name, map(str, there))}"
+            raise UserError(f"~{missing[1]}: {why}") from error
 
 
 @dataclass(frozen=True)
@@ -199,7 +212,7 @@ def _hydra() -> Iterator[None]:
 def plain_values(composed: DictConfig) -> dict[str, Any]:
     """Return a composed configuration as plain values, with interpolations resolved. See `augment.support.secrets`."""
     raw: Any = OmegaConf.to_container(composed)
-    with explained():
+    with explained(raw):
         plain: Any = resolved(OmegaConf.to_container(composed, resolve=True), raw)
     return {str(key): value for key, value in plain.items()}
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,8 +21,9 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from augment.cli.config_files import EXPERIMENT, config_files, default_groups, group_names
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.expansion import MAX_EXPANDED, combinations, expanded_values, too_many
+from augment.support.nested import leaves
 from augment.support.secrets import masked, reject_secrets
 from augment.support.yaml_files import describe_slip
 
@@ -45,31 +47,32 @@ _INTERPOLATIONS = (
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf into UserErrors."""
+def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Turn errors of Hydra and OmegaConf into UserErrors. Messages quote failed interpolations from `values`."""
     try:
         yield
     except UserError:
         raise
     except _ERRORS as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain(error, values)) from error
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return a readable message for an error of Hydra or OmegaConf. See `explained`."""
     cause = error.__cause__
     if isinstance(error, InterpolationResolutionError):
-        return _explain_interpolation(error)
+        return _explain_interpolation(error, values)
     if isinstance(error, YAMLError):
         return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
     if isinstance(error, RecursionError):
         return "defaults: config files include each other in a circle. Remove one of these defaults."
     said = error if str(error) or cause is None else cause
     text = first_line(said)
-    if absent := re.match(r"Could not delete from config. '(.*?)' does not exist", text):
-        return f"~{absent[1]}: this key does not exist. Name a key that a file in conf/ sets."
     if override := re.match(r"Error merging override \+*([^=\s]+)=(.*)", text):
-        return "{0}: {1} cannot replace a mapping. Use a mapping, or put {0}=null first.".format(*override.groups())
+        key, value = override.groups()
+        if value.startswith("["):
+            return f"{key}: {value} cannot replace a mapping. Use a mapping, such as {{p: 0.5}}."
+        return f"{key}: {value} cannot be merged with the value there. To clear that value, put {key}=null first."
     if missing := re.match(r"(?:In '(.*?)': )?Could not (?:find|load) '(.*?)'", text):
         return _explain_missing(missing[1] or "", missing[2])
     if missing := re.match(r"Cannot find primary config '(.*?)'", text):
@@ -93,13 +96,17 @@ def _explain_missing(where: str, what: str) -> str:
     return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{_ELSEWHERE.get(group, '').format(name)}"
 
 
-def _explain_interpolation(error: InterpolationResolutionError) -> str:
-    text = first_line(error)
+def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
+    key, text = error.full_key or "an interpolation", first_line(error)
     kind, _, why = text.partition(" raised while resolving interpolation: ")
     if kind == UserError.__name__:  # our own error about a secret
         return why
-    key, said = error.full_key or "an interpolation", (why or text).strip('".')
-    return f"{key}: {said}. {_INTERPOLATIONS}"
+    paths = dict(leaves(values))
+    given = f"{paths[key]}: " if key in paths else ""
+    name = re.match(r"Interpolation key '(.*?)' not found", text)
+    near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}}) if name else ""
+    text = (why or text).strip('".')
+    return f"{key}: {given}{text}.{near} {_INTERPOLATIONS}"
 
 
 # A value that Hydra's grammar accepts only in quotes: text with non-ASCII or special characters, a range of files such

@@ -7,6 +7,7 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -63,6 +64,8 @@ def readable_errors() -> Iterator[None]:
             text = explain(error)
         elif isinstance(error, FileNotFoundError) and not os.path.exists(os.readlink("/proc/self/cwd")):
             text = "the current folder was deleted. Start the command in a folder that exists."
+        elif isinstance(error, OSError) and error.errno == ENAMETOOLONG:
+            text = f"{str(error.filename)[:40]}...: {error.strerror}. Use a shorter name."
         elif text := describe_own(error):
             code = FAILED
         else:

@@ -194,7 +194,8 @@ def near_file(path: Path, *, folder: bool = False) -> str:
     if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # `Path` removes one of the slashes
         return f" {url[1]}://{url[2]} is a URL. Download the file, and give its local path."
     if not path.parent.is_dir():
-        return f" The folder {path.parent} does not exist either."
+        hint = near_file(path.parent, folder=True)
+        return hint if hint.startswith(" Did you mean") else f" The folder {path.parent} does not exist either."
     kind, wanted = "files", Path.exists
     if folder:
         kind, wanted = "folders", Path.is_dir

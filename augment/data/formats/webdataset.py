@@ -130,7 +130,10 @@ def _parse(content: bytes, where: str, *, is_text: bool) -> Any:
 
 
 def _field(value: Any, path: str, where: str) -> Any:
-    there = value if isinstance(value, dict) else {}
-    if path not in there:
-        raise UserError(f"{where} has no field {path}.{suggest(path, there)} {_REMEDY}.")
-    return there[path]
+    """Return the value of a field, which may be nested: a.b."""
+    for field in [path] if isinstance(value, dict) and path in value else path.split("."):
+        there = value if isinstance(value, dict) else {}
+        if field not in there:
+            raise UserError(f"{where} has no field {path}.{suggest(field, there)} {_REMEDY}.")
+        value = there[field]
+    return value

@@ -347,7 +347,10 @@ def _by_number(
     for split, indices in zip(splits, found, strict=True):
         wrong = (indices < 0) | (indices >= count)
         if wrong.any():
-            hint = f"data.label_offset={offset} is the label of the first class"
-            hint += "" if given else ". To predict numbers, set data.task=regress"
-            raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}. {hint}.")
+            hint = f" (data.label_offset={offset})." if offset else "."
+            if given is not None and offset == 0 and (indices.min(), indices.max()) == (1, count):
+                hint += " If labels begin at 1, set data.label_offset=1."
+            if given is None:
+                hint += " To predict numbers, set data.task=regress."
+            raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}{hint}")
     return given or tuple(str(number + offset) for number in range(count)), found

@@ -48,15 +48,15 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
     ("token", "message"),
     [
         ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Put no spaces around ="),
-        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: Environment variable 'NO_SUCH' not found. Use "),
-        ("fit.lr=${nothing:1}", "fit.lr: Unsupported interpolation type nothing. Use ${KEY} with a"),
-        ("fit.lr=${fit.lr}", "fit.lr: Recursive interpolation detected. Use ${KEY} with a key"),
+        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: ${oc.env:NO_SUCH}: Environment variable 'NO_SUCH' not found. Use "),
+        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Use ${KEY} with a"),
+        ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Use ${KEY} with a key"),
         ("hydra.run.dirr=x", "Could not override 'hydra.run.dirr'."),
-        ("~fitt", "~fitt: this key does not exist."),
+        ("~fitt", "~fitt: this key does not exist. Did you mean 'fit'?"),
         ("~aug=[1]", "Config group override deletion value must be a string"),
         ("x" * 300 + "=1", "[Errno 36] File name too long"),
         ("hydra.searchpath=3", "hydra.searchpath must be a list of strings. Got: 3"),
-        ("aug.train.rotate=[-10,10]", "aug.train.rotate: [-10,10] cannot replace a mapping. Use a mapping, or put"),
+        ("aug.train.rotate=[-10,10]", "aug.train.rotate: [-10,10] cannot replace a mapping. Use a mapping, such as"),
         ("aug.train.rotate=null", "aug.train.rotate: null is not allowed. Set parameters, such as {p: 0}, or"),
     ],
 )
@@ -67,7 +67,7 @@ def test_compose_rejects(token: str, message: str) -> None:
 
 def test_a_list_and_a_mapping_do_not_merge() -> None:
     given = ["+aug=imagenette", "aug.train.rotate.angle_range={values: [1]}"]
-    with pytest.raises(UserError, match=r"^aug\.train\.rotate\.angle_range: .* cannot replace a mapping.*=null first"):
+    with pytest.raises(UserError, match=r"^aug\.train\.rotate\.angle_range: .* cannot be merged with .*=null first"):
         compose(given)
     cleared = compose([*given[:1], "aug.train.rotate.angle_range=null", *given[1:]])
     assert cleared["aug"]["train"]["rotate"]["angle_range"] == {"values": [1]}

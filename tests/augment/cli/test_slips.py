@@ -57,10 +57,10 @@ IN_VALUES = [
         "train:\n  - flip: {}",
         "aug.train: [{'flip': {}}] is not allowed. Write steps such as rotate: {p: 0.5}, without",
     ),
-    ("train:\n  flip: {p: '${nothing}'}", "aug.train.flip.p: Interpolation key 'nothing' not found."),
+    ("train:\n  flip: {p: '${nothing}'}", "aug.train.flip.p: ${nothing}: Interpolation key 'nothing' not found."),
     (
         "size: 64\ntrain: {flip: {p: '${aug.siz}'}}",
-        "aug.train.flip.p: Interpolation key 'aug.siz' not found.",
+        "aug.train.flip.p: ${aug.siz}: Interpolation key 'aug.siz' not found. Did",
     ),
 ]
 

@@ -64,8 +64,9 @@ def test_names_of_other_libraries_lead_to_ops(name: str, op: str) -> None:
     [
         (False, "~aug.train.flip"),
         (True, "p: 0.5"),
-        (0.5, "{p: 0.5}"),
-        (10, "aug.train.flip: 10 is not allowed."),
+        (0.5, "aug.train.flip.p=0.5"),
+        (1, "flip.p=1"),
+        (10, "10 is not allowed. Set the step's parameters"),
     ],
 )
 def test_a_value_where_a_step_is_expected(value: object, meant: str) -> None:

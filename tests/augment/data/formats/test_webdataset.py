@@ -68,7 +68,7 @@ LABELS: dict[str, tuple[dict[str, bytes], str | None, Any]] = {
     "name": ({"cls": b" sea lion\n"}, None, "sea lion"),
     "json": ({"json": b'{"label": 4}'}, None, 4),
     "cls before json": ({"json": b'{"label": 4}', "cls": b"1"}, None, 1),
-    "field": ({"json": b'{"a.b": "cat", "label": 4}', "cls": b"1"}, "json.a.b", "cat"),
+    "field": ({"json": b'{"a": {"b": "cat"}, "label": 4}', "cls": b"1"}, "json.a.b", "cat"),
     "ending": ({"cls": b"1", "breed.txt": b"2"}, "breed.txt", 2),
 }
 

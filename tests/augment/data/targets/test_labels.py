@@ -94,9 +94,10 @@ def test_several_labels_are_ones_and_zeros() -> None:
         ([-3], [-3], {}, "data.train: train0 has the label -3, which is out of range. Allowed: whole numbers from 0."),
         ([[0, 1], [1, 5]], [0], {"classes": ("a", "b")}, "data.train: train1 has the label 5, which is out of range. "
          "Allowed: 0 to 1, because 2 classes have names."),
-        ([1, 2], [1], {"classes": ("a", "b")}, "0 to 1, because 2 classes have names. data.label_offset=0 is "),
+        ([1, 2], [1], {"classes": ("a", "b")}, "0 to 1, because 2 classes have names. If labels begin at 1, "
+         "set data.label_offset=1."),
         ([0, 1], [1], {"offset": 1}, "data.train: train0 has the label 0, which is out of range. Allowed: 1 to 1, "
-         "because the highest label in train is 1. data.label_offset=1 is "),
+         "because the highest label in train is 1 (data.label_offset=1)."),
         ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is too large. "
          "Use labels below 1,000,000, or set data.classes=FILE."),
         ([[0, 1], 10_000], [0], {}, "which is too large. Use labels below 10,000, or set data.classes=FILE."),
