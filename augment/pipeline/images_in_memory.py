@@ -180,7 +180,8 @@ def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
         raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} {allowed}")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
     if dtype != pixels.dtype or len(shape) != ndim or shape[-1] != pixels.channels or 0 in shape:
-        hint = _hint(dtype, shape, ndim) if pixels.is_rgb else ""
+        lacks_channel = pixels.channels == 1 and len(shape) == ndim - 1
+        hint = _hint(dtype, shape, ndim) if pixels.is_rgb else " Add the channel: image[..., None]." * lacks_channel
         raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} {allowed}")
 
 

@@ -49,10 +49,10 @@ IN_DEFAULTS = [
 IN_VALUES = [
     ("train: {flip: {p: 0,5}}", "aug.train.flip.5: unknown key. Allowed: "),
     ("train:\n  flip:\n    p: 0,5", "aug.train.flip.p: '0,5' is not allowed. Use a number"),
-    ("train:\n  flip:\n  p: 0.5", "aug.train.p: 0.5 is not allowed. Indent the step's parameters"),
+    ("train:\n  flip:\n  p: 0.5", "aug.train.p: 0.5 is not allowed. Give the step a mapping"),
     ("train:\nflip: {p: 0.5}", "aug.flip: unknown key. Did you mean 'train.flip'? Allowed: "),
     ("aug:\n  train: {}", "aug.aug: unknown key."),
-    ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Indent the step's parameters"),
+    ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Give the step a mapping"),
     (
         "train:\n  - flip: {}",
         "aug.train: [{'flip': {}}] is not allowed. Write steps such as rotate: {p: 0.5}, without",

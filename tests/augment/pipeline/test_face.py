@@ -50,7 +50,7 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
     [
         (("list.yaml",), "list.yaml: [1, 2] is not a mapping"),
         (("broken.yaml",), "broken.yaml: line 2, column 1: did not find expected ',' or ']'"),
-        (({"size": "${x}"},), "aug.size: Interpolation key 'x' not found."),
+        (({"size": "${x}"},), "aug.size: ${x}: Interpolation key 'x' not found."),
         (("imagenette", "+aug=strong"), "aug is chosen twice: imagenette and strong."),
         (("imagenette", "size"), "'size' is not an override."),
         ((3,), "recipe: 3 is not allowed. Pass the name of a file in conf/aug, the path to a YAML file, or a "),

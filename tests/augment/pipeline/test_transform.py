@@ -245,5 +245,5 @@ def test_a_class_that_does_not_exist_is_named(wrong: int) -> None:
 def test_a_gray_array_needs_its_channel() -> None:
     recipe = load_recipe({"size": 8, "mean": [0.5], "std": [0.25]})
     transform = Transform(recipe, device="cpu", pixels=PixelFormat.of(1, "uint16"))
-    with pytest.raises(UserError, match="1 channel of uint16, channels last"):
+    with pytest.raises(UserError, match=r"Add the channel: image\[\.\.\., None\]"):
         transform([np.zeros((8, 8), np.uint16)])

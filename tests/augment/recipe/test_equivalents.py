@@ -66,7 +66,7 @@ def test_names_of_other_libraries_lead_to_ops(name: str, op: str) -> None:
         (True, "p: 0.5"),
         (0.5, "aug.train.flip.p=0.5"),
         (1, "flip.p=1"),
-        (10, "10 is not allowed. Set the step's parameters"),
+        (10, "10 is not allowed. Give the step a mapping"),
     ],
 )
 def test_a_value_where_a_step_is_expected(value: object, meant: str) -> None:
