@@ -106,8 +106,8 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
             is_p = name in OPS and type(params) in (int, float) and 0 <= params <= 1
             meant = f" Did you mean {key}.{name}.p={params}?" if is_p else ""
             raise UserError(
-                f"{key}.{name}: {params!r} is not allowed.{meant} Give the step a mapping such as {{p: 0.5}}, in a file "
-                f"indented below its name, or remove it with ~{key}.{name}."
+                f"{key}.{name}: {params!r} is not allowed.{meant} Give the step a mapping such as {{p: 0.5}}, in a "
+                f"file indented below its name, or remove it with ~{key}.{name}."
             )
         steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
     return tuple(steps)
