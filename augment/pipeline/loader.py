@@ -28,7 +28,6 @@ from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
 from augment.support.formatting import amount
-from augment.support.seeds import derive_seed
 
 T = TypeVar("T")
 
@@ -305,8 +304,8 @@ class Loader:
         """Make the next pass yield the images of the current epoch that no rank has seen in `taken` batches."""
         left = np.setdiff1d(np.arange(len(self.split)), torch.cat(seen).numpy())
         left = np.resize(left, max(len(left), self._shard.world_size))  # each rank needs an image
-        order = replace(self._order, seed=derive_seed(self._order.seed, "rest", len(left)))
-        rest = Loader(self.plan, take(self.split, left), order, self.placement, self._form, classes=self.classes)
+        split = take(self.split, left)
+        rest = Loader(self.plan, split, self._order, self.placement, self._form, classes=self.classes)
         rest.start_at(self.epoch)
         self._rest, self._seen = (torch.from_numpy(left), rest), seen
         self._consumed, self._resuming = taken, True
