@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from fakes import CLASSES, frozen, needs_gpu, on, tiny_model
 from nvidia.dali import backend
 from nvidia.dali.pipeline import Pipeline
-from passes import saved
+from passes import make, saved
 from stages import SIZES, STAGES, config_of, content, same, staged, take, wait_for_threads
 
 import augment.pipeline.loader
@@ -18,6 +19,7 @@ from augment.cli.compose import compose
 from augment.data.dataset import Dataset, Split
 from augment.params import Size
 from augment.pipeline.graph.decoding import Placement
+from augment.pipeline.graph.sample_order import RankShard
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from trainer.callbacks.optimizer_steps import Prepare
@@ -263,6 +265,23 @@ def test_resume_in_any_stage(epoch: int, done: int, data: Split) -> None:
         assert same(take(resumed), left)
     for following in epochs[epoch + 1 :]:
         assert same(take(resumed), following)
+
+
+def test_one_rank_finishes_an_epoch_of_two(image_files: Split) -> None:
+    stages = config_of(STAGES).fit.full_stages(config_of(STAGES).aug.size)
+
+    def loader(rank: int, ranks: int) -> StagedLoader:
+        shard = RankShard(rank, ranks)
+        loaders = [make(image_files, torch.device("cpu"), batch_size=4 // ranks, shard=shard) for _ in stages]
+        return StagedLoader(stages, loaders)
+
+    before = [loader(rank, 2) for rank in range(2)]
+    seen = [index for one in before for batch in islice(one, 1) for index in batch.indices.tolist()]
+    states = [saved(one.state_dict()) for one in before]
+    after = loader(0, 1)
+    after.load_state_dict(states[0], states)
+    seen += [index for batch in after for index in batch.indices.tolist()]
+    assert sorted(seen) == list(range(len(image_files)))
 
 
 def test_all_stages_decode_as_the_saved_run_did(data: Split) -> None:
