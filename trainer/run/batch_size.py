@@ -63,9 +63,10 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
     """Yield a function that tries a batch size on this rank. The random state does not change."""
     device = config.fit.torch_device()
     release_memory()
-    free, total = torch.cuda.mem_get_info(device)
-    allowed = min(free, torch.cuda.get_per_process_memory_fraction(device) * total)
-    with torch.random.fork_rng([device]), alone():
+    gpu = torch.cuda.current_device() if device.index is None else device.index
+    free, total = torch.cuda.mem_get_info(gpu)
+    allowed = min(free, torch.cuda.get_per_process_memory_fraction(gpu) * total)
+    with torch.random.fork_rng([gpu]), alone():
         yield lambda size: _fits(config, size, free - _SHARE * allowed)
     release_memory()
 
