@@ -1,0 +1,107 @@
+"""The callback that lets the model's predictions replace wrong labels during training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from augment.data.targets.classification import CLASSES
+from augment.params import Number, setting
+from augment.support.errors import UserError
+from augment.support.lazy_torch import Tensor, torch
+from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.ranks import current
+
+if TYPE_CHECKING:
+    from augment.pipeline.batch import Batch
+    from trainer.loop.learner import Learner
+
+
+@configurable
+@dataclass(eq=False)
+class LabelCorrection(Callback):
+    """Trains on a mean of each image's label and the model's predictions for that image, for classification.
+
+    A network learns the correct labels first and memorizes the wrong ones later. From `start` on, the target of an
+    image moves a little towards the prediction in each epoch. So a label that contradicts the other images of its class
+    loses its weight before the network memorizes it (Lu and He 2022, arXiv:2205.01156). Validation, metrics and the
+    label audit still use the given labels.
+    """
+
+    start: float = setting(Number(default=0.4, within=(0, 1), doc="share of the run that trains on the labels alone"))
+    momentum: float = setting(Number(default=0.85, within=(0, 1), doc="weight of the old target in each later epoch"))
+    order = Phase.FIRST  # later callbacks see the given labels again
+    targets: Tensor | None = field(default=None, init=False)  # (N, K), the target of each training image
+    _at_start: Tensor | None = field(default=None, init=False)  # the same before the pass, which all ranks share
+    _given: Batch | None = field(default=None, init=False)  # the current batch with its labels
+    _loss: Any = field(default=None, init=False)
+    _loaded: Tensor | None = field(default=None, init=False)
+
+    def before_fit(self, learner: Learner) -> None:
+        """Start with the labels, or with the targets of the resumed run."""
+        split: Any = getattr(learner.train_loader, "split", None)
+        if split is None or split.kind != CLASSES or CLASSES.task not in learner.task.lineage:
+            raise _misplaced("a dataset that has one class per image")
+        if learner.training_step is not None:
+            raise _misplaced("the usual training step, without fit.teacher")
+        labels = CLASSES.collate(split.targets).to(learner.device)
+        self.targets = torch.nn.functional.one_hot(labels, len(learner.classes)).float()
+        if self._loaded is not None:
+            self.targets.copy_(self._loaded)
+        try:
+            learner.loss_function(torch.zeros_like(self.targets[:2]), self.targets[:2])
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise _misplaced("a fit.loss that takes shares of classes, such as gce or cross_entropy") from error
+        self._at_start = self.targets.clone() if learner.ranks.size > 1 else None
+
+    def before_batch(self, learner: Learner) -> None:
+        """Replace the labels of a training batch."""
+        if not learner.training:
+            return
+        assert self.targets is not None
+        self._given, self._loss = learner.batch, getattr(learner, "loss", None)
+        if self._given.targets.ndim != 1:
+            raise _misplaced("a recipe that does not mix images. Remove mixup, cutmix and similar steps")
+        learner.batch = replace(self._given, targets=self.targets[self._given.indices])
+
+    def after_batch(self, learner: Learner) -> None:
+        """Move the targets of the batch towards its predictions."""
+        if self._given is None:
+            return
+        batch, self._given = self._given, None
+        learner.batch = batch
+        was_skipped = getattr(learner, "loss", None) is self._loss or not batch.share
+        progress = learner.progress
+        if was_skipped or progress.batches_done <= self.start * progress.total_batches:
+            return
+        assert self.targets is not None
+        with torch.no_grad():
+            predicted = learner.output.detach().float().softmax(dim=1)
+            moved = torch.lerp(predicted, self.targets[batch.indices], self.momentum)
+            self.targets.index_copy_(0, batch.indices, moved)
+
+    def after_train(self, learner: Learner) -> None:
+        """Exchange the targets that the ranks have changed in this epoch."""
+        if self._at_start is not None:
+            assert self.targets is not None
+            self.targets.copy_(self._merged())
+            self._at_start.copy_(self.targets)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the targets with the changes of all ranks."""
+        return {"targets": self._loaded if self.targets is None else self._merged()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loaded = state["targets"]
+
+    def _merged(self) -> Tensor:
+        """Return the targets with the changes of all ranks, on the CPU. All ranks must call this method."""
+        assert self.targets is not None
+        if self._at_start is None:
+            return self.targets.cpu()
+        changes = current().gather((self.targets - self._at_start).cpu())
+        return self._at_start.cpu() + torch.stack(changes).sum(dim=0)
+
+
+def _misplaced(needs: str) -> UserError:
+    return UserError(f"callbacks.label_correction works only with {needs}.")
