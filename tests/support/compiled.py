@@ -6,7 +6,7 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from augment.pipeline.kernels import mix, stages
+from augment.pipeline.kernels import any_channels, mix, stages
 
 POINTERS = {
     "images": "*u8", "buffers": "*u8", "tables": "*u8", "planes": "*fp32", "programs": "*fp32", "out": "*fp32",
@@ -28,3 +28,9 @@ def compile_kernels() -> None:
         _build(stages._run, {"raw": False, "every_op": every_op, "block": stages._BLOCK})
     _build(mix._mix, {"labels": False, "block": mix._BLOCK}, images="*fp32")
     _build(mix._mix, {"labels": True, "block": mix._BLOCK}, images="*fp32", targets="*fp32")
+    tile = {"channels": 10, "lanes": 16, "block": 64}
+    for stored, levels in (("*u8", "*u8"), ("*u16", "*fp32"), ("*i16", "*fp32")):
+        whole = {"whole": levels == "*u8"}
+        _build(any_channels._resize, {**tile, **whole}, images=stored, windows="*fp32", out=levels, rows="i32",
+               low="*fp32", scale="*fp32")  # fmt: skip
+        _build(any_channels._run, {**tile, "raw": False}, images=levels, buffers=levels, mean="*fp32", scale="*fp32")

@@ -8,11 +8,13 @@ Prints JSON:
 - bounds: how many numbers each op writes beyond its memory.
 - mixed: how far mixed batches are from those of PyTorch's operators.
 - direct: how far decoded images that kernels crop and change are from what DALI makes of them, in levels.
+- channels: the same for other pixel formats than RGB, and statistics of their noise.
 """
 
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -29,13 +31,14 @@ from augment.data.dataset import Split
 from augment.data.images import MemoryImage
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
+from augment.params.pixel_format import DTYPES, RGB, PixelFormat
 from augment.pipeline import transform
 from augment.pipeline.geometry import mixing
 from augment.pipeline.geometry.mixing import Mixer
 from augment.pipeline.graph import build
 from augment.pipeline.graph.decoding import Form
 from augment.pipeline.images_in_memory import Images, read_images
-from augment.pipeline.kernels import mix
+from augment.pipeline.kernels import any_channels, mix
 from augment.pipeline.kernels import stages as kernels
 from augment.pipeline.kernels.decoded_images import Direct
 from augment.pipeline.kernels.instructions import Program
@@ -290,25 +293,59 @@ def direct() -> dict[str, dict[str, float]]:
     """Return the largest and the mean difference over calls, and how far the frames' windows are apart, in pixels."""
     kernels._BLOCK = 256
     pixels = np.stack([draw_photo(28, 20, seed) for seed in range(2)])
+    return {name: directly(aug, pixels, RGB) for name, aug in DIRECT.items()}
+
+
+def directly(aug: dict[str, Any], pixels: Any, form: PixelFormat) -> dict[str, float]:
+    """Return how far images of a pixel format that kernels transform are from what DALI makes of them."""
     transform.program_of = lambda *_: None
-    found = {}
-    for name, aug in DIRECT.items():
-        recipe, apart, windows = load_recipe({"size": [17, 23], **aug}), [], []
-        by_dali = transform.Transform(recipe, device="cpu", seed=SEED, frames=True)
-        samplers = [Sampler(own, SEED, 0, number) for number, own in enumerate(by_dali.plan.per_view)]
-        by_kernels = Direct(by_dali.plan, CPU, Form(frames=True), samplers)
-        for call in (0, 1, 2) if name == "random windows" else (1,):  # the last two are drawn at once
-            by_dali.position = call
-            images = read_images(pixels, CPU)
-            expected, of_dali = by_dali._run(images)
-            views, shown = by_kernels.run(Images("gpu", torch.from_numpy(pixels)), call)
-            levels = 255 * torch.tensor(by_dali.plan.std)[:, None, None]
-            apart += [((one - other) * levels).abs() for one, other in zip(views, expected, strict=True)]
-            windows += [(one - other).abs().max() for one, other in zip(shown, of_dali, strict=True)]
-            assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
-        every = torch.cat(apart)
-        found[name] = {"most": float(every.max()), "mean": float(every.mean()), "windows": float(max(windows))}
-    return found
+    recipe, apart, windows = load_recipe({"size": [17, 23], **aug}), [], []
+    by_dali = transform.Transform(recipe, device="cpu", seed=SEED, frames=True, pixels=form)
+    samplers = [Sampler(own, SEED, 0, number) for number, own in enumerate(by_dali.plan.per_view)]
+    by_kernels = Direct(by_dali.plan, CPU, Form(frames=True), samplers)
+    for call in (0, 1, 2) if "views" in aug else (1,):  # the last two are drawn at once
+        by_dali.position = call
+        images = read_images(pixels, CPU, form)
+        expected, of_dali = by_dali._run(images)
+        views, shown = by_kernels.run(Images("gpu", torch.from_numpy(pixels)), call)
+        levels = 255 * torch.tensor(by_dali.plan.std)[:, None, None]
+        apart += [((one - other) * levels).abs() for one, other in zip(views, expected, strict=True)]
+        windows += [(one - other).abs().max() for one, other in zip(shown, of_dali, strict=True)]
+        assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
+    every = torch.cat(apart)
+    return {"most": float(every.max()), "mean": float(every.mean()), "windows": float(max(windows))}
+
+
+FORMATS = [(1, "uint8"), (5, "int16"), (10, "uint16")]
+
+
+def channels() -> dict[str, Any]:
+    """Return how far formats are from what DALI makes of them, with random windows, and statistics of their noise."""
+    any_channels._TILE = 2048  # several tiles for each image, the last one not full
+    rng, found = np.random.default_rng(0), {}
+    for count, dtype in FORMATS:
+        form = PixelFormat.of(count, dtype, range=(1000, 50000) if dtype == "uint16" else None)
+        low, high = DTYPES[dtype]
+        pixels = low + rng.random((2, 20, 28, count)) * (high - low)
+        stored = pixels.astype(dtype)
+        normal = {"mean": [0.5] * count, "std": [0.5] * count}
+        of_mean = {"contrast": {"pivot": "mean"}, "erase": {"p": 0.5, "fill": "mean"}}
+        crop = DIRECT["random windows"]["train"]["random_resized_crop"]
+        plain = {"rotate": {}, "contrast": {}, "channel_gain": {}, "erase": {}}
+        for name, steps in (("plain", plain), ("mean", of_mean)):
+            aug = {"train": {"random_resized_crop": crop, "flip": {"p": 0.5}, **steps}, **normal}
+            found[f"{form}, {name}"] = directly(aug, stored, form)
+    form = PixelFormat.of(4, "uint16")
+    steps = {"gaussian_noise": {"std_range": [10, 10]}}
+    recipe = load_recipe({"size": 32, "val": steps, "mean": [0] * 4, "std": [1] * 4})
+    plan = build_plan(replace(recipe.aug, pixels=form), "val")
+    program = Program(plan)
+    levels = torch.full((6, 32, 32, 4), 127.5)
+    programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 6)))
+    values = program.run(levels, programs, Form(raw=True)).numpy() - 127.5
+    rows = values.transpose(0, 3, 1, 2).reshape(24, -1)
+    noise = {"mean": float(values.mean()), "std": float(values.std())}
+    return {"off": found, "noise": {**noise, "correlation": float(np.abs(np.corrcoef(rows) - np.eye(24)).max())}}
 
 
 def policies() -> dict[str, Any]:
@@ -326,4 +363,4 @@ def policies() -> dict[str, Any]:
 
 if __name__ == "__main__":
     # In this order, as some change the size of blocks.
-    json.dump({part.__name__: part() for part in (policies, noise, local, bounds, mixed, direct)}, sys.stdout)
+    json.dump({part.__name__: part() for part in (policies, noise, local, bounds, mixed, direct, channels)}, sys.stdout)

@@ -17,7 +17,7 @@ from augment.pipeline.geometry.frames import COLUMNS, random_windows
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.parameter_feed import Ahead, AheadOfCalls
 from augment.pipeline.images_in_memory import Images
-from augment.pipeline.kernels.instructions import LARGEST, Program, are_alike, kernels_run
+from augment.pipeline.kernels.instructions import LARGEST, Program, are_alike
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import CALL, Sampler, Where
@@ -38,18 +38,16 @@ class Direct:
         """Return whether the kernels support the whole plan and run here."""
         program = Program(plan)
         known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= LARGEST
-        return placement.device == "gpu" and known and kernels_run(placement.gpu, every_op=program.every_op)
+        return placement.device == "gpu" and known and program.runs(placement.gpu)
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Return each view, (N, 3, height, width), with the draws of a call. With frames, also return its windows."""
-        from augment.pipeline.kernels.crop import resize_windows
-
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
         if sides not in self._drawn:
             self._drawn = {sides: AheadOfCalls(partial(self._draw, sides))}
         (drawn, there), rows = self._drawn[sides].take(0, call * CALL, count)
         for view, sampler in enumerate(self._samplers):
-            cropped = resize_windows(images.data, there[f"{view} windows"][rows], sampler.plan.size)
+            cropped = _resize(images.data, there[f"{view} windows"][rows], sampler.plan)
             made = self._program.run(cropped, there[f"{view} programs"][rows], self._form)
             views.append(made.permute(0, 3, 1, 2))
             if self._form.frames:
@@ -65,6 +63,17 @@ class Direct:
             there[f"{view} windows"] = windows[-1]
             there[f"{view} programs"] = self._program.values(sampler, where)
         return windows, to_device(there, self._device)
+
+
+def _resize(images: Tensor, windows: Tensor, plan: Plan) -> Tensor:
+    """Resize a window of each image to the size of a plan, and convert pixels to levels."""
+    if plan.pixels.is_rgb:
+        from augment.pipeline.kernels import crop
+
+        return crop.resize_windows(images, windows, plan.size)
+    from augment.pipeline.kernels import any_channels
+
+    return any_channels.resize_windows(images, windows, plan.size, plan.pixels)
 
 
 def _has_window(plan: Plan) -> bool:

@@ -9,6 +9,7 @@ The kernel draws noise with a counter-based generator (Philox). Each sample and 
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 from logging import getLogger
 
@@ -17,10 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from augment.params import Size
+from augment.params.pixel_format import PixelFormat
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.parameter_feed import Feed, Values, stage_values
 from augment.pipeline.graph.sample_order import Reading
-from augment.pipeline.kernels.opcodes import BORDERS, CODES, OF_POLICIES, PLANES, ROUTINES
+from augment.pipeline.kernels.opcodes import ANY_CHANNELS, BORDERS, CODES, OF_POLICIES, PLANES, ROUTINES
 from augment.recipe.fusion import positions_of
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler, Where
@@ -50,12 +53,13 @@ class Program:
     def of(plan: Plan) -> "Program | None":
         """Return the program of a plan, or None if DALI's operators must run the plan or are as fast.
 
-        They are as fast for a single local stage, which launches few operators. They can be as fast for large images
-        and ops that policies do not use, because here one block of threads runs a whole sample.
+        They are as fast for a single local stage of RGB images, which launches few operators. They can be as fast for
+        large images and ops that policies do not use, because here one block of threads runs a whole sample.
         """
-        program = Program(plan)
-        several = sum(stage.kind == "local" for stage in program.stages) > 1
-        return program if several and (math.prod(plan.size) <= LARGEST or not program.every_op) else None
+        program, rgb = Program(plan), plan.pixels.is_rgb
+        is_slow = sum(stage.kind == "local" for stage in program.stages) > 1 if rgb else bool(program.stages)
+        is_quick_here = math.prod(plan.size) <= LARGEST or (rgb and not program.every_op)
+        return program if is_slow and is_quick_here else None
 
     def values(self, sampler: Sampler, where: Where) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
@@ -84,18 +88,30 @@ class Program:
         return np.hstack(programs)
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
-        """Apply the stages to (N, height, width, 3) uint8 and normalize to float. A raw form stays uint8.
+        """Apply the stages to levels, (N, height, width, C), and normalize to float. A raw form stays levels.
 
         The programs come from `values`, and are on the device of the images.
         """
+        floats = torch.float16 if form.half else torch.float32
+        out = torch.empty(images.shape, dtype=images.dtype if form.raw else floats, device=images.device)
+        if not self.plan.pixels.is_rgb:
+            from augment.pipeline.kernels import any_channels
+
+            mean = any_channels.on_device(tuple(255 * value for value in self.plan.mean), images.device)
+            scale = any_channels.on_device(tuple(1 / (255 * value) for value in self.plan.std), images.device)
+            any_channels.launch(images, programs, out, mean, scale, stages=len(self.names), raw=form.raw)
+            return out
         from augment.pipeline.kernels.stages import launch
 
-        floats = torch.float16 if form.half else torch.float32
-        out = torch.empty(images.shape, dtype=torch.uint8 if form.raw else floats, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
         options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
+
+    def runs(self, gpu: int) -> bool:
+        """Return whether the kernel for this program compiles and runs on a GPU."""
+        pixels = self.plan.pixels
+        return kernels_run(gpu, every_op=self.every_op) if pixels.is_rgb else any_channels_run(gpu, pixels)
 
 
 def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
@@ -105,10 +121,11 @@ def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
     """
     positions = enumerate(positions_of(plan.tree))
     position = {step.key: number for number, alternatives in positions for step in alternatives}
+    known = CODES.keys() if plan.pixels.is_rgb else ANY_CHANNELS
     before: list[Stage] = []
     after: list[Stage] = []
     for stage in plan.image_stages:
-        if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in BORDERS):
+        if _name(stage) in known and (stage.kind != "geometry" or stage.border[0] in BORDERS):
             after.append(stage)
             continue
         at = len(after)
@@ -122,12 +139,12 @@ def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
 def program_of(plan: Plan, placement: Placement) -> Program | None:
     """Return the program that a kernel runs instead of DALI's operators, or None if DALI must run the plan."""
     program = Program.of(plan) if placement.device == "gpu" and are_alike(plan) else None
-    return program if program is not None and kernels_run(placement.gpu, every_op=program.every_op) else None
+    return program if program is not None and program.runs(placement.gpu) else None
 
 
 def are_alike(plan: Plan) -> bool:
-    """Return whether all views run the same steps, each on its own crop of 8-bit RGB images."""
-    return plan.views.crop == "own" and not plan.views.named and plan.pixels.is_rgb
+    """Return whether all views run the same steps, each on its own crop."""
+    return plan.views.crop == "own" and not plan.views.named
 
 
 class ProgramFeed(Feed):
@@ -152,16 +169,39 @@ def _name(stage: Stage) -> str:
 
 @cache
 def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
-    """Return whether the kernel compiles and runs on a GPU, by default with the ops of policies only."""
+    """Return whether the kernel for RGB compiles and runs on a GPU, by default with the ops of policies only."""
+
+    def run(device: torch.device) -> None:
+        from augment.pipeline.kernels.stages import launch
+
+        image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=device)
+        # The same types as in most batches, so that this compiles the kernel that they need.
+        programs = torch.zeros(1, 2, device=device)
+        launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
+
+    return _runs(run, gpu)
+
+
+@cache
+def any_channels_run(gpu: int, pixels: PixelFormat) -> bool:
+    """Return whether the kernels for a pixel format other than RGB compile and run on a GPU."""
+
+    def run(device: torch.device) -> None:
+        from augment.pipeline.kernels.any_channels import launch, on_device, resize_windows
+
+        stored = torch.zeros(1, 8, 8, pixels.channels, dtype=getattr(torch, pixels.dtype), device=device)
+        levels = resize_windows(stored, torch.tensor([[0.0, 0, 8, 8]], device=device), Size(8, 8), pixels)
+        ones = on_device((1.0,) * pixels.channels, device)
+        launch(levels, torch.zeros(1, 2, device=device), levels.float(), ones, ones, stages=1, raw=False)
+
+    return _runs(run, gpu)
+
+
+def _runs(run: Callable[[torch.device], None], gpu: int) -> bool:
     if not torch.cuda.is_available():
         return False
     try:
-        from augment.pipeline.kernels.stages import launch
-
-        image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=torch.device("cuda", gpu))
-        # The same types as in most batches, so that this compiles the kernel that they need.
-        programs = torch.zeros(1, 2, device=image.device)
-        launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
+        run(torch.device("cuda", gpu))
     except Exception as error:  # no Triton, no C compiler, an old version, ...
         message = "the Triton kernels do not run here, so DALI's and PyTorch's operators run instead: %s"
         getLogger(__name__).info(message, error)

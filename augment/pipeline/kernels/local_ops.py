@@ -126,7 +126,7 @@ def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, 
 
 
 @triton.jit
-def _seed(given):
+def seed_of(given):
     """Return the seed of a sample, which is stored as two numbers of 24 bits."""
     return tl.load(given).to(tl.int64) + tl.load(given + 1).to(tl.int64) * 16777216
 
@@ -134,7 +134,7 @@ def _seed(given):
 @triton.jit
 def gaussian_noise(source, target, given, area, block: tl.constexpr):
     """Add normal noise. `given` holds the standard deviation and a seed."""
-    std, seed = tl.load(given), _seed(given + 1)
+    std, seed = tl.load(given), seed_of(given + 1)
     for start in range(0, area, block):
         pixel = start + tl.arange(0, block)
         inside = pixel < area
@@ -148,7 +148,7 @@ def erase(source, target, given, height, width, block: tl.constexpr):
     """Fill a rectangle. `given` holds its top, left, height and width, the number of a fill, a level and a seed."""
     top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
-    fill, level, seed = tl.load(given + 4).to(tl.int32), tl.load(given + 5), _seed(given + 6)
+    fill, level, seed = tl.load(given + 4).to(tl.int32), tl.load(given + 5), seed_of(given + 6)
     red, green, blue = level, level, level
     if fill == 1:
         red, green, blue = mean_color(source, height * width, block)

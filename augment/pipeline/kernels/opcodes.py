@@ -69,6 +69,7 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]]
 }
 CODES = {name: number for number, name in enumerate(ROUTINES, 1)}
 OF_POLICIES = CODES["equalize"]
+ANY_CHANNELS = {"geometry", "color", "color of mean", "gaussian_noise", "erase"}  # for images other than 8-bit RGB
 PLANES = {"gaussian_blur", "jpeg", "downscale"}  # ops that need memory for one channel as floats
 
 

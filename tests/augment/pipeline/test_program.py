@@ -19,6 +19,7 @@ from rendering import chi_square
 
 from augment import Transform, load_recipe
 from augment.data.images import MemoryImage
+from augment.params.pixel_format import DTYPES, PixelFormat
 from augment.pipeline.graph import build
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.kernels.decoded_images import Direct
@@ -146,6 +147,19 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_in_an_interpreter(i
         assert off["windows"] < 1e-4, name
 
 
+def test_kernels_for_any_channels_match_operators_in_an_interpreter(interpreted: Any) -> None:
+    found = interpreted["channels"]
+    assert len(found["off"]) == 6
+    for name, off in found["off"].items():
+        assert off["most"] < (2.1 if "uint8" in name else 0.01), name
+        assert off["mean"] < 0.02, name
+        assert off["windows"] < 1e-4, name
+    noise = found["noise"]  # 6 x 32 x 32 x 4 normal numbers of standard deviation 10
+    assert abs(noise["mean"]) < 0.3
+    assert abs(noise["std"] - 10) < 0.2
+    assert noise["correlation"] < 0.15  # of samples and channels
+
+
 def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None:
     plan = build_plan(load_recipe("strong", "aug.train.erase.p=1").aug, "train")
     program, sampler = Program.of(plan), Sampler(plan, 3, rank=1)
@@ -209,6 +223,28 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_on_the_gpu(recipe: 
             assert off.mean() < 0.3
     by_kernels.position = 1
     assert all(not torch.equal(*pair) for pair in zip(by_kernels(images), views, strict=True))
+
+
+@needs_gpu
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (4, "float32"), (10, "uint16"), (10, "uint8")])
+def test_kernels_for_any_channels_match_dali_on_the_gpu(channels: int, dtype: str) -> None:
+    cuda, form = torch.device("cuda"), PixelFormat.of(channels, dtype)
+    steps = ["random_resized_crop", "flip", "rotate", "contrast", "channel_gain"]
+    numbers = [0.5] * channels
+    aug = {"size": 128, "mean": numbers, "std": numbers, "train": {step: {} for step in steps}}
+    recipe = load_recipe({**aug, "views": {"count": 2}})
+    by_kernels, by_dali = (Transform(recipe, device=cuda, seed=SEED, threads=2, pixels=form) for _ in range(2))
+    assert Direct.supports(by_kernels.plan, Placement().on(cuda, 2))
+    low, high = DTYPES[dtype]
+    stored = low + np.random.default_rng(0).random((24, 160, 190, channels)) * (high - low)
+    images = torch.from_numpy(stored.astype(dtype)).to(cuda)
+    for call in range(4):
+        with reject_waiting() if call else nullcontext():
+            views = by_kernels(images)
+        for found, expected in zip(views, by_dali(list(images)), strict=True):
+            off = ((found - expected) * 127.5).abs()
+            assert off.max() < (3.1 if dtype == "uint8" else 0.05)
+            assert off.mean() < (0.05 if dtype == "uint8" else 0.002)
 
 
 LARGE = 128  # px, with 256 samples: as many as training has

@@ -20,7 +20,7 @@ from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.operators import warp_bounds
 from augment.pipeline.graph.sample_order import Reading
-from augment.pipeline.kernels.instructions import are_alike
+from augment.pipeline.kernels.instructions import Program
 from augment.recipe.op import OPS, numpy_op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -333,8 +333,11 @@ def test_levels_stay_in_their_range(device: torch.device) -> None:
     assert (made.min(), made.max()) == (0, 255)
 
 
-def test_the_kernels_get_rgb_images_only() -> None:
-    steps = {"solarize": {"p": 0.5}, "autocontrast": {"p": 0.5}}
-    assert are_alike(plan_for(RGB, steps))
-    assert not are_alike(plan_for(format_of(3, "uint16"), steps))
-    assert not are_alike(plan_for(format_of(10, "uint8"), steps))
+@pytest.mark.parametrize("pixels", [format_of(3, "uint16"), format_of(10, "uint8")])
+def test_kernels_run_the_stages_after_the_last_one_they_do_not_know(pixels: PixelFormat) -> None:
+    program = Program.of(plan_for(pixels, {"rotate": {}, "autocontrast": {}, "flip": {}, "brightness": {}}))
+    assert program is not None
+    assert [stage.kind for stage in program.before] == ["geometry", "local"]
+    assert program.names == ("geometry", "color")
+    assert Program.of(plan_for(pixels, {"brightness": {}, "autocontrast": {}})) is None
+    assert Program.of(plan_for(RGB, {"rotate": {}, "brightness": {}})) is None  # few operators, beside decoding

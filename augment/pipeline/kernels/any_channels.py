@@ -1,0 +1,280 @@
+"""Kernels for images with any number of channels, whose levels are bytes or floats. They need Triton.
+
+Like the kernels for RGB, one kernel resizes windows, and another runs the programs of samples. They work on tiles of
+pixels times channels, so that neighboring threads read neighboring numbers.
+"""
+
+# Triton compiles these functions. Python types cannot describe Triton's language.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from augment.params import Size
+from augment.params.pixel_format import PixelFormat
+from augment.pipeline.kernels.local_ops import byte, seed_of, within
+from augment.pipeline.kernels.opcodes import CODES
+
+_GEOMETRY, _COLOR, _COLOR_OF_MEAN, _NOISE = (
+    tl.constexpr(CODES[name]) for name in ("geometry", "color", "color of mean", "gaussian_noise")
+)
+_TILE = 4096  # numbers in a tile
+
+
+def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFormat) -> Tensor:
+    """Resize a window of each image like DALI, and convert stored pixels to levels.
+
+    Args:
+        images: (N, height, width, C) in the format's data type, contiguous.
+        windows: start and end, (y, x) in pixels, (N, 4) float32, contiguous.
+        size: height and width of the results.
+        pixels: the pixel format of the images.
+
+    Returns:
+        Levels, (N, *size, C) uint8 or float32.
+    """
+    dtype = torch.uint8 if pixels.is_bytes else torch.float32
+    out = torch.empty((len(images), *size, pixels.channels), dtype=dtype, device=images.device)
+    low, scale = out, out  # bytes are levels
+    if not pixels.is_bytes:
+        low = on_device(pixels.low, images.device)
+        scale = on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
+    lanes = triton.next_power_of_2(pixels.channels)
+    block = max(_TILE // 4 // lanes, 1)
+    with torch.cuda.device_of(images):
+        _resize[(len(images), triton.cdiv(size.height * size.width, block))](
+            images, windows, out, low, scale, *images.shape[1:3], *size,
+            channels=pixels.channels, lanes=lanes, block=block, whole=pixels.is_bytes,
+        )  # fmt: skip
+    return out
+
+
+def launch(
+    images: Tensor, programs: Tensor, out: Tensor, mean: Tensor, scale: Tensor, *, stages: int, raw: bool
+) -> None:
+    """Run the program of each sample.
+
+    Args:
+        images: levels, (N, height, width, C) uint8 or float32, contiguous.
+        programs: (N, numbers) float32: for each stage its code, the count of its values, and the values.
+        out: the result, (N, height, width, C).
+        mean: mean of each channel in 0..255, (C,).
+        scale: inverse standard deviation of each channel, (C,).
+        stages: number of stages.
+        raw: write levels instead of normalized numbers.
+    """
+    count, height, width, channels = images.shape
+    buffers = torch.empty((2, *images.shape), dtype=images.dtype, device=images.device)
+    lanes = triton.next_power_of_2(channels)
+    with torch.cuda.device_of(images):
+        _run[(count,)](
+            images, buffers, programs, out, mean, scale, stages, programs.shape[1], height, width,
+            channels=channels, lanes=lanes, block=max(_TILE // lanes, 1), raw=raw, num_warps=16,
+        )  # fmt: skip
+
+
+@cache
+def on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return numbers as a tensor on a device. Later calls return the same tensor."""
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+@triton.jit(do_not_specialize=["windows", "height", "width", "rows", "columns"])
+def _resize(
+    images, windows, out, low, scale, height, width, rows, columns,
+    channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * block + tl.arange(0, block)
+    lane = tl.arange(0, lanes)
+    kept = (pixel < rows * columns)[:, None] & (lane < channels)[None, :]
+    source = images + sample * height * width * channels
+    window = windows + sample * 4
+    top, left = tl.load(window), tl.load(window + 1)
+    step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
+    reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
+    # The center of each output pixel in image coordinates, where pixel centers are at integers.
+    y = top + ((pixel // columns).to(tl.float32) + 0.5) * step_y - 0.5
+    x = left + ((pixel % columns).to(tl.float32) + 0.5) * step_x - 0.5
+    first_y, first_x = tl.floor(y - reach_y).to(tl.int32) + 1, tl.floor(x - reach_x).to(tl.int32) + 1
+    taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
+    level, total = tl.zeros([block, lanes], tl.float32), tl.zeros([block], tl.float32)
+    for row in range(taps_y):
+        v = first_y + row
+        share_y = tl.maximum(1 - tl.abs(v.to(tl.float32) - y) / reach_y, 0.0)
+        line = tl.minimum(tl.maximum(v, 0), height - 1) * width
+        for column in range(taps_x):
+            u = first_x + column
+            share = share_y * tl.maximum(1 - tl.abs(u.to(tl.float32) - x) / reach_x, 0.0)
+            there = line + tl.minimum(tl.maximum(u, 0), width - 1)
+            stored = tl.load(source + there[:, None] * channels + lane[None, :], mask=kept, other=0)
+            level += share[:, None] * stored.to(tl.float32)
+            total += share
+    level = level / total[:, None]
+    if whole:
+        level = byte(level)
+    else:
+        of_lane = lane < channels
+        level = (level - tl.load(low + lane, mask=of_lane)[None, :]) * tl.load(scale + lane, mask=of_lane)[None, :]
+        level = tl.minimum(tl.maximum(level, 0.0), 255.0)
+    target = out + sample * rows * columns * channels
+    tl.store(target + pixel[:, None] * channels + lane[None, :], level, mask=kept)
+
+
+@triton.jit(do_not_specialize=["stages", "numbers", "height", "width"])
+def _run(
+    images, buffers, programs, out, mean, scale, stages, numbers, height, width,
+    channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr, raw: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    area = height * width
+    source = images + sample * area * channels
+    other = tl.num_programs(0).to(tl.int64) * area * channels  # the distance between the two buffers
+    given = programs + sample * numbers
+    at = 0
+    for _ in range(stages):
+        code, count = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
+        given += 2
+        if code != 0:
+            target = buffers + sample * area * channels + at * other
+            if code == _GEOMETRY:
+                _warp(source, target, given, height, width, channels, lanes, block)
+            elif (code == _COLOR) | (code == _COLOR_OF_MEAN):
+                _color(source, target, given, code == _COLOR_OF_MEAN, area, channels, lanes, block)
+            elif code == _NOISE:
+                _noise(source, target, given, area, channels, lanes, block)
+            else:
+                _erase(source, target, given, height, width, channels, lanes, block)
+            # The next stage reads what other threads of the block wrote.
+            tl.debug_barrier()
+            source = target
+            at = 1 - at
+        given += count
+    target = out + sample * area * channels
+    lane = tl.arange(0, lanes)
+    center = tl.load(mean + lane, mask=lane < channels, other=0)[None, :]
+    factor = tl.load(scale + lane, mask=lane < channels, other=0)[None, :]
+    for start in range(0, area, block):
+        there, kept = _tile(start, area, channels, lanes, block)
+        level = tl.load(source + there, mask=kept)
+        if not raw:
+            level = (level.to(tl.float32) - center) * factor
+        tl.store(target + there, level, mask=kept)
+
+
+@triton.jit
+def _tile(start, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+    """Return the positions of a tile's numbers, (block, lanes), and which of them are inside the image."""
+    pixel, lane = start + tl.arange(0, block), tl.arange(0, lanes)
+    return pixel[:, None] * channels + lane[None, :], (pixel < area)[:, None] & (lane < channels)[None, :]
+
+
+@triton.jit
+def _store(target, level, kept):
+    """Clip levels, round them if they are bytes, and write them."""
+    if target.dtype.element_ty == tl.uint8:
+        tl.store(target, byte(level), mask=kept)
+    else:
+        tl.store(target, tl.minimum(tl.maximum(level, 0.0), 255.0), mask=kept)
+
+
+@triton.jit
+def _warp(source, target, m, height, width, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+    a, b, c = tl.load(m), tl.load(m + 1), tl.load(m + 2)
+    d, e, f = tl.load(m + 3), tl.load(m + 4), tl.load(m + 5)
+    g, h, i = tl.load(m + 6), tl.load(m + 7), tl.load(m + 8)
+    border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
+    lane = tl.arange(0, lanes)[None, :]
+    for start in range(0, height * width, block):
+        pixel = start + tl.arange(0, block)
+        x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
+        w = g * x + h * y + i
+        # Limit the coordinates, because larger ones do not fit into an integer.
+        from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
+        from_y = tl.minimum(tl.maximum((d * x + e * y + f) / w, -1e6), 1e6)
+        left, top = tl.floor(from_x), tl.floor(from_y)
+        right_share, lower_share = from_x - left, from_y - top
+        column, row = left.to(tl.int32), top.to(tl.int32)
+        there, kept = _tile(start, height * width, channels, lanes, block)
+        level = tl.zeros([block, lanes], tl.float32)
+        for corner in range(4):
+            u, v = column + corner % 2, row + corner // 2
+            across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
+            share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
+            shown = (border != 0) | ((u >= 0) & (u < width) & (v >= 0) & (v < height))
+            found = within(v, height, border) * width + within(u, width, border)
+            read = tl.load(source + found[:, None] * channels + lane, mask=kept, other=0).to(tl.float32)
+            level += share[:, None] * tl.where(shown[:, None], read, fill)
+        _store(target + there, level, kept)
+
+
+@triton.jit
+def _mean(source, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+    """Return the mean of each channel, (lanes,)."""
+    total = tl.zeros([block, lanes], tl.float32)
+    for start in range(0, area, block):
+        there, kept = _tile(start, area, channels, lanes, block)
+        total += tl.load(source + there, mask=kept, other=0).to(tl.float32)
+    return tl.sum(total, axis=0) / area
+
+
+@triton.jit
+def _color(source, target, m, of_mean, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+    # `m` is a (C, C + 1) matrix, or a (C, C) matrix followed by a (C, C + 1) matrix for the mean.
+    lane = tl.arange(0, lanes)
+    is_channel = lane < channels
+    step = channels + 1
+    if of_mean:
+        mean = _mean(source, area, channels, lanes, block)
+        step = channels
+        offsets = m + channels * channels
+        add = tl.load(offsets + lane * (channels + 1) + channels, mask=is_channel, other=0)
+        for channel in range(channels):
+            weight = tl.load(offsets + lane * (channels + 1) + channel, mask=is_channel, other=0)
+            add += weight * tl.sum(tl.where(lane == channel, mean, 0.0))
+    else:
+        add = tl.load(m + lane * step + channels, mask=is_channel, other=0)
+    for start in range(0, area, block):
+        pixel = start + tl.arange(0, block)
+        there, kept = _tile(start, area, channels, lanes, block)
+        level = tl.zeros([block, lanes], tl.float32) + add[None, :]
+        for channel in range(channels):
+            weight = tl.load(m + lane * step + channel, mask=is_channel, other=0)
+            read = tl.load(source + pixel * channels + channel, mask=pixel < area, other=0).to(tl.float32)
+            level += read[:, None] * weight[None, :]
+        _store(target + there, level, kept)
+
+
+@triton.jit
+def _noise(source, target, given, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+    # `given` holds the standard deviation and a seed.
+    std, seed = tl.load(given), seed_of(given + 1)
+    for start in range(0, area, block):
+        there, kept = _tile(start, area, channels, lanes, block)
+        level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
+        _store(target + there, level + std * tl.randn(seed, there), kept)
+
+
+@triton.jit
+def _erase(source, target, given, height, width, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+    # `given` holds the top, left, height and width of a rectangle, the number of a fill, a level and a seed.
+    top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
+    bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
+    fill, seed = tl.load(given + 4).to(tl.int32), seed_of(given + 6)
+    value = tl.zeros([lanes], tl.float32) + tl.load(given + 5)
+    if fill == 1:
+        value = _mean(source, height * width, channels, lanes, block)
+    for start in range(0, height * width, block):
+        pixel = start + tl.arange(0, block)
+        there, kept = _tile(start, height * width, channels, lanes, block)
+        x, y = pixel % width, pixel // width
+        hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+        level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
+        filled = tl.zeros([block, lanes], tl.float32) + value[None, :]
+        if fill == 2:
+            filled = 255 * tl.rand(seed, there)
+        _store(target + there, tl.where(hole[:, None], filled, level), kept)
