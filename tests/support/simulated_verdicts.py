@@ -123,7 +123,7 @@ def _sweeps(samples: int = 2000) -> Iterator[list[str]]:
 
 
 def _skewed() -> Iterator[list[str]]:
-    yield ["scores of seeds, their skewness", *(f"n = {n}" for n in COUNTS)]
+    yield ["distribution of the scores, skewness", *(f"n = {n}" for n in COUNTS)]
     for name, noise in NOISES.items():
         yield [name, *(f"{coverage(noise, n):.1%}" for n in COUNTS)]
 
@@ -136,7 +136,7 @@ def _false() -> Iterator[list[str]]:
         for correlation in (0.0, 0.5, 0.9)
         if share(2) or not correlation
     ]
-    cases += [("all n, and n more of the baseline", c, [((2 * n, n), n) for n in COUNTS]) for c in (0.0, 0.5, 0.9)]
+    cases += [("all, and the baseline has n more", c, [((2 * n, n), n) for n in COUNTS]) for c in (0.0, 0.5, 0.9)]
     for name, correlation, sizes in cases:
         rates = [false_verdicts(NOISES[noise], *size, correlation) for noise in BOTH.values() for size in sizes]
         yield [name, f"{correlation:.1f}".lstrip("0"), *(f"{rate:.1%}" for rate in rates)]
