@@ -37,8 +37,6 @@ _IN_A_LIST = " Pass a single image in a list."
 
 @dataclass(frozen=True)
 class Images:
-    """A batch of images in memory."""
-
     kind: Literal["encoded", "cpu", "gpu"]  # "cpu" and "gpu" are decoded images on that device
     data: Any  # in the form that DALI's external_source takes
     turned: str = ""  # the first Pillow image that was turned upright, such as images[3]
@@ -205,7 +203,6 @@ def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
 
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
-    """Return the pixels of a PIL image, (height, width, 3)."""
     if not has_range(image):
         raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
     try:

@@ -143,7 +143,6 @@ class Loader:
         return full + bool(rest and not (self._order.drop_last and full))
 
     def batches_in(self, epoch: int) -> int:
-        """Return the number of batches in an epoch."""
         return len(self)
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
@@ -325,7 +324,6 @@ class Loader:
 
     @property
     def _is_inside(self) -> bool:
-        """Whether the loader is in the middle of an epoch."""
         return self.batch > 0
 
     @property
@@ -378,7 +376,6 @@ class Loader:
         return self._pipeline
 
     def _next(self) -> Outputs:
-        """Return the outputs of the next batch."""
         outputs = self._recover(lambda: self._run(self._running()))
         self._consumed += 1
         if self.split.max_bad and self.plan.checkpoints and self._consumed % 64 == 0:

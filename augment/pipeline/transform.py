@@ -185,7 +185,6 @@ class Transform:
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
     def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the views of the images and, with frames, their windows."""
         kind = "direct" if read.kind == "gpu" and isinstance(read.data, Tensor) and self._is_direct else read.kind
         graph = self._graph(kind, len(read))
         try:

@@ -149,7 +149,6 @@ def _op(stage: Stage) -> BatchOp:
 
 
 def _run(stage: Stage, images: Tensor, partners: Tensor, values: _Values) -> tuple[Tensor, Tensor]:
-    """Call the op of a stage and check its result."""
     op, expected = _op(stage), [tuple(images.shape), (len(images),)]
     if op.writes:  # pass copies, because the op may change its arguments
         images, partners = images.clone(), partners.clone()
@@ -188,5 +187,4 @@ def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
 
 
 def kernel_runs(device: torch.device) -> bool:
-    """Return whether the mixing kernel runs on a device."""
     return device.type == "cuda" and kernels_run(device.index)

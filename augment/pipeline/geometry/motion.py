@@ -242,7 +242,6 @@ class BatchMotion:
         return str(params.get("border", "constant" if params.get("side") == "long" else ""))
 
     def _back_arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
-        """Return the arrays that `back` needs on the device."""
         window, orientations = self._window[rows], self._orientations[rows]
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
         scale = self.size / (end - start)
@@ -375,7 +374,6 @@ def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp
 
 
 def _folded(position: Any, side: Any, border: str, xp: Any) -> Any:
-    """Fold positions along one axis into the image."""
     last = side - 1
     if border == "reflect_101":
         period = 2 * last + (last == 0)  # an image of one pixel repeats that pixel

@@ -36,8 +36,6 @@ from augment.support.dali_versions import STORED, Node
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of one run of a pipeline."""
-
     views: list[Tensor]  # the images of each view, (batch, height, width, channels), normalized float, or uint8
     index: Tensor  # the index of each sample, (batch, 1) int32
     windows: list[Tensor]  # with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`
@@ -45,7 +43,6 @@ class Outputs:
     loaded: list[Any] = field(default_factory=list)  # the targets in the image, if there are any
 
     def first(self, count: int) -> "Outputs":
-        """Return the outputs without the samples after the first `count`."""
         views = [view[:count] for view in self.views]
         windows = [window[:count] for window in self.windows]
         return Outputs(views, self.index[:count], windows, self.cpu_index[:count], self.loaded[:count])
@@ -147,7 +144,6 @@ class _LoaderSource(GraphSource):
         return Dali(self.placement.device, plan.size, noise, f"{plan.path}.{step.key}", plan.pixels)
 
     def _seed(self, view: int, what: str, step: str, *names: str) -> int:
-        """Return the seed of DALI's draws for a step of a view."""
         plan, reading = self._plans[view], self._reading
         own = [view] if view and step.split(".")[0] not in plan.shared else []
         return reading.dali_seed(plan.split, what, *names, reading.epoch, reading.shard.rank, *own)

@@ -37,7 +37,6 @@ class Placement:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device of batches."""
         return torch.device("cuda", self.gpu) if self.device == "gpu" else torch.device("cpu")
 
     @property
@@ -251,7 +250,6 @@ class GraphImage:
 
 
 def _to(size: Sequence[int]) -> dict[str, Any]:
-    """Return the arguments of a resize operator."""
     return {"size": list(size), "interp_type": types.INTERP_LINEAR, "antialias": True}
 
 

@@ -47,7 +47,6 @@ class Feed:
         self._coming: dict[_Block, Background[list[Values]]] = {}
 
     def __call__(self, info: Any) -> list[Values]:
-        """Return the values of all stages, in order, for batch `info.iteration`."""
         return self.values(info.iteration)
 
     def values(self, iteration: int) -> list[Values]:

@@ -56,8 +56,6 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
-    """The images that a pipeline reads, and their order."""
-
     files: Sequence[ImageRef]  # a sample's index is its position here
     batch_size: int  # samples per batch. The last batch of an epoch is padded
     seed: int  # the seed of the run, from which shuffle, crop and steps derive their own seeds
@@ -75,7 +73,6 @@ class Reading:
         return -(-largest // self.batch_size)
 
     def dali_seed(self, *parts: int | str) -> int:
-        """Return a seed for DALI."""
         return derive_seed(self.seed, *parts) % 2**31
 
     @property

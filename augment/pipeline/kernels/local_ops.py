@@ -15,7 +15,6 @@ def byte(value):
 
 @triton.jit
 def store(target, red, green, blue, inside):
-    """Round pixels and write them."""
     tl.store(target, byte(red), mask=inside)
     tl.store(target + 1, byte(green), mask=inside)
     tl.store(target + 2, byte(blue), mask=inside)
@@ -48,7 +47,6 @@ def within(position, size, border):
 
 @triton.jit
 def mean_color(source, area, block: tl.constexpr):
-    """Return the mean of each channel over `area` pixels."""
     red, green, blue = tl.zeros([block], tl.int32), tl.zeros([block], tl.int32), tl.zeros([block], tl.int32)
     for start in range(0, area, block):
         pixel = start + tl.arange(0, block)

@@ -70,7 +70,6 @@ def launch(
 
 @cache
 def _quantization(device: torch.device) -> Tensor:
-    """Return the quantization tables of each quality, (101, 128), on a device."""
     return torch.from_numpy(quantization_tables()).to(device)
 
 

@@ -86,7 +86,6 @@ class Crop(nn.Module):
         return torch.stack(edges[::-1], dim=2).flatten(1)
 
     def _grids(self, sides: _Sides) -> list[Grid]:
-        """Return the positions of rows and of columns, for the height and width of the images."""
         pixels = [torch.arange(side, device=sides[0].device) + 0.5 for side in self._size]
         return [self._grid(pixels[axis], axis, sides, self._size, **self._values) for axis in (0, 1)]
 
