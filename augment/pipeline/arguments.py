@@ -1,4 +1,4 @@
-"""Checks of the arguments of `augment.make_loader` and `augment.Transform`."""
+"""Checks the arguments of `augment.make_loader` and `augment.Transform`."""
 
 import logging
 import os

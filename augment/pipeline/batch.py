@@ -20,9 +20,9 @@ class Batch:
 
     Attributes:
         images: (N, channels, height, width) float32 or float16, normalized, in channels_last memory.
-        targets: class indices, (N,) int64. If the recipe mixes samples, the share of each class, (N, classes) float32.
-            Labels and regression targets, (N, K) float32. Masks, (N, height, width) int64. Keypoints, (N, P, 3)
-            float32. Objects, a list of N dicts of tensors, see `augment.data.targets`. Several kinds: a dict.
+        targets: class indices are (N,) int64, or the share of each class, (N, classes) float32, in mixed samples.
+            Labels and regression targets are (N, K) float32, masks (N, height, width) int64, keypoints (N, P, 3)
+            float32. Objects are a list of N dicts of tensors, see `augment.data.targets`. A dict holds several kinds.
         indices: (N,) int64, the index of each sample in the split.
         views: all views of each sample, each like `images`, which is the first view.
         share: this rank's share of the samples that all ranks have at this step, in [0, 1]. A rank that has no samples

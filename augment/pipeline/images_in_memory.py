@@ -184,7 +184,6 @@ def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
 
 
 def _hint_of_type(given: Any) -> str:
-    """Return the probable remedy for an object that is not an image."""
     return " Read a file with Path(file).read_bytes()." if isinstance(given, str | Path) else ""
 
 

@@ -1,4 +1,4 @@
-"""The loader: it reads a split epoch by epoch from a DALI pipeline, which it builds and restarts."""
+"""The loader, which reads a split epoch by epoch. It builds the DALI pipeline for this, and restarts it."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -212,7 +212,7 @@ class Loader:
     def prepare(self) -> None:
         """Start to build the next pass's pipeline in the background, unless the pass has one.
 
-        The next pass then starts sooner. It raises the error if the build fails.
+        The next pass then starts sooner. If the build fails, that pass raises the error.
         """
         if self._is_spent:
             self._restart(self.epoch)

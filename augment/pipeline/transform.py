@@ -57,8 +57,8 @@ class Transform:
     windows have the same distribution as in a loader, but are drawn differently.
 
     In a worker process of a PyTorch DataLoader, the parameters also depend on the worker's seed. PyTorch changes this
-    seed in each epoch, unless workers are persistent. In a copy in any other process, they also depend on the name of
-    the process in `multiprocessing`.
+    seed in each epoch, unless workers are persistent. In a copy of the transform in any other process, the parameters
+    also depend on the name of the process in `multiprocessing`.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
@@ -266,7 +266,7 @@ class _Graph(GraphSource):
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         nodes = []
         for number, values in enumerate(self._stage_values(view, (0, 0, 1))):
-            nodes.append({name: fn.external_source(name=_source(view, number, name)) for name in values})
+            nodes.append({name: fn.external_source(name=_input_name(view, number, name)) for name in values})
         return nodes
 
     def dali(self, view: int, stage: Stage) -> Dali:
@@ -303,7 +303,7 @@ class _Graph(GraphSource):
     def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
         """Return the values of all views' stages, by the names of their DALI inputs, and the program of each view."""
         fed = {
-            _source(view, number, name): values
+            _input_name(view, number, name): values
             for view in range(len(self._samplers))
             for number, stage in enumerate(self._stage_values(view, where))
             for name, values in stage.items()
@@ -325,8 +325,7 @@ class _Graph(GraphSource):
         return found
 
 
-def _source(view: int, stage: int, name: str) -> str:
-    """Return the name of the DALI input for a value of a stage."""
+def _input_name(view: int, stage: int, name: str) -> str:
     return f"{view} {stage} {name}"
 
 

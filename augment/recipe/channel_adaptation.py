@@ -144,8 +144,6 @@ class _Separate(Op):
 
 @dataclass(frozen=True, repr=False)
 class SeparateColorOp(_Separate, ColorOp):
-    """A color op whose values are drawn for each channel."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "function", self._matrix)

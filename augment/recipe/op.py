@@ -85,7 +85,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
-    """Declare an op that turns an image of any size into one of `size`: `function(source, size, **values)`.
+    """Declare an op that crops an image of any size and resizes it to `size`: `function(source, size, **values)`.
 
     `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
     width). Values are the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe
@@ -117,9 +117,9 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
     """Declare an op that moves pixels with a PyTorch function: `function(x, y, size, **values) -> x, y`.
 
     The function maps output coordinates to the source coordinates to sample. Coordinates are in pixels from the center
-    of images of `size`, (height, width), between pixels or even outside the image. x points right, y down. `x`, `y` and
-    the results are (N, rows, columns) float32 tensors. Drawn values are (N, 1, 1) tensors. Prepared values keep their
-    shape. Consecutive geometry and remap steps need only one resampling. Masks, boxes and keypoints follow the pixels.
+    of images of `size`, (height, width), and may lie between pixels or outside the image. x points right, y down. `x`,
+    `y` and the results are (N, rows, columns) float32 tensors. Drawn values are (N, 1, 1) tensors. Prepared values keep
+    their shape. Consecutive geometry and remap steps need only one resampling. Masks, boxes and keypoints follow.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).

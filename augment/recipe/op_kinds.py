@@ -97,7 +97,7 @@ class Op:
 
     @property
     def own_params(self) -> dict[str, Param[Any]]:
-        """The parameters without the common ones."""
+        """The parameters without the common parameters of the kind."""
         return {n: p for n, p in self.params.items() if n not in self.common}
 
     def fixed(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -229,11 +229,11 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
     """Compile the steps of a split into a plan.
 
     Adjacent geometry and remap steps with the same border become one stage. Adjacent color steps also become one stage.
-    `aug.fuse=false` turns this off. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a
+    `aug.fuse=false` turns off both. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a
     policy also fuse with the stages around them, because the sampler decides which of them apply to a sample.
 
     Raises:
-        UserError: an unknown split.
+        UserError: the split is unknown, or the images lack channels that a step, `aug.mean` or `aug.std` needs.
     """
     if split not in SPLITS:
         raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS, _SPLITS_ELSEWHERE)}")

@@ -31,7 +31,7 @@ class Sampler:
     Each step has its own stream, with the key (seed, split, rank, step key, epoch). Each sample of an epoch has a fixed
     position in the stream. Draws are therefore equal on every device and for any batch size, and adding a step changes
     no other step's draws. A step with `draw: once` uses a stream with the key (seed, step path). Its values are equal
-    for every sample, epoch, rank, view and split, but whether it applies is still drawn for each sample.
+    for every sample, epoch, rank, view and split, but whether the step applies is still drawn for each sample.
 
     Attributes:
         plan: the plan with the steps.

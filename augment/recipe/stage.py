@@ -27,7 +27,7 @@ NO_BORDER: Border = ("reflect_101", 0)
 class Stage:
     """Steps that run as one operation: one warp, one color matrix, or one local or batch op.
 
-    A warp with any remap steps has kind "remap". It runs remap functions and matrices in order.
+    A warp with a remap step has kind "remap". It runs remap functions and matrices in order.
 
     Attributes:
         kind: the kind of operation.
@@ -129,7 +129,7 @@ class Stage:
         Args:
             draws: see `matrix`.
             size: height and width of the image in pixels.
-            neutral: whether samples that skip the stage get the op's neutral values. Otherwise they get any values.
+            neutral: whether samples that skip the stage get the op's neutral values, instead of arbitrary values.
         """
         drawn = self._drawn_by_any_step(draws)
         if not neutral:

@@ -111,8 +111,8 @@ _PART = 16  # number of targets that a thread reads at a time
 class TargetReader:
     """Reads the targets of coming batches, such as mask files, in threads.
 
-    The reader keeps its results, because decoding a PNG in Python blocks all threads. Masks from a user's code may
-    change, so it does not keep them.
+    The reader keeps its results, because decoding a PNG in Python blocks all threads. It does not keep masks from a
+    user's code, because these may change.
 
     Attributes:
         reads: whether targets are in files, so that announcing a batch saves time.

@@ -2,7 +2,7 @@
 
 Threads that launch GPU kernels wait for each other, so this module launches few kernels per batch. It copies draws to
 the GPU for many batches at once, and one kernel runs all mixup and cutmix stages and mixes the targets. Other ops use
-PyTorch's operators. To samples that skip such an op, they apply its neutral values, if any, which change nothing.
+PyTorch's operators. Samples that skip such an op get its neutral values, which change nothing, or are masked.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ _Made = tuple[Values, bool]  # the result of an op's `parts`, see `Parts.mixed`,
 
 
 class Mixer:
-    """Mixes each sample of a batch with the following samples, by the batch stages of a plan.
+    """Mixes each sample of a batch with the following samples, as the batch stages of a plan define.
 
     Args:
         plan: the plan.
@@ -64,7 +64,7 @@ class Mixer:
                     )
         self._ahead = ahead
         self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
-        # The draws of the batch stages: their values, by image size and whether the kernel runs, and their parts.
+        # The values of the batch stages, by image size and whether the kernel runs, and their parts, by image size.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
         self._made: dict[Size, Ahead[list[_Made]]] = {}
 
@@ -87,7 +87,7 @@ class Mixer:
         return self._mix(images, targets, epoch, start)
 
     def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
-        """Return the parts of samples that the mixed images of a batch show, apart from ops that declare no `parts`."""
+        """Return the parts of samples that the mixed images of a batch show. Ignore ops that declare no `parts`."""
         ahead = self._made.setdefault(size, self._ahead(partial(self._draw_parts, size)))
         drawn, rows = ahead.take(epoch, start, count)
         parts = Parts.whole(count, size)

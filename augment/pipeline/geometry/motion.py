@@ -380,7 +380,7 @@ def _folded(position: Any, side: Any, border: str, xp: Any) -> Any:
         # Few positions are so far outside that they need a remainder, which is slow in NumPy.
         far = xp is torch or ((position < -last) | (position > period)).any()
         turned = xp.remainder(position, period) if far else abs(position)
-        # Leave positions inside the image as they are: the others get rounding errors.
+        # Leave positions inside the image as they are, because folding would round them.
         return xp.where((position < 0) | (position > last), xp.minimum(turned, period - turned), position)
     if border == "wrap":
         return xp.remainder(position + 0.5, side) - 0.5

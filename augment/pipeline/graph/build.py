@@ -40,7 +40,7 @@ class Outputs:
     index: Tensor  # the index of each sample, (batch, 1) int32
     windows: list[Tensor]  # with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`
     cpu_index: Tensor  # with frames: a copy of `index` on the CPU. Otherwise `index` itself
-    loaded: list[Any] = field(default_factory=list)  # the targets in the image, if there are any
+    loaded: list[Any] = field(default_factory=list)  # masks, boxes or keypoints, if any
 
     def first(self, count: int) -> "Outputs":
         views = [view[:count] for view in self.views]
@@ -49,8 +49,6 @@ class Outputs:
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
-    """The DALI pipeline of a plan."""
-
     form: Form
     program: Program | None  # the program that a kernel runs after the graph, if any
     windows: list[int]  # with frames: the position of each view's window among the windows in the outputs
@@ -112,7 +110,7 @@ def build_pipeline(
 
 
 def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8]:
-    """Apply a plan of the val split to files on the CPU. Return (N, height, width, 3) uint8 in the order of files."""
+    """Apply a plan of the val split to files on the CPU. Return (N, height, width, 3) uint8 in the order of `files`."""
     pipeline = build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True))
     return np.array(pipeline.run()[0].as_tensor())
 
@@ -172,7 +170,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(
-        name="reader",  # its name in checkpoints
+        name="reader",  # the reader's name in checkpoints
         **_listed(files, reading.stood_in, listed),
         shard_id=shard.rank,
         num_shards=shard.world_size,
@@ -193,7 +191,7 @@ def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[st
     """
     for some in np.array_split(read, len(read) // 65536 + 1):
         names = files.names[some].tolist()
-        if any(b"\n" in name or name[-1:].isspace() for name in names):  # the format of `listed` has no such names
+        if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format excludes such names
             return {"files": list(files[read].texts()), "labels": read.tolist()}
         listed.writelines(map(b"%b %d\n".__mod__, zip(names, some.tolist(), strict=True)))
     listed.flush()
@@ -201,7 +199,7 @@ def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[st
 
 
 def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
-    """Return a feed's next images and their indices. DALI reads its own tensors faster than NumPy arrays."""
+    """Return the images and indices of a batch. DALI reads its own tensors faster than NumPy arrays."""
     images, index = feed(info)
     tensors = [TensorCPU(image, feed.layout) for image in images]
     return TensorListCPU(tensors, feed.layout, contiguous=False), index  # type: ignore[call-overload]

@@ -72,7 +72,7 @@ class GraphImage:
 
     Args:
         stored: the image, encoded or decoded.
-        placement: where it is decoded.
+        placement: where the image is decoded.
         seed: the seed of DALI's random draws.
         raw: whether the image is stored decoded.
         peek: read the image size from the header of the encoded image, so that it need not be copied from the GPU.
@@ -120,8 +120,8 @@ class GraphImage:
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
         """Return a random window as (height, width, 3) uint8. DALI draws the window with the crop's seed.
 
-        With frames, one operator draws the window and another cuts it. Without frames, a single operator does both. The
-        same seed gives the same pixels.
+        With frames, one operator draws the window and another cuts it. Without frames, a single operator does both, and
+        gives the same pixels.
         """
         window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
         drawn = {"seed": self._seed, **window}
@@ -210,8 +210,8 @@ class GraphImage:
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
         """Set `window` for a cut at `start` from an image that was resized to `sides` by `scale`.
 
-        DALI rounds `sides` but resizes by exactly `scale`: it resizes a window that differs from the image by a
-        fraction of a pixel.
+        DALI rounds `sides` but resizes by exactly `scale`. The window that it resizes can therefore differ from the
+        image by a fraction of a pixel.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale

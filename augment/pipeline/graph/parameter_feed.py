@@ -28,7 +28,7 @@ LEVEL = 257
 
 
 class Feed:
-    """Feeds the parameters of each batch to DALI's external_source. They depend only on the number of the batch.
+    """Feeds the parameters of each batch to DALI's external_source. These depend only on the number of the batch.
 
     Validation repeats the parameters of its first epoch.
 
@@ -85,7 +85,6 @@ class Feed:
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
     def by_stage(self, where: Where) -> list[dict[str, Values]]:
-        """Return the values of each stage, by name."""
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
@@ -114,7 +113,7 @@ class Ahead(Generic[T]):
 
 
 class AheadOfCalls(Ahead[T]):
-    """Draws for several calls of a `Transform` at once, for twice as many each time while calls have the same size."""
+    """Draws for several calls of a `Transform` at once. While calls have the same size, the number of calls doubles."""
 
     _calls, _key = range(0), tuple[Any, ...]()
 
@@ -219,7 +218,7 @@ def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[s
             found = own.values(draws, size, neutral=own.is_gated)
             values |= {f"{name} {number}": value for name, value in found.items()}
         else:
-            # Size(1, 1) keeps the origin in the middle.
+            # With Size(1, 1), `_back` keeps the origin in the middle.
             values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))
     return values
 
@@ -243,7 +242,7 @@ def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks:
 
 
 def about_middle(size: Size) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the matrices that move the origin from the middle of an image to its top left pixel, and in reverse."""
+    """Return the matrices that move the origin from the middle of an image to its top left pixel, and back."""
     y, x = ((side - 1) / 2 for side in size)
     return np.array([[1, 0, x], [0, 1, y], [0, 0, 1]]), np.array([[1, 0, -x], [0, 1, -y], [0, 0, 1]])
 

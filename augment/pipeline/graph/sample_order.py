@@ -91,7 +91,7 @@ _Begun = Future[dict[int, NDArray[Any] | bytes]]
 
 
 class ImageFeed:
-    """Feeds the images of each batch to DALI's external_source. They depend only on the number of the batch.
+    """Feeds the images of each batch to DALI's external_source. These depend only on the number of the batch.
 
     DALI takes the images without a copy (`no_copy`), because it would copy them in the training thread. At 224 px, an
     image took 32 to 48 us with a copy and 7 us without, on two cores of an AMD EPYC. DALI holds a reference to each
@@ -128,7 +128,7 @@ class ImageFeed:
             self._uses_of = lru_cache(2)(partial(reading.stream.uses, self._order_of))
 
     def __call__(self, info: Any) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-        """Return the images of batch `info.iteration`, as `load` does, and their indices, (batch_size, 1)."""
+        """Return the images of batch `info.iteration`, in the form of `load`, and their indices, (batch_size, 1)."""
         indices = self.indices(info.iteration)
         if self._reading.announce is not None:
             self._reading.announce(indices)

@@ -85,7 +85,6 @@ class Stream:
             self._held[number].result()
 
     def release(self) -> None:
-        """Free all files."""
         while self._held:
             self._held.popitem()[1].cancel()
 

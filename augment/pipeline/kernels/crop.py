@@ -1,6 +1,6 @@
 """The kernel that resizes windows of decoded images, see `augment.pipeline.kernels.decoded_images`. Needs Triton."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import torch

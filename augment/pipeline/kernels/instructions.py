@@ -138,7 +138,6 @@ class ProgramFeed(Feed):
         self._program = program
 
     def by_stage(self, where: Where) -> list[dict[str, Values]]:
-        """Return the programs as the only values of one stage."""
         return [{"program": self._program.values(self._sampler, where)}]
 
 

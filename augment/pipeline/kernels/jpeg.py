@@ -1,6 +1,6 @@
 """JPEG compression artifacts in the kernel, equal to the artifacts of DALI's GPU operator."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton

@@ -1,6 +1,6 @@
 """Local ops of the kernel in `augment.pipeline.kernels.stages`, and functions that read and write pixels."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
@@ -64,7 +64,7 @@ def mean_color(source, area, block: tl.constexpr):
 
 @triton.jit
 def correlate(source, target, weights, side, height, width, block: tl.constexpr):
-    """Apply a convolution kernel of (side, side) weights."""
+    """Correlate the image with (side, side) weights."""
     border = tl.where(side // 2 < tl.minimum(height, width), 3, 1)
     for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)

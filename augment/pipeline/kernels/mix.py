@@ -1,6 +1,6 @@
 """The kernel that mixes the samples and targets of a batch, see `augment.pipeline.geometry.mixing`. Needs Triton."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import torch
@@ -22,7 +22,7 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
         classes: number of classes, if targets are class indices.
 
     Returns:
-        The mixed images, in the same form, and the mixed targets, (N, classes) or (N, K) float32.
+        The mixed images, in the form of `images`, and the mixed targets, (N, classes) or (N, K) float32.
     """
     count, _, height, width = images.shape
     labels, targets = targets.is_floating_point(), targets.contiguous()

@@ -1,6 +1,6 @@
 """The kernel that runs the programs of samples, see `augment.pipeline.kernels.instructions`. Needs Triton."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from collections.abc import Sequence

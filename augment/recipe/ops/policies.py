@@ -164,7 +164,7 @@ def _one_of(weights: Array) -> list[dict[int, float]]:
 
 
 def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
-    """Lay out steps in slots. In listed order, each step has a slot. In random order, it may run in any slot.
+    """Lay out steps in slots. In listed order, each step has a slot. In random order, a step may run in any slot.
 
     Args:
         weights: (steps,). Only their number matters.
