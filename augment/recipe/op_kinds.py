@@ -33,7 +33,8 @@ _REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DO
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
-    doc="how often to draw values: for each sample, or once per run from its seed. p is always drawn for each sample",
+    doc="how often to draw values: for each sample (each), or once per run, from the run's seed (once). p is always "
+    "drawn for each sample",
 )
 
 

@@ -52,13 +52,17 @@ class Aug:
         )
     )
     fuse: bool = setting(
-        Flag(default=True, doc="whether adjacent geometry steps become one warp, and adjacent color steps one matrix")
+        Flag(
+            default=True,
+            doc="whether to fuse adjacent geometry steps into a warp and adjacent color steps into a matrix",
+        )
     )
     clip: str = setting(
         Choice(
             default="end",
             options=("end", "each"),
-            doc="when to clip colors to 0..255: at the end of adjacent color steps, or after each as in torchvision",
+            doc="when to clip colors to 0..255: after the last of adjacent color steps (end), or after each step as in "
+            "torchvision (each)",
         )
     )
     mean: tuple[float, ...] | str | None = setting(
@@ -82,16 +86,18 @@ class Aug:
         )
     )
     min_visible: float = setting(
-        Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below it are dropped")
+        Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below this share are dropped")
     )
     min_area: float = setting(
         Number(
             default=1.0,
             within=(0, inf),
-            doc="minimum visible area of a box in square pixels. Boxes below it are dropped",
+            doc="minimum visible area of a box in square pixels. Smaller boxes are dropped",
         )
     )
-    fill_label: int = setting(Count(default=255, within=(0, 255), doc="mask label for filled areas. 255 is ignored"))
+    fill_label: int = setting(
+        Count(default=255, within=(0, 255), doc="mask label for filled areas. Label 255 is ignored")
+    )
     decode: str = setting(
         Choice(
             default="mixed",

@@ -181,7 +181,7 @@ def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
     left, top, right, bottom = op.parts(size=size, **values)[:, 1, :4].T
     share = values["share"]
     made = np.stack([left, right, top, bottom, share * op.blends, share], axis=1).astype(np.float32)
-    records = np.tile(made[-1], (count, 1))
+    records = np.tile(made[-1], (count, 1))  # the last row is neutral if samples skip the stage, see `packed`
     records[rows] = made[: len(rows)]
     return records
 

@@ -176,7 +176,7 @@ def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
     interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="interpolation when enlarging"),
 )
 def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Node:
-    """Lose detail: shrink the image and enlarge it again."""
+    """Lower the resolution: shrink the image and enlarge it again."""
     small = dali.fn.resize(images, size=side, interp_type=dali.types.INTERP_LINEAR, antialias=True)
     back = dali.types.INTERP_NN if interpolation == "nearest" else dali.types.INTERP_LINEAR
     return dali.fn.resize(small, size=list(dali.size), interp_type=back)
