@@ -83,7 +83,6 @@ def pack_seen(seen: Sequence[Tensor], count: int) -> str:
 
 
 def unpack_seen(text: str, count: int) -> Tensor:
-    """Return the indices that `pack_seen` packed."""
     bits = np.frombuffer(bytes.fromhex(text), np.uint8)
     return torch.from_numpy(np.flatnonzero(np.unpackbits(bits, count=count)))
 

@@ -37,7 +37,6 @@ class Step:
 
     @property
     def mixes(self) -> bool:
-        """Whether the step mixes samples and their targets."""
         return any(leaf.op.kind == "batch" for leaf in self.leaves())
 
     @property

@@ -41,7 +41,6 @@ class Placement:
 
     @property
     def device_id(self) -> int | None:
-        """The number of the GPU, or None on the CPU."""
         return self.gpu if self.device == "gpu" else None
 
     @property

@@ -35,7 +35,6 @@ class RankShard:
         return slice(self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size)
 
     def samples(self, total: int) -> int:
-        """Return how many of `total` samples this process reads."""
         return len(range(total)[self.part(total)])
 
     def counts(self, total: int, start: int, most: int) -> list[int]:

@@ -22,7 +22,6 @@ def store(target, red, green, blue, inside):
 
 @triton.jit
 def load(source, inside):
-    """Read red, green and blue as floats."""
     red = tl.load(source, mask=inside, other=0).to(tl.float32)
     green = tl.load(source + 1, mask=inside, other=0).to(tl.float32)
     return red, green, tl.load(source + 2, mask=inside, other=0).to(tl.float32)
