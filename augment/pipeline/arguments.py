@@ -1,4 +1,4 @@
-"""Checks of the arguments of `augment.make_loader` and `augment.Transform`."""
+"""Checks the arguments of `augment.make_loader` and `augment.Transform`."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ _OF_DATALOADERS = {"num_workers": "threads", "pin_memory": "device", "shuffle": 
 
 
 def check_arguments(recipe: object, **arguments: object) -> None:
-    """Check a recipe and other arguments, which are given by name."""
+    """Check the recipe, and the values of other arguments, each passed under its own name."""
     if not hasattr(recipe, "aug"):
         raise UserError(f"recipe: {recipe!r:.80} is not a recipe. Pass the result of augment.load_recipe.")
     for name, value in arguments.items():
@@ -43,7 +43,7 @@ def check_arguments(recipe: object, **arguments: object) -> None:
 
 
 def reject_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
-    """Reject a name that is not a source's setting, and is closer to an argument than to any setting."""
+    """Raise a UserError if a given name is probably a misspelled argument, not a misspelled setting of a source."""
     params = [param for source in SOURCES.values() for param in settings(source).items()]
     names, aliases = {name for name, _ in params}, {alias for _, param in params for alias in param.aliases}
     for name in given:
@@ -54,18 +54,18 @@ def reject_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
 
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
-    """Warn if all processes of a distributed run read the same images or, without `world_size`, make the same draws."""
+    """Warn if each process of a distributed run reads all images, or if all processes draw the same random values."""
     own, ranks = int(os.environ.get("RANK") or 0) if launched() > 1 else 0, launched()
     if dist.is_available() and dist.is_initialized():
         own, ranks = dist.get_rank(), dist.get_world_size()
     if world_size == 1 < ranks:
         logger.warning("world_size=1: each of the %d processes reads all images. Pass rank and world_size.", ranks)
     elif world_size is None and rank == 0 < own:
-        logger.warning("rank=0, but this is rank %d of %d, so all make the same draws. Pass the rank.", own, ranks)
+        logger.warning("rank=0, but this is rank %d of %d. All ranks draw the same values. Pass the rank.", own, ranks)
 
 
 def torch_device(name: torch.device | str) -> torch.device:
-    """Return the device of a name. "cuda" is PyTorch's current GPU, and "auto" is that GPU or, without one, the CPU."""
+    """Return a device by name. "cuda" is PyTorch's current GPU. "auto" is the same GPU, or the CPU without a GPU."""
     if str(name) == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):

@@ -16,19 +16,19 @@ from augment.recipe.plan import Plan
 
 @dataclass  # not frozen: Lightning moves batches between devices by assigning to their fields
 class Batch:
-    """The images and targets that the model gets. It unpacks to `images, targets`.
+    """The images and targets that the model gets. A batch unpacks to `images, targets`.
 
     Attributes:
-        images: (N, 3, height, width) float32 or float16, normalized, in channels_last memory.
-        targets: (N,) int64 class indices. Mixed samples have (N, classes) float32, the share of each class. Labels and
-            regression targets are (N, K) float32. Masks are (N, height, width) int64, keypoints (N, P, 3) float32.
-            Objects are a list of N dicts of tensors, see `augment.data.targets`. Several kinds are in a dict.
-        indices: (N,) int64, each sample's position in the split's files.
+        images: (N, channels, height, width) float32 or float16, normalized, in channels_last memory.
+        targets: class indices are (N,) int64, or the share of each class, (N, classes) float32, in mixed samples.
+            Labels and regression targets are (N, K) float32, masks (N, height, width) int64, keypoints (N, P, 3)
+            float32. Objects are a list of N dicts of tensors, see `augment.data.targets`. A dict holds several kinds.
+        indices: (N,) int64, the index of each sample in the split.
         views: all views of each sample, each like `images`, which is the first view.
         share: this rank's share of the samples that all ranks have at this step, in [0, 1]. A rank that has no samples
             left in the epoch repeats its last sample with share 0, so that all ranks make the same number of batches.
-            Scores ignore that batch.
-        frames: (N, 3, 3) float64 on the CPU, the matrices from stored pixels to pixels of `images`, see
+            Metrics ignore that batch.
+        frames: (N, 3, 3) float64 on the CPU, the matrices that map stored pixels to pixels of `images`, see
             `augment.pipeline.geometry.frames`. None unless requested. A mosaic has the frame of its first tile.
         view_frames: the frames of all views, each like `frames`, which belongs to the first view.
         view_targets: with masks, boxes or keypoints: the targets of all views, each like `targets`.
@@ -52,7 +52,7 @@ class Batch:
 
 
 def as_pixels(images: Tensor, plan: Plan | None, limits: Limits | None = None) -> NDArray[np.uint8]:
-    """Convert images as fed, (N, channels, height, width), to displayable uint8 RGB, (N, height, width, 3).
+    """Convert model input, (N, channels, height, width), to uint8 RGB for display, (N, height, width, 3).
 
     Without a plan, the images are RGB in [0, 1]. See `augment.data.display.displayable` for `limits`.
     """
@@ -60,9 +60,9 @@ def as_pixels(images: Tensor, plan: Plan | None, limits: Limits | None = None) -
 
 
 def as_levels(images: Tensor, plan: Plan | None) -> NDArray[Any]:
-    """Convert images as fed, (N, channels, height, width), to levels, (N, height, width, channels).
+    """Undo the normalization of model input, (N, channels, height, width). Return (N, height, width, channels).
 
-    See `PixelFormat.levels`. Without a plan, the images are RGB in [0, 1].
+    The result is in levels from 0 to 255, see `PixelFormat.levels`. Without a plan, the images are RGB in [0, 1].
     """
     if images.dtype != torch.uint8:
         tiny = 255 * torch.finfo(images.dtype).eps
@@ -73,5 +73,5 @@ def as_levels(images: Tensor, plan: Plan | None) -> NDArray[Any]:
         if plan is None or plan.pixels.is_bytes:
             images = images.round().clamp(0, 255).to(torch.uint8)
         else:
-            images = images.where(images > tiny, 0)  # exactly 0 where it was 0 before the normalization
+            images = images.where(images > tiny, 0)  # rounding must not turn level 0 into another level
     return images.permute(0, 2, 3, 1).contiguous().cpu().numpy()

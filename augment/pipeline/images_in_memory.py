@@ -1,4 +1,4 @@
-"""Checks of the images and targets that a user passes to a transform, and their form for DALI."""
+"""Checks the images and targets that a user passes to a `Transform`, and converts them to the input of DALI."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +37,9 @@ _IN_A_LIST = " Pass a single image in a list."
 
 @dataclass(frozen=True)
 class Images:
-    """A batch of images in memory."""
-
     kind: Literal["encoded", "cpu", "gpu"]  # "cpu" and "gpu" are decoded images on that device
     data: Any  # in the form that DALI's external_source takes
-    turned: str = ""  # the first Pillow image that was turned upright
+    turned: str = ""  # the first Pillow image that was turned upright, such as images[3]
 
     def __len__(self) -> int:
         return len(self.data)
@@ -55,10 +53,10 @@ class Images:
         return np.tile(self.data.shape[1:3], (len(self), 1))
 
     def orientations(self) -> NDArray[np.int64]:
-        """Return the EXIF orientation of each image, (N,). It is 1 for decoded images.
+        """Return the EXIF orientation of each image, (N,). Decoded images have orientation 1.
 
         Raises:
-            UserError: a Pillow image was turned upright, so its targets could belong to either orientation.
+            UserError: a Pillow image was turned upright, so its targets may belong to either orientation.
         """
         if self.turned:
             raise UserError(f"{self.turned} is {TURNED}")
@@ -68,7 +66,7 @@ class Images:
 
 
 def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> Images:
-    """Check images as `Transform.__call__` takes them, for a transform on a device."""
+    """Check images that a user passed to a transform on a device."""
     if isinstance(given, Tensor | np.ndarray):
         _check(given, 4, "images", pixels)
         return Images(_kind(given, device, "images"), _plain(given))
@@ -98,13 +96,13 @@ def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> 
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
-    """Check targets of whole images, and return them as a tensor on a device. Return None without targets.
+    """Check targets that describe whole images, and move them to a device. Without targets, return None.
 
     Args:
         given: the targets, as `Transform.__call__` takes them.
         count: number of images.
         device: the device of the result.
-        mixing: the steps that mix targets, for messages. Empty: no step does.
+        mixing: the names of the steps that mix samples, for messages. Empty without such steps.
         classes: number of classes, if known.
     """
     if given is None:
@@ -123,7 +121,7 @@ def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, c
     if mixing and not floats:
         if classes is None:
             raise UserError(f"classes is missing, but {mixing} mixes class indices. Call Transform(..., classes=N).")
-        # Reading values from a GPU would wait for it.
+        # Do not check classes on a GPU, because reading them would wait for the GPU.
         beyond = [t for t in found.tolist() if not 0 <= t < classes] if found.device.type == "cpu" else []
         if beyond:
             raise UserError(f"targets: class {beyond[0]} does not exist. Allowed: 0 to {classes - 1}.")
@@ -132,7 +130,7 @@ def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, c
 
 
 def kind_of(targets: Any, flip_pairs: FlipPairs) -> SpatialKind | None:
-    """Infer the kind of targets in the image from their type and shape. Return None for targets of whole images."""
+    """Infer the kind of masks, boxes or keypoints from their type and shape. Return None for other targets."""
     if isinstance(targets, Mapping):
         return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
     listed = isinstance(targets, Sequence) and len(targets) > 0
@@ -145,13 +143,13 @@ def kind_of(targets: Any, flip_pairs: FlipPairs) -> SpatialKind | None:
         return None
     if len(shape) != (2 if listed else 3):
         return None
-    # Plain lists of integers are also keypoints, because hardly any mask is two or three pixels wide.
+    # A list of integer rows could be keypoints or a mask. Hardly any mask is only two or three pixels wide.
     points = "float" in str(dtype) or (isinstance(one, Sequence) and shape[-1] in (2, 3))
     return Keypoints(flip_pairs if shape[-2] > 1 else ()) if points else MASKS
 
 
 def plain_kind(targets: Any) -> Kind:
-    """Return the kind of targets of whole images. Floats are labels or regression targets."""
+    """Return the kind of targets that describe whole images. Floats are labels or regression targets."""
     return LABELS if torch.as_tensor(targets).is_floating_point() else CLASSES
 
 
@@ -165,7 +163,7 @@ def check_encoded(images: Images) -> None:
 
 
 def pixels_of(image: Any, number: int, pixels: PixelFormat = RGB) -> NDArray[Any]:
-    """Return the pixels of a decoded image, (height, width, channels). Messages name its position `number`."""
+    """Return the pixels of a decoded image, (height, width, channels). `number` is its position, for messages."""
     if isinstance(image, Image.Image) and pixels.is_rgb:
         return _pixels(image, number)
     _check(image, 3, f"images[{number}]", pixels)
@@ -174,7 +172,7 @@ def pixels_of(image: Any, number: int, pixels: PixelFormat = RGB) -> NDArray[Any
 
 
 def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
-    """Check that an image or a batch of images has a pixel format, with the channels last."""
+    """Check that an image, or a batch of images, has the given pixel format and its channels last."""
     allowed = f"Allowed: {_ALLOWED}. {_OTHERS}" if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
     if not isinstance(image, Tensor | np.ndarray):
         raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} {allowed}")
@@ -186,7 +184,6 @@ def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
 
 
 def _hint_of_type(given: Any) -> str:
-    """Return the probable remedy for an object that is not an image."""
     return " Read a file with Path(file).read_bytes()." if isinstance(given, str | Path) else ""
 
 
@@ -205,12 +202,11 @@ def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
 
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
-    """Return the pixels of a PIL image, (height, width, 3)."""
     if not has_range(image):
         raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
     try:
         return np.asarray(to_rgb(image))
-    except DECODER_ERRORS as error:  # its file is damaged or closed
+    except DECODER_ERRORS as error:  # the image's file is damaged or closed
         raise UserError(f"images[{number}]: cannot be decoded: {error or type(error).__name__}.") from error
 
 

@@ -1,4 +1,4 @@
-"""The loader, which yields exact epochs from a DALI pipeline. It alone builds and restarts that pipeline."""
+"""The loader, which reads a split epoch by epoch. It builds the DALI pipeline for this, and restarts it."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Loader:
         split: the images and their targets.
         order: the batch size and the order of the samples.
         placement: where images are decoded and batches are made.
-        form: the form of the images. Raw images are in HWC memory and are not mixed.
+        form: the data type of the images, and additional outputs. Raw images are neither normalized nor mixed.
         classes: class names. A plan that mixes samples needs them.
 
     Attributes:
@@ -83,8 +83,8 @@ class Loader:
             self._targets = split.kind.collate(split.targets).to(placement.torch_device)
         self._files = digest_of(split)
         self._bad = BadImages(split)
-        # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
-        # the same windows each time. A pipeline without checkpoints resumes by running through its epoch again.
+        # Two kinds of loaders need a new pipeline for each pass. Validation must see the same random windows each time,
+        # but a pipeline keeps drawing new ones. A pipeline without checkpoints can resume only by repeating its epoch.
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._stream = Stream(split.files, split.window) if split.window else None
@@ -138,23 +138,22 @@ class Loader:
         return f"<p>{escape(repr(self))}</p>{self.plan._repr_html_()}"
 
     def __len__(self) -> int:
-        """Return the batches per epoch, the same number on all ranks."""
+        """Return the number of batches per epoch, which is the same on all ranks."""
         full, rest = divmod(len(self.split), self.batch_size * self._shard.world_size)
         return full + bool(rest and not (self._order.drop_last and full))
 
     def batches_in(self, epoch: int) -> int:
-        """Return the batches in an epoch."""
         return len(self)
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of images that all ranks have in some consecutive batches of an epoch."""
+        """Return the number of images in consecutive batches of an epoch, summed over all ranks."""
         return sum(self._shard.counts(len(self.split), first * self.batch_size, batches * self.batch_size))
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
         if self._process not in (None, os.getpid()):  # the pipeline's threads do not survive a fork
             raise UserError("loader: was used before this process was forked. Make a new loader in this process.")
-        # A state from the end of an epoch is resumed like a pass that was not interrupted.
+        # A loader that resumes at the end of an epoch also restarts here, like a loader that was not interrupted.
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
         self._resuming = False
@@ -183,7 +182,7 @@ class Loader:
             yield batch
 
     def _iterate_rest(self, left: Tensor, rest: "Loader") -> Iterator[Batch]:
-        """Yield the rest of an epoch that another number of ranks began. `left` are the indices of its images."""
+        """Yield the images at the indices `left`: the rest of an epoch that another number of ranks began."""
         epoch = self.epoch
         for number, batch in enumerate(rest):
             indices = left.to(batch.indices.device)[batch.indices]
@@ -211,9 +210,9 @@ class Loader:
         return batch_image(next(iter(shown)), count, self.plan, self.split.kind, self.classes, title)
 
     def prepare(self) -> None:
-        """Start to build the pipeline of the next pass in the background, unless there is one.
+        """Start to build the next pass's pipeline in the background, unless the pass has one.
 
-        The next pass then starts sooner. It also raises any error of the build.
+        The next pass then starts sooner. If the build fails, that pass raises the error.
         """
         if self._is_spent:
             self._restart(self.epoch)
@@ -223,14 +222,14 @@ class Loader:
             self._prepared = Background(self._build)
 
     def start_at(self, epoch: int) -> None:
-        """Make the next pass start at the given epoch. Validation always draws epoch 0."""
+        """Make the next pass start at the given epoch. Validation always uses the random values of epoch 0."""
         self._resuming = False
         if self._consumed or self._built_at != epoch:
             self._restart(epoch)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The values that determine the batches. A saved state must have the same, except the number of ranks."""
+        """The values that determine the batches. A saved state must have equal values, except the number of ranks."""
         return {
             "plan": self.plan.digest if self._reader is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,
@@ -249,7 +248,7 @@ class Loader:
             self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader. It takes a few hundred bytes, and two bits per image in mid-epoch."""
+        """Return the loader's position. A state has a few hundred bytes, and in mid-epoch two more bits per image."""
         pipeline = self._pipeline if self.plan.checkpoints else None
         return self.identity | {
             "built_at": self._built_at,
@@ -265,15 +264,16 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any], of_ranks: Sequence[dict[str, Any]] = ()) -> None:
         """Resume at the position that `state_dict` returned. The next pass yields exactly the rest of that epoch.
 
-        A state may come from another number of ranks. The next pass then yields each image that is left in the epoch
-        once, in a new order and with new draws. A state from between two epochs may also come from other operators.
+        A run with another number of ranks may have saved the state. The next pass then yields each image that is left
+        in the epoch once, in a new order and with new random values. If the state was saved between two epochs, the
+        saved pipeline may also have had other DALI operators.
 
         Args:
             state: the state of this rank, or of rank 0 if this rank did not exist.
-            of_ranks: the states of all ranks that saved theirs together. Default: only this one.
+            of_ranks: the states that all ranks saved at the same time. Default: only `state`.
 
         Raises:
-            UserError: the state belongs to a loader with other batches.
+            UserError: the loader that saved the state had other batches.
         """
         self.check_state(state)
         # An automatic choice could differ now, so restore the choice of the saved loader.
@@ -301,7 +301,7 @@ class Loader:
             self._restart(epoch)
 
     def _take_rest(self, taken: int, seen: list[Tensor]) -> None:
-        """Make the next pass yield the images of the current epoch that no rank has seen in `taken` batches."""
+        """Make the next pass yield the images that no rank has seen in the first `taken` batches of this epoch."""
         left = np.setdiff1d(np.arange(len(self.split)), torch.cat(seen).numpy())
         left = np.resize(left, max(len(left), self._shard.world_size))  # each rank needs an image
         split = take(self.split, left)
@@ -314,7 +314,7 @@ class Loader:
         """Check that a saved state belongs to a loader with the same batches.
 
         Raises:
-            UserError: it does not. The message names the key that differs.
+            UserError: the batches differ. The message names the key that makes them differ.
         """
         check_state(state, self.identity, self._per_epoch)
 
@@ -324,7 +324,6 @@ class Loader:
 
     @property
     def _is_inside(self) -> bool:
-        """Whether the loader is in the middle of an epoch."""
         return self.batch > 0
 
     @property
@@ -377,21 +376,20 @@ class Loader:
         return self._pipeline
 
     def _next(self) -> Outputs:
-        """Return the outputs of the next batch."""
         outputs = self._recover(lambda: self._run(self._running()))
         self._consumed += 1
         if self.split.max_bad and self.plan.checkpoints and self._consumed % 64 == 0:
-            # When an image becomes unreadable, only the batches since this checkpoint are run again.
+            # If an image becomes unreadable, the loader repeats only the batches since this checkpoint.
             self._saved = self._consumed, self._running().checkpoint()
         return outputs
 
     def _recover(self, work: Callable[[], T]) -> T:
-        """Return the result of the work. When an image is unreadable, replace the image and try again."""
+        """Call `work` and return its result. If an image is unreadable, replace the image and call `work` again."""
         while True:
             try:
                 return work()
             except BaseException as error:
-                self._pipeline = None  # it has failed, or has lost a batch to Ctrl-C
+                self._pipeline = None  # the pipeline has failed, or Ctrl-C has interrupted a batch
                 if not isinstance(error, RuntimeError | UnreadableImageError):
                     raise
                 self._bad.replace(error)

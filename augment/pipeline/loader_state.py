@@ -1,4 +1,4 @@
-"""Checks of a loader's saved state. Only a loader with the same batches can resume from it."""
+"""Checks a loader's saved state, from which only a loader with the same batches can resume."""
 
 import logging
 import re
@@ -14,7 +14,7 @@ from augment.data.dataset import Split
 from augment.data.images import portable_names
 from augment.support.errors import UserError
 
-# The values that determine the batches, and the keys that set them.
+# The values that determine the batches, and the configuration keys that set them.
 _KEYS = {
     "plan": "aug.train",
     "batch_size": "fit.batch_size",
@@ -51,17 +51,17 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: 
 
 
 def restored(restore: Callable[[], object], *, inside: bool) -> bool:
-    """Restore a pipeline. Return False if the state has other operators and comes from between two epochs.
+    """Restore a pipeline. Return False if a pipeline with other DALI operators saved the state between two epochs.
 
-    The same plan has other operators in another version, or on a machine where the Triton kernels do not run.
+    A plan has other operators in another version of this package, or on a machine that cannot run the Triton kernels.
 
     Raises:
-        UserError: the state has other operators and comes from the middle of an epoch (`inside`).
+        UserError: a pipeline with other operators saved the state in the middle of an epoch (`inside`).
     """
     try:
         restore()
     except RuntimeError as error:
-        # DALI's messages if all or some operators differ.
+        # DALI's messages if all operators or some operators differ.
         if not re.search("might come from another pipeline|no checkpoint for operator", str(error)):
             raise
         what = "the saved run made its batches with other operators, in another version or on another kind of machine"
@@ -83,7 +83,6 @@ def pack_seen(seen: Sequence[Tensor], count: int) -> str:
 
 
 def unpack_seen(text: str, count: int) -> Tensor:
-    """Return the indices that `pack_seen` packed."""
     bits = np.frombuffer(bytes.fromhex(text), np.uint8)
     return torch.from_numpy(np.flatnonzero(np.unpackbits(bits, count=count)))
 

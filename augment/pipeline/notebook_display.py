@@ -21,7 +21,7 @@ SMALLEST, LARGEST = 256, 512
 
 
 def with_target(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[str]) -> Pixels:
-    """Draw a target on an image, which is enlarged or reduced so that names can be read."""
+    """Draw a target on an image, after resizing the image so that names can be read."""
     longest = max(image.shape[:2])
     drawing = Drawing(image, LARGEST / longest if longest > LARGEST else -(-SMALLEST // longest))
     kind.draw(drawing, target, names)
@@ -29,7 +29,7 @@ def with_target(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[s
 
 
 def batch_image(batch: Batch, count: int, plan: Plan, kind: Kind, names: Sequence[str], title: str) -> Image.Image:
-    """Draw the first `count` images of a batch, at most 32, with their targets on them and in words below."""
+    """Draw the first `count` images of a batch, at most 32. Show targets in captions, and on the image if possible."""
     count = max(1, min(count, MAX_IMAGES, len(batch)))
     images = list(as_pixels(batch.images[:count], plan))
     if isinstance(kind, SpatialKind):

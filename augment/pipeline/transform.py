@@ -56,8 +56,9 @@ class Transform:
     the image's position in the batch. Earlier calls, the device and the batch size do not change them. Random crop
     windows have the same distribution as in a loader, but are drawn differently.
 
-    A worker process of a PyTorch DataLoader also uses the seed that PyTorch gives it. PyTorch changes that seed in each
-    epoch unless workers are persistent. A copy in any other process also uses its process name in `multiprocessing`.
+    In a worker process of a PyTorch DataLoader, the parameters also depend on the worker's seed. PyTorch changes this
+    seed in each epoch, unless workers are persistent. In a copy of the transform in any other process, the parameters
+    also depend on the name of the process in `multiprocessing`.
 
     Args:
         recipe: a recipe from `augment.load_recipe`.
@@ -68,16 +69,16 @@ class Transform:
         classes: number of classes. A recipe that mixes samples needs it if targets are class indices.
         half: return float16 instead of float32.
         threads: CPU threads. Default: one per core, at most 16.
-        frames: return frames with batches that have targets, see `Batch`. Targets in the image always add them.
-        flip_pairs: pairs of left and right keypoints, which change places in a mirrored image, or [] without such
-            pairs. Keypoints need it if the recipe mirrors images.
+        frames: also return frames if a call has targets, see `Batch`. Masks, boxes and keypoints always add frames.
+        flip_pairs: pairs of left and right keypoints, which are swapped in mirrored images, or [] without pairs.
+            Required for keypoints if the recipe mirrors images.
         pixels: the pixel format of the images, such as `augment.PixelFormat.of(10, "uint16")`. Default: 8-bit RGB.
 
     Attributes:
         position: number of the next call. Set it to repeat a call or to resume.
 
     Raises:
-        UserError: the device is not available, or the draws of an op cannot be repeated.
+        UserError: the device is not available, or an op draws random values that cannot be repeated.
     """
 
     @public
@@ -122,7 +123,7 @@ class Transform:
         return f"<p>{self!r}</p>{self.plan._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Like a forked process, the process that unpickles it builds its own pipelines.
+        # The process that unpickles this transform builds its own pipelines, as a forked process does.
         return {**vars(self), "_process": 0, "_lock": None, "_graphs": {}, "_inherited": {}}
 
     @public
@@ -130,20 +131,22 @@ class Transform:
         """Transform a batch.
 
         Args:
-            images: a uint8 tensor or array, (N, height, width, 3) RGB; a list of uint8 tensors or arrays, (height,
-                width, 3), or PIL images; or a list of encoded images, as bytes. On a GPU, tensors may be on the CPU or
-                on that GPU. With another pixel format, tensors and arrays have its channels and its data type.
-            targets: (N,) class indices, or (N, K) float labels or regression targets. Targets in the image are in
-                pixels of the stored images: masks, (N, height, width) or a list of (height, width) integers; a list of
-                dicts with boxes (K, 4), labels (K,) and optional torchvision keys; or keypoints, (N, P, 2) or
-                (N, P, 3) floats or lists of numbers. A dict combines several kinds under any names.
+            images: a uint8 tensor or array, (N, height, width, 3) RGB. Or a list of uint8 tensors or arrays, (height,
+                width, 3), or of PIL images. Or a list of encoded images, as bytes. If the transform runs on a GPU,
+                tensors may be on the CPU or on this GPU. With another pixel format, tensors and arrays have the
+                channels and the data type of the format.
+            targets: (N,) class indices, or (N, K) float labels or regression targets. Masks, (N, height, width) or a
+                list of (height, width) integers. Objects, a list of dicts with boxes (K, 4), labels (K,) and optional
+                torchvision keys. Keypoints, (N, P, 2) or (N, P, 3) floats or lists of numbers. A dict combines several
+                kinds under any names. Masks, boxes and keypoints are in pixels of the stored images.
 
         Returns:
-            Without targets (N, 3, height, width) float32 or float16, normalized, in channels_last memory. A recipe with
-            several views returns a tuple of them. With targets a `Batch`, whose indices are positions in this batch.
+            Without targets, (N, channels, height, width) float32 or float16, normalized, in channels_last memory. If
+            the recipe has several views, a tuple with such a tensor for each view. With targets, a `Batch`, whose
+            `indices` are positions in `images`.
 
         Raises:
-            UserError: images or targets are missing or not as above.
+            UserError: images or targets are missing, or differ from this description.
         """
         read = read_images(images, self._device, self.plan.pixels)
         mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
@@ -167,7 +170,6 @@ class Transform:
             return maker.make(views, checked, indices, (windows, read.orientations), epoch=0, start=call * CALL)
 
     def _maker(self, kind: Kind) -> BatchMaker:
-        """Return the maker of batches with this kind of targets."""
         made, identity = self._graphs.get("maker"), (type(kind), vars(kind))
         if made is None or made[0] != identity:
             drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": AheadOfCalls}
@@ -177,13 +179,12 @@ class Transform:
         return made[1]
 
     def _stream(self) -> int:
-        """Return the rank that seeds the draws. A copy in another process gets its own rank."""
+        """Return the rank that seeds the draws. A copy of the transform in another process derives its own rank."""
         worker = get_worker_info()
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
     def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the views of the images and, with frames, their windows."""
         kind = "direct" if read.kind == "gpu" and isinstance(read.data, Tensor) and self._is_direct else read.kind
         graph = self._graph(kind, len(read))
         try:
@@ -202,7 +203,7 @@ class Transform:
         return Direct.supports(self.plan, self._placement)
 
     def _graph(self, kind: str, count: int) -> "_Graph | Direct":
-        """Return a graph for a kind of images and at least `count` images. Build it if necessary."""
+        """Return a graph that takes at least `count` images of a kind. Build the graph if necessary."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
             samplers = [Sampler(own, self._seed, self._stream(), n) for n, own in enumerate(self.plan.per_view)]
@@ -215,9 +216,9 @@ class Transform:
 
 
 class _Graph(GraphSource):
-    """The DALI pipeline of a plan for one kind of `Images`, which is fed new draws in each call.
+    """The DALI pipeline of a plan for one kind of `Images`. Each call feeds it new random values.
 
-    There is a sampler for each view. A batch has at most `batch_size` images.
+    There is a sampler for each view. A call has at most `batch_size` images.
     """
 
     def __init__(
@@ -227,8 +228,8 @@ class _Graph(GraphSource):
         self.batch_size = batch_size
         self._samplers, self._form = samplers, form
         self._common = [0, *(own.in_common(plan) for own in plan.others)]
-        self._crops: dict[int, _FedImage] = {}  # of each view that has its own crop
-        # What `_draw` returned for the next call.
+        self._crops: dict[int, _FedImage] = {}  # by the number of each view that has its own crop
+        # The result of `_draw` for the next call.
         self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
@@ -252,8 +253,8 @@ class _Graph(GraphSource):
             own = samplers[view].plan
             if own.crop.op.random and image.draw is None:
                 raise UserError(
-                    f"{own.path}.{own.crop.key}: draws windows itself, so no call can be repeated. "
-                    "Draw with source.random_position."
+                    f"{own.path}.{own.crop.key}: this op draws windows itself, so no call can be repeated. "
+                    "Draw with source.random_position()."
                 )
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
@@ -265,7 +266,7 @@ class _Graph(GraphSource):
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         nodes = []
         for number, values in enumerate(self._stage_values(view, (0, 0, 1))):
-            nodes.append({name: fn.external_source(name=_source(view, number, name)) for name in values})
+            nodes.append({name: fn.external_source(name=_input_name(view, number, name)) for name in values})
         return nodes
 
     def dali(self, view: int, stage: Stage) -> Dali:
@@ -273,7 +274,7 @@ class _Graph(GraphSource):
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}", plan.pixels)
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each view, (N, 3, height, width), with the draws of a call. With frames, also return its windows."""
+        """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
         where = (0, call * CALL, len(images))
@@ -284,11 +285,11 @@ class _Graph(GraphSource):
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
         for name, values in drawn[0].items():
-            with suppress(KeyError):  # DALI removes a source that an op does not use
+            with suppress(KeyError):  # DALI removes an input that no operator uses
                 self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
-        # Draw for the next call while DALI works. That call usually has the same number of images.
+        # Draw the values of the next call while DALI works. The next call usually has the same number of images.
         following = (0, (call + 1) * CALL, len(images))
         self._drawn = {following: self._draw(following)}
         # On the GPU, PyTorch's stream waits for the batch, and this thread does not.
@@ -300,9 +301,9 @@ class _Graph(GraphSource):
         return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 
     def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
-        """Return the values of all views' stages, by the names of their sources, and the programs of the views."""
+        """Return the values of all views' stages, by the names of their DALI inputs, and the program of each view."""
         fed = {
-            _source(view, number, name): values
+            _input_name(view, number, name): values
             for view in range(len(self._samplers))
             for number, stage in enumerate(self._stage_values(view, where))
             for name, values in stage.items()
@@ -317,15 +318,14 @@ class _Graph(GraphSource):
         for stage in stages:
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
-                # DALI's generators start from seven words of the first row. Each sample gets its own stream.
+                # DALI reads only the first row, seven words, and derives a separate stream for each sample.
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (*where[:2], 1), 7)
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             found.append(values)
         return found
 
 
-def _source(view: int, stage: int, name: str) -> str:
-    """Name the source of a stage's values."""
+def _input_name(view: int, stage: int, name: str) -> str:
     return f"{view} {stage} {name}"
 
 
@@ -336,9 +336,9 @@ class _FedImage(GraphImage):
         self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool, pixels: PixelFormat
     ) -> None:
         super().__init__(stored, placement, seed=0, raw=raw, frames=frames, pixels=pixels)
-        self.name = name  # of the external source for the drawn values
+        self.name = name  # the name of the DALI input for the drawn values
         self.columns = 2  # number of values in [0, 1) to draw for each image
-        # Converts the drawn values, (N, columns), and the image sizes to the fed values. None: the crop draws nothing.
+        # Converts the drawn values, (N, columns), and the image sizes to the input. None if the crop draws nothing.
         self.draw: Callable[[Array, Any], Array] | None = None
 
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
@@ -348,7 +348,7 @@ class _FedImage(GraphImage):
         return self.resize(self.decode(), size, (window[:2], window[2:]))
 
     def random_position(self) -> Node:
-        # The largest numbers must not round up to 1 as float32.
+        # The conversion to float32 must not round any number up to 1.
         self.draw = lambda uniform, sizes: np.minimum(uniform, 1 - 2**-24)
         return self._source()
 

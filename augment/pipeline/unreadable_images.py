@@ -17,7 +17,7 @@ from augment.support.user_code import reject_in_op
 
 
 class UnreadableImageError(UserError):
-    """An image that became unreadable. The cause is a system error or a user's own code."""
+    """Raised when an image becomes unreadable, because of a system error or an error in a user's own code."""
 
     def __init__(self, image: ImageRef, error: OSError | UserError) -> None:
         if isinstance(error, OSError):
@@ -32,7 +32,7 @@ class UnreadableImageError(UserError):
 
 
 class BadImages:
-    """The unreadable images of a split, and the images that replace them.
+    """Tracks the unreadable images of a split, and chooses the images that replace them.
 
     Attributes:
         stand_ins: for the index of each unreadable image, the index of its replacement.
@@ -110,7 +110,7 @@ class BadImages:
 
 
 def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> dict[ImageRef, str]:
-    """Return the fault of each unreadable image, if DALI failed to read or decode one."""
+    """Return the fault of each unreadable image, if DALI's error is about reading or decoding an image."""
     text = str(error)
     is_of_images = re.search(r"fn\.(readers\.file|io\.file|decoders\.)", text)
     is_of_memory = re.search(r"out of memory|bad_alloc|\bCUDA\b", text)

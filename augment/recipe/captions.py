@@ -13,7 +13,6 @@ LEVELS: tuple[Level, ...] = ("low", "middle", "high")
 
 
 def ranges_of(step: Step) -> dict[str, Range]:
-    """Return the ranges of a step, including a crop's ranges."""
     return {name: param for name, param in step.op.params.items() if isinstance(param, Range)}
 
 
@@ -65,13 +64,13 @@ def pinned_values(step: Step, level: Level) -> list[str]:
 
 
 def settings_of(step: Step) -> list[str]:
-    """Return a step's parameters as phrases. For a policy, add the steps to choose from."""
+    """Return a step's parameters as phrases. If the step nests steps, add their names."""
     return step.settings + (["of " + ", ".join(child.key for child in step.steps)] if step.op.nests else [])
 
 
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     """Return a step's name and the values that were drawn for a sample: "warp (u 0.03, v -0.08)"."""
-    # Within a policy, the key is a path. Users may not know its names, because the policy may have chosen them.
+    # Within a policy, the key is a path, whose names the policy may have made up. Users know the op's name.
     name = step.op.name if "." in step.key else step.key
     values = step.op.draws
     varying = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values

@@ -1,6 +1,6 @@
 """Adapts the steps of a recipe to images whose channels are not red, green and blue.
 
-The rest of the package then needs no distinction: an adapted op takes and returns images with all channels.
+An adapted op takes and returns images with all channels, so the rest of the package need not distinguish formats.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,8 +23,8 @@ def adapt_steps(steps: Sequence[Step], pixels: PixelFormat, key: str) -> tuple[t
     """Adapt steps to a pixel format.
 
     Returns:
-        The steps. Published policies lack the ops that the format does not support.
-        The names of these ops.
+        The adapted steps. Published policies lose the ops that the format does not support.
+        The names of these lost ops.
 
     Raises:
         UserError: the recipe itself names an op that the format does not support.
@@ -56,8 +56,6 @@ def _adapt(step: Step, pixels: PixelFormat, key: str, left_out: list[str], *, pu
 
 @dataclass(frozen=True)
 class AdaptedStep(Step):
-    """A step whose op is adapted to a pixel format."""
-
     base: Step | None = None  # the step of the recipe
     pixels: PixelFormat = RGB
 
@@ -87,7 +85,7 @@ def _adapted(step: Step, pixels: PixelFormat) -> Op:
         if by_channel:
             return SeparateLocalOp(**_fields(op), base=op, count=pixels.channels)
         if op.channels == "rgb" and not pixels.is_rgb:
-            # Neutral values would still round the three channels to bytes.
+            # Drop neutral values, because `_on_rgb` would still round the three channels to bytes.
             return replace(op, function=partial(_on_rgb, op, pixels), neutral=MappingProxyType({}))
     return op
 
@@ -131,7 +129,6 @@ class _Separate(Op):
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range."""
         return {name: self.base.draws[name.rpartition(" ")[0]] for name in self._names(self.base.draws)}
 
     def _names(self, values: Iterable[str]) -> list[str]:
@@ -147,8 +144,6 @@ class _Separate(Op):
 
 @dataclass(frozen=True, repr=False)
 class SeparateColorOp(_Separate, ColorOp):
-    """A color op whose values are drawn for each channel."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "function", self._matrix)
@@ -173,8 +168,6 @@ class SeparateColorOp(_Separate, ColorOp):
 
 @dataclass(frozen=True, repr=False)
 class SeparateLocalOp(_Separate, LocalOp):
-    """A local op whose values are drawn for each channel."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "prepare", self._prepare)
@@ -189,7 +182,7 @@ def _fields(op: Op) -> dict[str, Any]:
 
 
 def _on_rgb(op: LocalOp, pixels: PixelFormat, images: Any, dali: Any, **values: Any) -> Any:
-    """Apply an op to the three channels that serve as red, green and blue, as bytes."""
+    """Convert the channels that serve as red, green and blue to bytes, and apply an op to them."""
     assert pixels.rgb is not None
 
     def channel(of: Any, number: int) -> Any:

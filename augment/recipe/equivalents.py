@@ -13,13 +13,13 @@ from augment.support.yaml_files import read_yaml
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A transform of other libraries, which is a row of equivalents.yaml."""
+    """A transform of other libraries, and the recipe steps that replace it: a row of equivalents.yaml."""
 
-    torchvision: str = ""  # its names in torchvision.transforms.v2
-    albumentations: str = ""  # its names in albumentations
-    timm: str = ""  # its arguments of timm.data.create_transform or timm.data.Mixup
+    torchvision: str = ""  # names in torchvision.transforms.v2
+    albumentations: str = ""  # names in albumentations
+    timm: str = ""  # arguments of timm.data.create_transform or timm.data.Mixup
     steps: str = ""  # the equivalent recipe steps in YAML. Empty without an equivalent
-    note: str = ""  # another way to do it, or the differences
+    note: str = ""  # how the steps differ, or what to do without an equivalent
 
     def parsed(self) -> dict[str, Any]:
         return yaml.safe_load(f"{{{self.steps}}}") or {}

@@ -12,7 +12,7 @@ from augment.recipe.step import Step
 
 
 def slots_of(step: Step) -> list[dict[int, float]]:
-    """Return {index of a step that may run: share of samples} for each slot of a policy."""
+    """Return {index of a step: share of samples} for each slot of a policy. A slot runs at most one step per sample."""
     assert isinstance(step.op, PolicyOp)
     if step.op.slots is None:
         return [{i: 1.0} for i in range(len(step.steps))]
@@ -26,12 +26,12 @@ def child_path(path: str, slot: int, slots: list[dict[int, float]], child: Step,
 
 
 def positions_of(steps: Iterable[Step]) -> list[Alternatives]:
-    """Resolve policies into alternatives, and return the positions of all steps in order of application."""
+    """Resolve policies, and return the alternatives at each position, in order of application."""
     return [alternatives for step in steps for alternatives in _positions(step, step.key, 1.0)]
 
 
 def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
-    """Yield the positions of a step. Each leaf has its path as key and its overall probability as p."""
+    """Yield the alternatives at each position of a step. Each has its path as key and its overall probability as p."""
     chance *= step.p
     if chance == 0:
         return
@@ -61,7 +61,7 @@ def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
 
 
 def _border(step: Step) -> Border | None:
-    """Return the step's border, or None if it never shows one. Only a constant border has a fill."""
+    """Return the border of a step, or None if the step never shows a border. Only a constant border has a fill."""
     assert isinstance(step.op, GeometryOp | RemapOp)
     if isinstance(step.op, GeometryOp) and step.op.moves_inside:
         return None
@@ -107,7 +107,7 @@ def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -
 
 
 def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
-    """Split the alternatives at a position into groups that one operator can run. Without fusion, split every step."""
+    """Group the alternatives at a position by the operator that can run them. Without fusion, do not group them."""
     if not fuse:
         return [_Group((step,)) for step in alternatives]
     parts: dict[Any, list[Step]] = {}
@@ -120,7 +120,7 @@ def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
 
 
 def _operator(step: Step) -> tuple[Any, ...]:
-    """Return a key that is equal for steps that one operator can run. Local operators must share fixed parameters."""
+    """Return a key that is equal for steps that one operator can run. Local ops then have equal fixed parameters."""
     if _kind_of(step) == "geometry":
         return "geometry", _border(step)
     if step.op.kind == "color":

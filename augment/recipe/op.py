@@ -85,7 +85,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
-    """Declare an op that turns an image of any size into one of `size`: `function(source, size, **values)`.
+    """Declare an op that crops an image of any size and resizes it to `size`: `function(source, size, **values)`.
 
     `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
     width). Values are the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe
@@ -102,7 +102,7 @@ def geometry(*, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **pa
     """Declare an op that moves pixels with a matrix: `function(size, **values) -> (N, 3, 3)`.
 
     The matrix maps source to destination coordinates, in pixels from the center of images of `size`, (height, width).
-    x points right, y down. Drawn values are (N,) arrays. Without any, return a single (3, 3) matrix.
+    x points right, y down. Drawn values are (N,) arrays. Without drawn values, return a single (3, 3) matrix.
 
     Args:
         moves_inside: whether the result shows nothing beyond the image's edges, as after a flip. Such an op has no
@@ -117,9 +117,9 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
     """Declare an op that moves pixels with a PyTorch function: `function(x, y, size, **values) -> x, y`.
 
     The function maps output coordinates to the source coordinates to sample. Coordinates are in pixels from the center
-    of images of `size`, (height, width). x points right, y down. They may lie between pixels and outside the image.
-    Arguments and results are (N, rows, columns) float32 tensors. Drawn values are (N, 1, 1) tensors. Prepared values
-    keep their shape. Consecutive geometry and remap steps need only one resampling. Masks, boxes and keypoints follow.
+    of images of `size`, (height, width), and may lie between pixels or outside the image. x points right, y down. `x`,
+    `y` and the results are (N, rows, columns) float32 tensors. Drawn values are (N, 1, 1) tensors. Prepared values keep
+    their shape. Consecutive geometry and remap steps need only one resampling. Masks, boxes and keypoints follow.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
@@ -132,16 +132,16 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
 def color(*, uniforms: tuple[str, ...] = (), channels: Channels = "rgb", **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors with a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
-    Drawn values are (N,) arrays. Without any, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
+    Drawn values are (N,) arrays. Without drawn values, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
     (R, G, B, mean R, mean G, mean B, 1), with the mean color of the image. (N, K, 3, 4) or (N, K, 3, 7) are K matrices
-    in order of application. Without fusion, they are applied one by one.
+    in order of application, which are applied one by one without fusion.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
         channels: the images that the op supports. "rgb" needs red, green and blue, see `data.rgb`. "any" promises that
-            the matrix maps each channel by itself and all alike, so the op applies its first row to any number of
-            channels. "separable" also adds the parameter per_channel. With "separate", drawn values are (N, channels)
-            arrays, and the function returns a factor and an offset, (N, channels) each, instead of a matrix.
+            the matrix maps each channel separately and all channels alike, so that its first row can be applied to any
+            number of channels. "separable" also adds the parameter per_channel. With "separate", drawn values are (N,
+            channels) arrays, and the function returns a factor and an offset, (N, channels) each, instead of a matrix.
         params: the op's parameters by name. p is added.
     """
     return _register(ColorOp, (), params, uniforms=uniforms, channels=channels)
@@ -160,8 +160,8 @@ def local(
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (height, width, 3) uint8, before and after. With `channels`, they can also have other channels, and be
-    float32 from 0 to 255. Results are clipped to that range. `dali` is a `Dali` of
+    Images are (height, width, 3) uint8, before and after. If `channels` allows other channels, images may also be
+    float32 from 0 to 255, and results are clipped to that range. `dali` is a `Dali` of
     `augment.pipeline.graph.operators`, with DALI's `fn` and `types`, and the `size`, (height, width). Drawn values are
     DALI nodes on the CPU, one value per sample.
 
@@ -169,7 +169,8 @@ def local(
         uniforms: names of additional drawn values, uniform in [0, 1).
         prepare: NumPy function `(size, **values) -> {name: (N, ...) array}`, with size = (height, width). `function`
             then takes these arrays instead of the drawn values.
-        neutral: drawn or prepared values with which the op changes no bit. Use it for an op that is cheap on the GPU.
+        neutral: drawn or prepared values with which the op changes no bit, for ops that are cheap on the GPU. Samples
+            that skip the op may get these values instead of a mask.
         random: whether the op draws random numbers in DALI. Pass `**dali.random` to each operator that draws.
         checkpoints: whether DALI can checkpoint the op's operators. False makes resuming an epoch slower.
         moves: false promises that no pixel moves, so masks, boxes and keypoints stay valid. With such targets, an op
@@ -187,7 +188,7 @@ def local(
 def numpy_op(
     *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
 ) -> Decorator:
-    """Declare an op on one image in NumPy: `function(image, **values)`, (height, width, 3) uint8 -> the same.
+    """Declare an op on one image in NumPy: `function(image, **values)`. It keeps (height, width, 3) uint8.
 
     Drawn values are floats. The function runs on the CPU, image by image, and holds the interpreter lock. If there is a
     GPU, images are copied to the CPU and back. The other arguments are as for `local`.
@@ -198,10 +199,10 @@ def numpy_op(
 def torch_op(
     *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
 ) -> Decorator:
-    """Declare an op on a batch in PyTorch: `function(images, **values)`, (N, height, width, 3) uint8 -> the same.
+    """Declare an op on a batch in PyTorch: `function(images, **values)`. It keeps (N, height, width, 3) uint8.
 
-    Drawn values are (N,) float32 tensors on the images' device, where the function runs. Each batch is stacked, which
-    costs time, and runs Python code that holds the interpreter lock. The other arguments are as for `local`.
+    Drawn values are (N,) float32 tensors on the images' device, where the function runs. Stacking each batch takes
+    time, and the function holds the interpreter lock. The other arguments are as for `local`.
     """
     return _wrapped("torch_function", "images", params, uniforms=uniforms, moves=moves, channels=channels)
 
@@ -243,11 +244,11 @@ def batch(
         neutral: drawn or prepared values with which the op changes no bit, and each share is 1.
         writes: false promises that the op does not write to its arguments, which saves a copy.
         parts: NumPy function `(size, **values) -> (N, 1 + K, 7)` of the drawn or prepared values. It describes which
-            parts of the sample itself and of the K following samples the image shows. Masks and boxes follow it. The
-            seven numbers are left, top, right and bottom edge of a rectangle in pixels, a scale s, and shifts x and y.
-            A point (u, v) from the top left corner of the sample appears at (s u + x, s v + y). A rectangle without
-            area shows nothing. The sample itself is visible where no other rectangle covers it. Without `parts`, the op
-            fails on data with boxes. It needs `neutral`.
+            parts of the sample itself and of the K following samples the image shows, so that masks and boxes can
+            follow. The seven numbers are left, top, right and bottom edge of a rectangle in pixels, a scale s, and
+            shifts x and y. A point (u, v) from the top left corner of the sample appears at (s u + x, s v + y). A
+            rectangle without area shows nothing. The sample itself is visible where no other rectangle covers it. An op
+            without `parts` fails on data with boxes. An op with `parts` needs `neutral`.
         blends: whether several samples are visible at the same position, which masks cannot represent.
         params: the op's parameters by name. p is added.
     """

@@ -16,11 +16,11 @@ Kind = Literal["crop", "geometry", "remap", "color", "local", "batch", "policy"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Function = Callable[..., Any]
 
-# The images that a color or local op supports: with red, green and blue; with any channels; with any channels, and
-# values that may be drawn for each channel; or with any channels, and values that are drawn for each.
+# The images that a color or local op supports. "rgb" needs red, green and blue. The others support any channels. With
+# "separable", a recipe may have values drawn for each channel. With "separate", values are always drawn for each.
 Channels = Literal["rgb", "any", "separable", "separate"]
 
-# How an op moves pixels: resizing a window, with a matrix, with a function of coordinates, in another way, or not.
+# How an op moves pixels: by resizing a window, with a matrix, with a function of coordinates, otherwise, or not at all.
 Moves = Literal["window", "matrix", "function", "other"] | None
 
 BORDERS = ("reflect_101", "constant", "replicate", "wrap")
@@ -33,7 +33,8 @@ _REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DO
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
-    doc="how often to draw values: for each sample, or once per run from its seed. p is always drawn for each sample",
+    doc="how often to draw values: for each sample (each), or once per run, from the run's seed (once). p is always "
+    "drawn for each sample",
 )
 
 
@@ -51,11 +52,11 @@ class Op:
         doc: help text. The op table shows its first line.
         kind: what `function` takes and returns.
         common: parameters that every op of the kind has.
-        moves: how it moves pixels, and therefore masks, boxes and keypoints.
+        moves: how the op moves pixels, and therefore masks, boxes and keypoints.
         random: whether DALI draws random numbers, with a seed for each step.
-        checkpoints: whether DALI can checkpoint its operators.
-        on_cpu: whether it runs on the CPU even if there is a GPU.
-        channels: the images that it supports.
+        checkpoints: whether DALI can checkpoint the op's operators.
+        on_cpu: whether the op runs on the CPU even if there is a GPU.
+        channels: the images that the op supports.
     """
 
     name: str
@@ -72,16 +73,16 @@ class Op:
     channels: Any = "any"  # a `Channels`
 
     def __repr__(self) -> str:
-        return f"<{self.kind} op {self.name}>"  # people print recipes
+        return f"<{self.kind} op {self.name}>"  # short, because people print recipes
 
     @property
     def moves(self) -> Moves:
-        """How it moves pixels. None if it does not."""
+        """How the op moves pixels. None if it moves none."""
         return None
 
     @property
     def nests(self) -> bool:
-        """Whether YAML nests steps in it, under `steps`."""
+        """Whether the op takes nested steps, under `steps` in YAML."""
         return False
 
     @property
@@ -97,16 +98,16 @@ class Op:
 
     @property
     def own_params(self) -> dict[str, Param[Any]]:
-        """The parameters without the common ones."""
+        """The parameters without the common parameters of the kind."""
         return {n: p for n, p in self.params.items() if n not in self.common}
 
     def fixed(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's own parameters except for ranges, from which values are drawn."""
+        """Return a step's own parameters without the ranges, from which values are drawn."""
         drawn = self.draws.values()
         return {n: params[n] for n in self.own_params if n not in drawn}
 
     def values(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of `function`, which are fixed parameters and drawn values."""
+        """Return the keyword arguments of `function`: fixed parameters and drawn values."""
         return {**self.fixed(params), **drawn}
 
 
@@ -183,8 +184,6 @@ class LocalOp(PreparedOp):
 
 @dataclass(frozen=True, repr=False)
 class BatchOp(PreparedOp):
-    """Mixes samples and their targets."""
-
     writes: bool = True
     parts: Function | None = None
     blends: bool = False
@@ -204,10 +203,9 @@ class PolicyOp(Op):
 
     @property
     def nests(self) -> bool:
-        """Whether YAML nests steps in it, under `steps`."""
         return self.slots is not None
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range. Empty if only its steps draw values."""
+        """Drawn values by name, each with the name of its range. A published policy draws no values itself."""
         return super().draws if self.nests else {}

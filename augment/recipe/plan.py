@@ -33,7 +33,7 @@ class Plan:
         std: standard deviation of each channel in 0..1, to divide by.
         tree: the steps as the recipe nests them, without steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
-        left_out: ops of policies that need red, green and blue, which the images lack.
+        left_out: ops that were removed from policies, because they need red, green and blue.
         rules: min_visible, min_area and fill_label, which are rules for targets.
         views: the recipe's views of each image.
         view: the name of the plan's view. Empty if views have no names.
@@ -65,11 +65,10 @@ class Plan:
 
     @property
     def path(self) -> str:
-        """The key path of its steps."""
         return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
 
     def in_common(self, first: "Plan") -> int:
-        """Return how many of the first results, beginning with the crop, this view shares with the first view."""
+        """Return how many results this view shares with the first view: the crop, and then the first stages."""
         if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):
             return 0
         count = 1
@@ -86,7 +85,7 @@ class Plan:
 
     @property
     def image_stages(self) -> tuple[Stage, ...]:
-        """The stages that transform each image independently."""
+        """The stages that transform each image separately."""
         return tuple(stage for stage in self.stages if stage.kind != "batch")
 
     @property
@@ -100,7 +99,6 @@ class Plan:
         return self._with(tuple(stage for stage in self.image_stages if any(step.op.moves for step in stage.steps)))
 
     def only(self, *kinds: StageKind) -> "Plan":
-        """Return the plan with only the stages of some kinds, and their steps."""
         return self._with(tuple(stage for stage in self.stages if stage.kind in kinds))
 
     def _with(self, stages: tuple[Stage, ...]) -> "Plan":
@@ -122,7 +120,7 @@ class Plan:
         """A hash of everything that determines the pixels, at full precision."""
         stages = list(map(_stage_identity, self.stages))
         tree = list(map(_identity, self.tree))
-        # Without named views, the digest must not change: older versions did not support named views.
+        # Add named views only if there are any, because older versions did not support them.
         named = [[(plan.digest, sorted(plan.shared)) for plan in self.others]] if self.view and self.others else []
         whole = (
             self.split,
@@ -134,7 +132,7 @@ class Plan:
             self.std,
             self.views,
             *named,
-            *([] if self.pixels == RGB else [self.pixels]),  # older digests lack it
+            *([] if self.pixels == RGB else [self.pixels]),  # older digests lack the pixel format
         )
         return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
 
@@ -180,7 +178,7 @@ class Plan:
 
 
 def _identity(step: Step) -> tuple[object, ...]:
-    given = {name: value for name, value in step.params.items() if name != "per_channel" or value}  # as in old digests
+    given = {n: value for n, value in step.params.items() if n != "per_channel" or value}  # older digests lack it
     params = sorted(given.items(), key=lambda item: item[0])
     return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
 
@@ -231,11 +229,11 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
     """Compile the steps of a split into a plan.
 
     Adjacent geometry and remap steps with the same border become one stage. Adjacent color steps also become one stage.
-    `aug.fuse=false` turns this off. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a
+    `aug.fuse=false` turns off both. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a
     policy also fuse with the stages around them, because the sampler decides which of them apply to a sample.
 
     Raises:
-        UserError: an unknown split.
+        UserError: the split is unknown, or the images lack channels that a step, `aug.mean` or `aug.std` needs.
     """
     if split not in SPLITS:
         raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS, _SPLITS_ELSEWHERE)}")
@@ -253,7 +251,6 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
 
 
 def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) -> Plan:
-    """Compile the steps of a split, or of one of its views."""
     crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
     rest = [step for step in steps if step.op.kind != "crop"]
     pruned = [kept for step in rest if (kept := _prune(step)) is not None]
@@ -289,7 +286,7 @@ def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[floa
 
 
 def _prune(step: Step) -> Step | None:
-    """Return None for a step without effect. Steps with p = 0 stay within a policy, as they can be chosen."""
+    """Return None for a step without effect. Within a policy, steps with p = 0 stay, because they can be chosen."""
     if step.p == 0:
         return None
     return step if any(True for _ in step.leaves()) else None

@@ -31,7 +31,7 @@ class Sampler:
     Each step has its own stream, with the key (seed, split, rank, step key, epoch). Each sample of an epoch has a fixed
     position in the stream. Draws are therefore equal on every device and for any batch size, and adding a step changes
     no other step's draws. A step with `draw: once` uses a stream with the key (seed, step path). Its values are equal
-    for every sample, epoch, rank, view and split, but whether it applies is still drawn for each sample.
+    for every sample, epoch, rank, view and split, but whether the step applies is still drawn for each sample.
 
     Attributes:
         plan: the plan with the steps.
@@ -46,7 +46,7 @@ class Sampler:
     view: int = 0
 
     def draw(self, epoch: int, start: int, count: int, calls: int = 1) -> dict[str, Draws]:
-        """Draw for the samples at positions start..start + count - 1 of an epoch.
+        """Draw for the samples at the positions from `start` to `start + count - 1` of an epoch.
 
         Args:
             epoch: the epoch, from 0.
@@ -70,7 +70,7 @@ class Sampler:
         Args:
             draws: the draws by path, to which this method adds.
             step: the step to draw for.
-            paths: the step's path with the slots of its policies, and its path without them.
+            paths: the step's path with the slots of its policies, and the path without slots.
             reached: whether the policies chose the step for each sample, (N,) bool.
             where: the samples.
         """
@@ -120,8 +120,8 @@ class Sampler:
         assert isinstance(op, PolicyOp)
         if all(slot == {number: 1.0} for number, slot in enumerate(slots)):
             return None
-        # Each nested step has its own stream, so that adding a step keeps the numbers of the others. The dot at the end
-        # makes the key differ from every path.
+        # Each nested step has its own stream, so that adding a step does not change the numbers of other steps. The dot
+        # at the end makes the key differ from every path.
         keys = [f"{path}.{child.key}." for child in step.steps][: op.numbers]
         if not keys:
             return None
@@ -131,12 +131,12 @@ class Sampler:
     def uniform(self, key: str, where: Where, columns: int) -> Array:
         """Return (samples, columns) numbers in [0, 1) from the stream of a step's key."""
         epoch, start, count, calls = (*where, 1)[:4]
-        # Steps that views share draw as in view 0.
+        # Steps that views share use the draws of view 0.
         is_shared = key.split(".")[0] in self.plan.shared
         view = () if self.view == 0 or is_shared else (self.view,)
         seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
 
-        # One counter value yields four numbers, so the first sample may start within the four of its counter value.
+        # A counter value yields four numbers. The first of them may belong to the previous sample.
         counter, skip = divmod(start * columns, _DOUBLES)
         drawn = np.empty((calls, skip + count * columns))
         generator = _generator(seed)

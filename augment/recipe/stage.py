@@ -27,7 +27,7 @@ NO_BORDER: Border = ("reflect_101", 0)
 class Stage:
     """Steps that run as one operation: one warp, one color matrix, or one local or batch op.
 
-    A warp has kind "remap" if any of its steps is a remap. Its functions and matrices then alternate.
+    A warp with a remap step has kind "remap". It runs remap functions and matrices in order.
 
     Attributes:
         kind: the kind of operation.
@@ -43,7 +43,6 @@ class Stage:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of all positions."""
         return tuple(step for alternatives in self.positions for step in alternatives)
 
     @property
@@ -103,7 +102,7 @@ class Stage:
     def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
         """Return the samples to which the stage applies, and their draws.
 
-        If samples skip the stage, one of them is last in the draws. Preparing values for several samples may need it.
+        If any samples skip the stage, the draws of one of them come last, for callers that need its neutral values.
         """
         rows, some = _applied_and_skipped(self.applied(draws))
         return rows, {s.key: {name: value[some] for name, value in draws[s.key].items()} for s in self.steps}
@@ -130,8 +129,7 @@ class Stage:
         Args:
             draws: see `matrix`.
             size: height and width of the image in pixels.
-            neutral: whether samples that skip the stage get the op's neutral values. Otherwise their values are
-                unspecified.
+            neutral: whether samples that skip the stage get the op's neutral values, instead of arbitrary values.
         """
         drawn = self._drawn_by_any_step(draws)
         if not neutral:
@@ -159,9 +157,9 @@ class Stage:
         return dict(op.prepare(size=size, **op.values(params, drawn))) if op.prepare else drawn
 
     def _prepare_applied(self, drawn: dict[str, Array], applied: Array, size: Size) -> dict[str, Array]:
-        """Prepare the samples to which the stage applies, and one skipped sample for all skipped samples.
+        """Prepare values for the samples to which the stage applies, and only once for all skipped samples.
 
-        Most samples skip the stage, and preparing can be slow.
+        Preparing values can be slow, and most samples may skip the stage.
         """
         _, rows = _applied_and_skipped(applied)
         prepared = self._prepare({name: value[rows] for name, value in drawn.items()}, size)
@@ -176,13 +174,12 @@ class Stage:
 
 
 def _applied_and_skipped(applied: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of the samples to which a stage applies, and the same rows with one skipped sample, if any."""
+    """Return the rows of the samples to which a stage applies, and these rows plus one skipped sample, if any."""
     rows = np.flatnonzero(applied)
     return rows, np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
 
 
 def parts_of(step: Step) -> int:
-    """Return the number of a color step's matrices."""
     shape = _shape(step)
     return shape[-3] if len(shape) == 4 else 1
 
@@ -193,13 +190,13 @@ def _reads_mean(shape: tuple[int, ...]) -> bool:
 
 
 def _shape(step: Step) -> tuple[int, ...]:
-    """Return the shape of a color step's result for one sample."""
+    """Return the shape of the matrices that a color step returns for one sample."""
     one = {n: np.ones(1) for n in step.op.draws} | {n: np.zeros(1) for n in step.op.uniforms}
     return np.shape(step.op.function(**step.op.values(step.params, one)))
 
 
 def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: int, part: int | None = None) -> Array:
-    """Multiply the matrices of some steps, or one part of each step, to (N, side, side)."""
+    """Multiply the matrices of some steps, or only matrix number `part` of each step, to (N, side, side)."""
     count = len(draws[steps[0].key]["applied"])
     total, before = np.tile(np.eye(side), (count, 1, 1)), np.zeros(count, bool)
     for step in steps:
@@ -215,7 +212,7 @@ def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: 
 def _matrices(
     step: Step, drawn: Draws, size: Size, rows: NDArray[np.intp], side: int, part: int | None = None
 ) -> Array:
-    """Return the product of a step's matrices, or one of them, for some samples, (rows, side, side)."""
+    """Return the product of a step's matrices, or only matrix number `part`, for some samples, (rows, side, side)."""
     values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
     if step.op.kind == "geometry":
         return np.broadcast_to(_checked(step, step.op.function(size=size, **values), len(rows)), (len(rows), 3, 3))
@@ -229,7 +226,7 @@ def _matrices(
 
 
 def _checked(step: Step, made: Any, count: int) -> Array:
-    """Return the matrices that an op made for `count` samples, after a check."""
+    """Check the matrices that an op returned for `count` samples."""
     matrix, op = np.asarray(made), step.op
     rows, columns, most = 3, [3], 1
     if isinstance(op, ColorOp):
@@ -244,12 +241,12 @@ def _checked(step: Step, made: Any, count: int) -> Array:
 
 
 def _square(matrix: Array, side: int) -> Array:
-    """Add the rows that make matrices of C channels, (..., C, C + 1) or (..., C, 2 C + 1), composable."""
+    """Add rows to matrices of C channels, (..., C, C + 1) or (..., C, 2 C + 1), so that they can be multiplied."""
     rows = matrix.shape[-2]
     square = np.broadcast_to(np.eye(side), (*matrix.shape[:-2], side, side)).copy()
     square[..., :rows, :rows], square[..., :rows, -1] = matrix[..., :rows], matrix[..., -1]
     if side > rows + 1:
-        # The matrix acts on (color, mean color, 1). A step maps the mean like any color, apart from clipping.
+        # The square acts on (color, mean color, 1). A step maps the mean color like any color, apart from clipping.
         from_mean = np.zeros_like(matrix[..., :rows])
         if _reads_mean(matrix.shape):
             from_mean = matrix[..., rows:-1]

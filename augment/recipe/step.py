@@ -22,13 +22,13 @@ class Step:
 
     key: str  # the name in YAML, unique among its siblings, and the key of the random stream
     op: Op
-    p: float = 1.0  # probability of applying it to a sample
-    params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, validated, with defaults
+    p: float = 1.0  # probability of applying the step to a sample
+    params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, valid and with defaults
     steps: tuple["Step", ...] = ()  # the steps of a policy
     weight: float = 1.0  # how often one_of chooses the step, relative to its siblings
 
     def leaves(self) -> Iterator["Step"]:
-        """Yield this step, or, for a policy, the leaves of its steps."""
+        """Yield the step itself. For a policy, yield the leaves of its steps instead."""
         if self.op.kind == "policy":
             for step in self.steps:
                 yield from step.leaves()
@@ -37,7 +37,6 @@ class Step:
 
     @property
     def mixes(self) -> bool:
-        """Whether the step mixes samples and their targets."""
         return any(leaf.op.kind == "batch" for leaf in self.leaves())
 
     @property
@@ -106,8 +105,8 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
             is_p = name in OPS and type(params) in (int, float) and 0 <= params <= 1
             meant = f" Did you mean {key}.{name}.p={params}?" if is_p else ""
             raise UserError(
-                f"{key}.{name}: {params!r} is not allowed.{meant} Give the step a mapping such as {{p: 0.5}}, in a "
-                f"file indented below its name, or remove it with ~{key}.{name}."
+                f"{key}.{name}: {params!r} is not allowed.{meant} Give the step a mapping such as {{p: 0.5}}. In a "
+                f"file, indent the mapping below the step's name. To remove the step, use ~{key}.{name}."
             )
         steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
     return tuple(steps)
@@ -160,6 +159,6 @@ def _plain_step(step: Step) -> dict[str, Any]:
         plain["p"] = step.p
     if step.weight != 1:
         plain["weight"] = step.weight
-    # Files of recipes without per_channel stay as earlier versions wrote them.
+    # Leave out per_channel=false, because earlier versions wrote recipe files without it.
     plain |= {name: plain_value(value) for name, value in step.params.items() if (name, value) != _ONE_DRAW}
     return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})

@@ -1,4 +1,4 @@
-"""The `aug` section of the configuration: its settings, and their validation."""
+"""The `aug` section of the configuration: settings and their validation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,13 +52,17 @@ class Aug:
         )
     )
     fuse: bool = setting(
-        Flag(default=True, doc="whether adjacent geometry steps become one warp, and adjacent color steps one matrix")
+        Flag(
+            default=True,
+            doc="whether to fuse adjacent geometry steps into a warp and adjacent color steps into a matrix",
+        )
     )
     clip: str = setting(
         Choice(
             default="end",
             options=("end", "each"),
-            doc="when to clip colors to 0..255: at the end of adjacent color steps, or after each as in torchvision",
+            doc="when to clip colors to 0..255: after the last of adjacent color steps (end), or after each step as in "
+            "torchvision (each)",
         )
     )
     mean: tuple[float, ...] | str | None = setting(
@@ -67,8 +71,8 @@ class Aug:
             within=(0, 1),
             count=None,
             auto=True,
-            doc="mean of each channel in 0..1, or that of the training images (auto). Default: the pretrained model's, "
-            "else ImageNet's for 8-bit RGB, else auto",
+            doc="mean of each channel in 0..1, or auto to measure the training images. Default: the pretrained "
+            "model's, else ImageNet's for 8-bit RGB, else auto",
         )
     )
     std: tuple[float, ...] | str | None = setting(
@@ -82,21 +86,23 @@ class Aug:
         )
     )
     min_visible: float = setting(
-        Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below it are dropped")
+        Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below this share are dropped")
     )
     min_area: float = setting(
         Number(
             default=1.0,
             within=(0, inf),
-            doc="minimum visible area of a box in square pixels. Boxes below it are dropped",
+            doc="minimum visible area of a box in square pixels. Smaller boxes are dropped",
         )
     )
-    fill_label: int = setting(Count(default=255, within=(0, 255), doc="mask label for filled areas. 255 is ignored"))
+    fill_label: int = setting(
+        Count(default=255, within=(0, 255), doc="mask label for filled areas. Label 255 is ignored")
+    )
     decode: str = setting(
         Choice(
             default="mixed",
             options=("auto", "cpu", "mixed"),
-            doc="where to decode JPEGs if there is a GPU: partly on the GPU (mixed or auto), or on the CPU",
+            doc="where to decode JPEGs if there is a GPU: partly on the GPU (mixed or auto), or on the CPU (cpu)",
         )
     )
     cache: int | str = setting(
@@ -117,7 +123,7 @@ class Aug:
     train: tuple[Step, ...] = ()  # in order of application
     val: tuple[Step, ...] = ()
     views: Views = field(default_factory=Views)  # views of each training image
-    pixels: PixelFormat = RGB  # the pixel format of the images, which their dataset decides
+    pixels: PixelFormat = RGB  # the pixel format of the images, from the dataset
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
         return self.train if split == "train" else self.val
@@ -157,7 +163,7 @@ def plain_views(aug: Aug) -> dict[str, Any]:
 
 
 def doubts(aug: Aug) -> Iterator[str]:
-    """Yield a notice about each range that is probably in another unit."""
+    """Yield a notice about each range whose numbers are probably in another unit."""
     for key, step in _keyed(aug):
         for name, param in step.op.params.items():
             if isinstance(param, Range) and (note := param.doubts(step.params[name])):
@@ -181,7 +187,7 @@ def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
 
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
-    """Yield each step with its key. A policy's steps follow the policy."""
+    """Yield each step with its key. Nested steps follow their policy."""
     named = {f"aug.views.{view.name}.steps": _own_steps(view, aug) for view in aug.views.named}
     for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
         yield from _with_nested(steps, key)

@@ -50,15 +50,15 @@ class Views:
 
 
 def parse_views(given: object, key: str, train: object) -> Views:
-    """Parse `aug.views`: count and crop, or named views, which change the valid steps `train`."""
+    """Parse `aug.views`: count and crop, or named views. Named views change `train`, the valid steps of `aug.train`."""
     plain = settings(Views)
     is_named = isinstance(given, Mapping) and any(
         isinstance(value, Mapping | None) for name, value in given.items() if name not in plain
     )
     if not isinstance(given, Mapping) or not is_named:
         return parse_settings(Views, given, key)
-    if beside := [name for name in given if name in plain]:
-        raise UserError(f"{key}.{beside[0]} cannot be combined with named views. Remove it, or set a view's count.")
+    if unnamed := [name for name in given if name in plain]:
+        raise UserError(f"{key}.{unnamed[0]} cannot be combined with named views. Remove it, or set a view's count.")
     views: list[View] = []
     for name, value in given.items():
         path = f"{key}.{name}"

@@ -1,4 +1,4 @@
-"""Makes batches from a pipeline's outputs: targets follow the pixels, samples are mixed, and frames are added."""
+"""Makes batches from a pipeline's outputs: moves targets with their pixels, mixes samples, and adds frames."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,14 +31,14 @@ class BatchMaker:
         plan: the plan.
         kind: the kind of the targets.
         seed: the seed of the draws.
-        rank: the rank of the draws.
-        frames: whether to add frames. Batches with targets in the image always have them.
-        mixer: mixes samples. None: the plan has no batch stages.
+        rank: the rank, which also seeds the draws.
+        frames: whether to add frames. Batches with masks, boxes or keypoints always have frames.
+        mixer: mixes samples. None if the plan has no batch stages.
         ahead: the class that draws the motions of several batches at once.
         names: the names of the classes or keypoints, for messages.
 
     Raises:
-        UserError: targets in the image cannot follow a step, or mirrored keypoints have no `flip_pairs`.
+        UserError: masks, boxes or keypoints cannot follow a step, or mirrored keypoints have no `flip_pairs`.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class BatchMaker:
 
         Args:
             views: the images of each view, (N, 3, height, width).
-            targets: targets of whole images, (N, ...), or N results of `SpatialKind.load`.
-            indices: (N,) int64.
-            shown: with frames: the window of each view, (N, 6) on the CPU, see `GraphImage`, and a function that
-                returns the EXIF orientations, (N,).
+            targets: targets that describe whole images, (N, ...), or N results of `SpatialKind.load`.
+            indices: (N,) int64, see `Batch`.
+            shown: the crop windows of each view, (N, 6) on the CPU, see `GraphImage`, and a function that returns the
+                EXIF orientations, (N,). Only used with frames.
             epoch: the epoch of the draws.
             start: the position of the first sample in the epoch.
             share: see `Batch`.
@@ -111,11 +111,11 @@ _PART = 16  # number of targets that a thread reads at a time
 class TargetReader:
     """Reads the targets of coming batches, such as mask files, in threads.
 
-    Results are kept, because decoding a PNG in Python blocks all threads. Masks from a user's code are not kept,
-    because they may change.
+    The reader keeps its results, because decoding a PNG in Python blocks all threads. It does not keep masks from a
+    user's code, because these may change.
 
     Attributes:
-        reads: whether targets are in files, so that announcing them saves time.
+        reads: whether targets are in files, so that announcing a batch saves time.
     """
 
     def __init__(self, split: Split, threads: int) -> None:

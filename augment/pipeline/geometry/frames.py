@@ -28,12 +28,12 @@ COLUMNS = 2 * _ATTEMPTS + 2
 
 
 def random_windows(uniform: Array, sizes: NDArray[np.int64], area_range: Interval, aspect_range: Interval) -> Array:
-    """Convert uniform numbers to windows of random area, aspect ratio and position, like DALI.
+    """Convert uniform numbers to windows of random area, aspect ratio and position, distributed like DALI's windows.
 
     The area is uniform, the aspect ratio is uniform on a logarithmic scale, and the position is uniform over whole
-    pixels. The first of ten windows that fits into the image is used. If none fits, or if the image is too wide or too
-    tall for the smallest area, the largest window with an allowed aspect ratio is used. After ten attempts, that window
-    is shrunk to the largest area.
+    pixels. Of ten windows, the function returns the first that fits into the image. If none fits, it returns the
+    largest window with an allowed aspect ratio, shrunk to the largest area. If the image is too wide or too tall for
+    the smallest area, the function does not shrink that window.
 
     Args:
         uniform: numbers in [0, 1), (N, COLUMNS).
@@ -78,7 +78,7 @@ def resizes(windows: Array, size: Size) -> Array:
 
 
 def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
-    """Return the matrices, (N, 3, 3), from stored to upright pixels, by EXIF orientations, (N,).
+    """Return the matrices, (N, 3, 3), that map stored pixels to upright pixels, for EXIF orientations, (N,).
 
     `sides` are the height and width of the upright images, (N, 2).
     """

@@ -1,8 +1,8 @@
-"""Mixes samples and targets in PyTorch after the DALI graph: the batch stages of a plan.
+"""Runs the batch stages of a plan, which mix samples and targets, in PyTorch after the DALI graph.
 
-On a GPU, threads that launch kernels wait for each other, so a batch launches few kernels. Draws are copied for many
-batches at once. One kernel runs all mixup and cutmix stages and mixes the targets. For other ops, PyTorch's operators
-run. Samples that a stage skips then get neutral values, if the op has some.
+Threads that launch GPU kernels wait for each other, so this module launches few kernels per batch. It copies draws to
+the GPU for many batches at once, and one kernel runs all mixup and cutmix stages and mixes the targets. Other ops use
+PyTorch's operators. Samples that skip such an op get its neutral values, which change nothing, or are masked.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,22 +27,22 @@ from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
-_Made = tuple[Values, bool]  # the parts that an op makes, see `Parts.mixed`, and whether the op blends
+_Made = tuple[Values, bool]  # the result of an op's `parts`, see `Parts.mixed`, and whether the op blends
 
 
 class Mixer:
-    """Mixes each sample of a batch with the following samples, by the batch stages of a plan.
+    """Mixes each sample of a batch with the following samples, as the batch stages of a plan define.
 
     Args:
         plan: the plan.
         kind: the kind of the targets.
         seed: the seed of the draws.
-        rank: the rank of the draws.
+        rank: the rank, which also seeds the draws.
         classes: number of classes.
         ahead: the class that draws for several batches at once.
 
     Raises:
-        UserError: targets in the image cannot follow an op.
+        UserError: masks, boxes or keypoints cannot follow an op.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Mixer:
                     )
         self._ahead = ahead
         self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
-        # The values of the batch stages, for each image size and with or without the kernel, and the parts they make.
+        # The values of the batch stages, by image size and whether the kernel runs, and their parts, by image size.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
         self._made: dict[Size, Ahead[list[_Made]]] = {}
 
@@ -73,7 +73,8 @@ class Mixer:
 
         Args:
             images: (N, 3, height, width).
-            targets: the targets as the kind collates them. Targets in the image do not change: they follow `parts`.
+            targets: the targets as their kind collates them. Masks, boxes and keypoints are returned unchanged, because
+                `BatchMaker` moves them by the result of `parts`.
             epoch: the epoch.
             start: the position of the first sample in the epoch.
 
@@ -86,7 +87,7 @@ class Mixer:
         return self._mix(images, targets, epoch, start)
 
     def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
-        """Return the parts of samples that the mixed images of a batch show. Ops without `parts` are ignored."""
+        """Return the parts of samples that the mixed images of a batch show. Ignore ops that declare no `parts`."""
         ahead = self._made.setdefault(size, self._ahead(partial(self._draw_parts, size)))
         drawn, rows = ahead.take(epoch, start, count)
         parts = Parts.whole(count, size)
@@ -110,7 +111,7 @@ class Mixer:
 
             return mix(images, targets, drawn[0]["records"][rows], self._classes)
         own = targets if isinstance(self._kind, SpatialKind) else self._kind.shares(targets, self._classes)
-        # Roll in the order of memory, because CUDA would return rolled images in another memory format.
+        # Roll NHWC images, because CUDA would return rolled NCHW images in another memory format.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         unmixed = own
         for stage, of_batches in zip(self._stages, drawn, strict=True):
@@ -127,8 +128,7 @@ class Mixer:
     def _draw(self, kind: tuple[Size, bool], device: torch.device, where: Where) -> list[_Values]:
         """Return the values of each batch stage, with a mask `applied` if its op has no neutral values.
 
-        `kind` is the size of the images, and whether the kernel mixes them. The kernel takes the `records` of all
-        stages.
+        `kind` is the size of the images, and whether the kernel mixes them. The kernel takes only the `records`.
         """
         size, by_kernel = kind
         draws = self._sampler.draw(*where)
@@ -149,9 +149,8 @@ def _op(stage: Stage) -> BatchOp:
 
 
 def _run(stage: Stage, images: Tensor, partners: Tensor, values: _Values) -> tuple[Tensor, Tensor]:
-    """Call the op of a stage and check its result."""
     op, expected = _op(stage), [tuple(images.shape), (len(images),)]
-    if op.writes:  # the op may change its arguments, which are needed again
+    if op.writes:  # pass copies, because the op may change its arguments
         images, partners = images.clone(), partners.clone()
         values = {name: value.clone() for name, value in values.items()}
     made = op.function(images, partners, **op.fixed(stage.steps[0].params), **values)
@@ -163,9 +162,9 @@ def _run(stage: Stage, images: Tensor, partners: Tensor, values: _Values) -> tup
 
 
 def _mixed_targets(unmixed: Tensor, own: Tensor, share: Tensor) -> Tensor:
-    """Mix the targets so far, (N, classes), with unmixed targets of the next samples.
+    """Mix each sample's target so far, (N, classes), with the unmixed targets of the following samples.
 
-    `share` is the share of a sample's own target, (N,), or the shares of the own target and the next targets, (N, K).
+    `share` holds the share of the sample's own target, (N,), or also the shares of the following targets, (N, 1 + K).
     """
     if share.ndim == 1:
         return unmixed.roll(-1, 0).lerp(own, share[:, None])
@@ -174,7 +173,7 @@ def _mixed_targets(unmixed: Tensor, own: Tensor, share: Tensor) -> Tensor:
 
 
 def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
-    """Return the kernel's input for mixup or cutmix, (N, 6) float32, see `kernels.mix`. Both have neutral values."""
+    """Return the kernel's input for mixup or cutmix, (N, 6) float32, see `kernels.mix`."""
     op = _op(stage)
     rows, own = stage.packed(draws)
     values, count = stage_values(stage, own, size, neutral=True), len(stage.applied(draws))
@@ -182,11 +181,10 @@ def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
     left, top, right, bottom = op.parts(size=size, **values)[:, 1, :4].T
     share = values["share"]
     made = np.stack([left, right, top, bottom, share * op.blends, share], axis=1).astype(np.float32)
-    records = np.tile(made[-1], (count, 1))
+    records = np.tile(made[-1], (count, 1))  # the last row is neutral if samples skip the stage, see `packed`
     records[rows] = made[: len(rows)]
     return records
 
 
 def kernel_runs(device: torch.device) -> bool:
-    """Return whether the mixing kernel runs on a device."""
     return device.type == "cuda" and kernels_run(device.index)

@@ -46,7 +46,6 @@ class _Matrix:
     moved: NDArray[np.bool_]
 
     def of(self, rows: _Rows) -> "_Matrix":
-        """Select samples."""
         return replace(self, matrix=self.matrix[rows], moved=self.moved[rows])
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
@@ -56,14 +55,13 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Remap(_Matrix):
-    """A remap stage. Its `matrix` leaves out the remaps. Its `values` come from `remap_values`."""
+    """A remap stage for N samples. `matrix` leaves out the remaps. `values` come from `remap_values`."""
 
     stage: Stage
     size: Size
     values: Mapping[str, NDArray[Any]]
 
     def of(self, rows: _Rows) -> "_Remap":
-        """Select samples."""
         values = {name: value[rows] for name, value in self.values.items()}
         return replace(self, matrix=self.matrix[rows], moved=self.moved[rows], values=values)
 
@@ -125,7 +123,7 @@ class BatchMotion:
 
     @cached_property
     def frame(self) -> Array:
-        """The matrices from stored to output pixels, (N, 3, 3), without remaps."""
+        """The matrices that map stored pixels to output pixels, (N, 3, 3), without remaps."""
         frame = self._first
         for step in self._steps:
             frame = step.matrix @ frame
@@ -138,7 +136,7 @@ class BatchMotion:
 
     @property
     def mirrors(self) -> NDArray[np.bool_]:
-        """Whether each upright image is mirrored, (N,). Left and right then change places."""
+        """Whether each upright image is mirrored, (N,), so that left and right keypoints must be swapped."""
         return np.asarray(np.linalg.det(self.frame) * np.linalg.det(self._first) < 0)
 
     def forward(
@@ -149,12 +147,12 @@ class BatchMotion:
         Args:
             points: x and y in pixels of the stored images, (M, 2).
             owners: the sample of each point, (M,).
-            watch: called with the points after the crop and after each step except the last. A point outside `edges`
-                is lost there, even if a later step moves its position back into the image.
+            watch: called with the points after the crop and after each step except the last. A point outside `edges` is
+                lost, even if a later step moves it back into the image.
 
         Returns:
-            The points in output pixels, (M, 2). A point is NaN if a perspective sends it to infinity or beyond, or if
-            a remap does not show it.
+            The points in output pixels, (M, 2). A point is NaN if a perspective moves it to infinity or beyond, or if
+            no output pixel of a remap shows it.
         """
         moved = apply(self._first[owners], points)
         for step in self._steps:
@@ -174,8 +172,8 @@ class BatchMotion:
             rows: the samples to trace.
 
         Returns:
-            The row and the column of the stored pixel, int64, and whether the output pixel shows the image, bool. Each
-            is (N, height, width): NumPy arrays on the CPU, tensors on a GPU.
+            The row and the column of the stored pixel, int64, and whether the output pixel shows the image, bool. These
+            are NumPy arrays on the CPU or tensors on a GPU, (N, height, width) each.
         """
         # On the CPU, PyTorch's threads would slow down DALI's threads.
         xp: Any = np if self.device.type == "cpu" else torch
@@ -187,7 +185,7 @@ class BatchMotion:
         for number in reversed(range(len(self._steps))):
             x, y, inside = self._undo(number, rows, (x, y, inside), arrays, here)
         if border := self._beyond:
-            # The crop applies its border to the resized image, so fold coordinates in pixels of that image.
+            # The border belongs to the resized image, so fold coordinates in pixels of that image.
             first, resized = here["first"], here["resized"]
             sides = (resized[:, 1], resized[:, 0])
             x, y, inside = _within(x + first[:, 1], y + first[:, 0], sides, border, inside, xp)
@@ -199,7 +197,7 @@ class BatchMotion:
         return _nearest(y, last[:, 0], xp), _nearest(x, last[:, 1], xp), inside
 
     def _shown(self, x: Any, y: Any, here: Mapping[str, Any], xp: Any) -> Any:
-        """Return whether an output pixel belongs to its part, and to no part that covers it."""
+        """Return whether each output pixel shows the entry's part, and no other part covers the pixel."""
         if not self._mixed:
             return xp.ones_like(x, dtype=bool)
         x, y = x[:, None], y[:, None]
@@ -215,10 +213,9 @@ class BatchMotion:
         arrays: Mapping[str, NDArray[Any]],
         here: Mapping[str, Any],
     ) -> Sequence[Any]:
-        """Trace x, y and whether they are inside back through a step.
+        """Trace coordinates back through a step, and update whether they are inside the image.
 
-        Both mappings hold the same values: `arrays` on the CPU, where reading them does not wait for a GPU, and `here`
-        on the device.
+        `arrays` and `here` hold the same values, on the CPU and on the device. Reading `arrays` never waits for a GPU.
         """
         moved, mask = arrays[f"moved {number}"], here[f"moved {number}"]
         if not moved.any():
@@ -245,7 +242,6 @@ class BatchMotion:
         return str(params.get("border", "constant" if params.get("side") == "long" else ""))
 
     def _back_arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
-        """Return the arrays that `back` needs on the device."""
         window, orientations = self._window[rows], self._orientations[rows]
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
         scale = self.size / (end - start)
@@ -253,7 +249,7 @@ class BatchMotion:
         if self._beyond:
             start = 0 * start
         if self._beyond == "reflect_101":
-            # The crop resized the image to whole pixels around the same center, and started at a whole pixel.
+            # The crop resized the image to a whole number of pixels around the same center, and cut at a whole pixel.
             whole = np.floor(resized)
             from_pixel = first - (resized - whole) / 2
             whole += np.abs(from_pixel - np.rint(from_pixel)) > 0.25
@@ -285,8 +281,8 @@ class Motions:
     Args:
         plan: the plan.
         seed: the seed of the draws.
-        rank: the rank of the draws.
-        targets: a name for the targets that follow the pixels, for messages. Empty: no targets follow them.
+        rank: the rank, which also seeds the draws.
+        targets: a name for the targets that follow the pixels, for messages. Empty if no targets do.
         ahead: the class that draws the steps of several batches at once.
 
     Raises:
@@ -322,7 +318,7 @@ class Motions:
 
     @property
     def mirrors(self) -> bool:
-        """Whether any of the first thousand samples is mirrored."""
+        """Whether the plan mirrors images, judged by the first thousand samples."""
         for own in self._samplers:
             matrix = np.eye(3)
             draws = own.draw(0, 0, 1000)
@@ -333,7 +329,6 @@ class Motions:
         return False
 
     def _draw(self, where: Where) -> list[list[_Matrix]]:
-        """Return the steps of each view for some samples."""
         steps = []
         for sampler in self._samplers:
             draws = sampler.draw(*where)
@@ -344,7 +339,7 @@ class Motions:
 def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
     there, back = about_middle(size)
     matrix = stage.matrix(draws, size)
-    # Rounding must not change an identity matrix.
+    # Leave identity matrices as they are: a product would have rounding errors.
     moved = (matrix != np.eye(3)).any(axis=(1, 2))
     matrix = np.where(moved[:, None, None], there @ matrix @ back, np.eye(3))
     if stage.kind == "geometry":
@@ -354,7 +349,7 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
 
 
 def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
-    """Map coordinates, (N, H, W), by matrices, (N, 3, 3, 1, 1)."""
+    """Map coordinates, (N, H, W), with matrices, (N, 3, 3, 1, 1)."""
     u, v = (m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1))
     if affine:
         return u, v
@@ -362,32 +357,31 @@ def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
     return u / w, v / w
 
 
-def _nearest(place: Any, last: Any, xp: Any) -> Any:
-    """Return the index of the pixel at a coordinate, between 0 and `last`."""
-    return xp.clip(xp.asarray(xp.floor(place + 0.5), dtype=xp.int64), 0 * last, last)
+def _nearest(position: Any, last: Any, xp: Any) -> Any:
+    """Return the index of the pixel at each position along an axis, limited to 0..last."""
+    return xp.clip(xp.asarray(xp.floor(position + 0.5), dtype=xp.int64), 0 * last, last)
 
 
 def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """Map coordinates outside an image into it, as a border mode does. A constant border makes `inside` false there.
+    """Map coordinates outside an image to the coordinates inside it that a border mode shows.
 
-    `sides` are width and height. `xp` is NumPy or PyTorch.
+    With a constant border, `inside` becomes false instead. `sides` are width and height. `xp` is NumPy or PyTorch.
     """
     if border == "constant":
-        for place, side in ((x, sides[0]), (y, sides[1])):
-            inside = inside & (place >= -0.5) & (place < side - 0.5)
+        for position, side in ((x, sides[0]), (y, sides[1])):
+            inside = inside & (position >= -0.5) & (position < side - 0.5)
     return _folded(x, sides[0], border, xp), _folded(y, sides[1], border, xp), inside
 
 
-def _folded(place: Any, side: Any, border: str, xp: Any) -> Any:
-    """Fold coordinates along one axis into the image."""
+def _folded(position: Any, side: Any, border: str, xp: Any) -> Any:
     last = side - 1
     if border == "reflect_101":
         period = 2 * last + (last == 0)  # an image of one pixel repeats that pixel
-        # NumPy's remainder takes as long as everything else here, and few coordinates are this far outside.
-        far = xp is torch or ((place < -last) | (place > period)).any()
-        turned = xp.remainder(place, period) if far else abs(place)
-        # Rounding must not change coordinates inside the image.
-        return xp.where((place < 0) | (place > last), xp.minimum(turned, period - turned), place)
+        # Few positions are so far outside that they need a remainder, which is slow in NumPy.
+        far = xp is torch or ((position < -last) | (position > period)).any()
+        turned = xp.remainder(position, period) if far else abs(position)
+        # Leave positions inside the image as they are, because folding would round them.
+        return xp.where((position < 0) | (position > last), xp.minimum(turned, period - turned), position)
     if border == "wrap":
-        return xp.remainder(place + 0.5, side) - 0.5
-    return xp.clip(place, 0 * last, last)
+        return xp.remainder(position + 0.5, side) - 0.5
+    return xp.clip(position, 0 * last, last)

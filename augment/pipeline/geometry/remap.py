@@ -1,7 +1,7 @@
 """Remap stages in PyTorch: tracing output coordinates back to the input, resampling, and finding moved points.
 
-Coordinates are x and y, (N, rows, columns) each, in pixels from the middle of the image. Values come from
-`parameter_feed.remap_values`.
+Coordinates are x and y, (N, rows, columns) each, in pixels from the middle of the image. The arguments `values` and
+`arrays` come from `parameter_feed.remap_values`.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from augment.recipe.stage import Stage
 from augment.support.device import to_device
 
 _PADDING = {"reflect_101": "reflection", "constant": "zeros", "replicate": "border"}
-_STARTS, _ROUNDS = 24, 20  # starting points along each side, and iterations, of Newton's method
-_APART = 0.25  # distance in pixels for numerical derivatives
+_STARTS, _ROUNDS = 24, 20  # for Newton's method: starting points along each side, and iterations
+_APART = 0.25  # distance in pixels between two points of a numerical derivative
 
 
 def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
-    """Apply a stage to (N, height, width, C) uint8, or float32 levels."""
+    """Apply a remap stage to (N, height, width, C) images, uint8 or float32 levels."""
     size = Size(*images.shape[1:3])
     mode, fill = stage.border
     across, down = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (size.width, size.height))
@@ -40,7 +40,7 @@ def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
 def trace(
     stage: Stage, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor, *, after: int = -1
 ) -> tuple[Tensor, Tensor]:
-    """Trace output coordinates back to the input of the stage. With `after`, trace only to the output of that part."""
+    """Trace output coordinates back to the input of the stage, or only to the output of the part `after`."""
     for number in reversed(range(after + 1, len(stage.parts))):
         x, y = _traced(stage, number, size, values, x, y)
     return x, y
@@ -98,37 +98,37 @@ def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor]
     A remap can be any function, so the method starts from the best point of a grid over the whole output.
     """
 
-    def shown(places: Tensor) -> Tensor:
-        return torch.stack(_traced(stage, number, size, values, places[..., 0], places[..., 1]), dim=-1)
+    def shown(points: Tensor) -> Tensor:
+        return torch.stack(_traced(stage, number, size, values, points[..., 0], points[..., 1]), dim=-1)
 
-    # No starting point is on an edge, because an edge may be a seam.
+    # No starting point is on an edge, because a remap may jump there.
     share = (torch.arange(_STARTS, dtype=torch.float64) + 0.5) / _STARTS - 0.5
     across, down = share * size.width, share * size.height
     x, y = (axis.expand(len(wanted), _STARTS, _STARTS) for axis in (across, down[:, None]))
     starts = torch.stack(trace(stage, size, values, x, y, after=number), dim=-1)
     far = torch.nan_to_num(shown(starts), nan=1e6, posinf=1e6, neginf=-1e6).flatten(1, 2)
     nearest = torch.cdist(torch.nan_to_num(wanted), far).argmin(dim=2, keepdim=True).expand(-1, -1, 2)
-    best = place = starts.flatten(1, 2).gather(1, nearest)
-    step, least = torch.zeros_like(place), torch.full_like(place[..., :1], torch.inf)
+    best = point = starts.flatten(1, 2).gather(1, nearest)
+    step, least = torch.zeros_like(point), torch.full_like(point[..., :1], torch.inf)
     apart = torch.tensor([[0, 0], [_APART, 0], [0, _APART]], dtype=torch.float64)[:, None]
     for _ in range(_ROUNDS):
-        here, right, below = shown(place[:, None] + apart).unbind(1)
+        here, right, below = shown(point[:, None] + apart).unbind(1)
         off, a, b = wanted - here, (right - here) / _APART, (below - here) / _APART
         newton = torch.stack([off[..., 0] * b[..., 1] - off[..., 1] * b[..., 0],
                               off[..., 1] * a[..., 0] - off[..., 0] * a[..., 1]], dim=-1)  # fmt: skip
         newton = newton / (a[..., :1] * b[..., 1:] - a[..., 1:] * b[..., :1])
         distance = off.norm(dim=-1, keepdim=True)
         better = distance < least
-        least, best = torch.where(better, distance, least), torch.where(better, place, best)
+        least, best = torch.where(better, distance, least), torch.where(better, point, best)
         if (least < 1e-3).all():
             break
         step = torch.where(better, torch.nan_to_num(newton, posinf=0, neginf=0), step / 2)
-        place = best + step
+        point = best + step
     return torch.where(least < 0.5, best, torch.nan)
 
 
 def apply(matrix: Array, points: Array) -> Array:
-    """Map points, (M, 2), by matrices, (M, 3, 3). A point at or beyond infinity becomes NaN."""
+    """Map points, (M, 2), with matrices, (M, 3, 3). A point that is mapped to infinity or beyond becomes NaN."""
     moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
     with np.errstate(all="ignore"):
         return np.where(moved[:, 2:] > 0, moved[:, :2] / moved[:, 2:], np.nan)

@@ -2,9 +2,9 @@
 
     images -> decode and crop -> (height, width, 3) uint8 -> one operator per stage -> normalize -> float HWC
 
-On a GPU, one kernel can run the stages of policies and the normalization, see `augment.pipeline.kernels.instructions`.
+On a GPU, a single Triton kernel can run stages and the normalization, see `augment.pipeline.kernels.instructions`.
 
-A pipeline also outputs each sample's index, which the loader uses to look up the target.
+A pipeline also outputs the index of each sample, with which the loader looks up the target.
 """
 
 from collections.abc import Sequence
@@ -36,32 +36,27 @@ from augment.support.dali_versions import STORED, Node
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of one run of a pipeline."""
-
-    views: list[Tensor]  # the images of each view, (batch, size, size, 3), normalized float HWC, or uint8
+    views: list[Tensor]  # the images of each view, (batch, height, width, channels), normalized float, or uint8
     index: Tensor  # the index of each sample, (batch, 1) int32
     windows: list[Tensor]  # with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`
-    cpu_index: Tensor  # with frames: the index on the CPU. Otherwise the same as `index`
-    loaded: list[Any] = field(default_factory=list)  # the targets in the image, if there are any
+    cpu_index: Tensor  # with frames: a copy of `index` on the CPU. Otherwise `index` itself
+    loaded: list[Any] = field(default_factory=list)  # masks, boxes or keypoints, if any
 
     def first(self, count: int) -> "Outputs":
-        """Return the outputs of the first samples."""
         views = [view[:count] for view in self.views]
         windows = [window[:count] for window in self.windows]
         return Outputs(views, self.index[:count], windows, self.cpu_index[:count], self.loaded[:count])
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
-    """The DALI pipeline of a plan."""
-
-    form: Form  # the form of the images
+    form: Form
     program: Program | None  # the program that a kernel runs after the graph, if any
     windows: list[int]  # with frames: the position of each view's window among the windows in the outputs
 
     def hand_out(self, stream: Any) -> Outputs:
-        """Return a scheduled run's outputs for a PyTorch stream (None on the CPU). The host does not wait."""
+        """Return the outputs of a scheduled run, for use on a PyTorch stream (None on the CPU), without waiting."""
         outputs = [output.as_tensor() for output in self.outputs(stream)]
-        # With frames, a pipeline on the GPU also has CPU outputs. DLPack cannot share their pinned memory.
+        # With frames, a GPU pipeline also has CPU outputs. Copy them, because DLPack cannot share their pinned memory.
         pinned = TensorCPU if stream is not None else ()
         given = [torch.tensor(np.asarray(o)) if isinstance(o, pinned) else from_dlpack(o) for o in outputs]
         count = len(self.windows)
@@ -83,8 +78,9 @@ def build_pipeline(
 ) -> BuiltPipeline:
     """Build the DALI pipeline of a plan, by default on the CPU.
 
-    A run yields a batch, and the last batch of an epoch is padded. The pipeline leaves out batch stages, which need the
-    targets. A checkpoint must come from a pipeline with the same arguments, except for `stand_ins`.
+    Each run of the pipeline yields a batch. The last batch of an epoch is padded. The pipeline does not run batch
+    stages, because they need targets. A checkpoint must come from a pipeline with the same arguments, except for
+    `stand_ins`.
     """
     placement, form = placement or Placement(), form or Form()
     pipeline = BuiltPipeline(
@@ -114,13 +110,13 @@ def build_pipeline(
 
 
 def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8]:
-    """Apply a plan of the val split to files on the CPU. Return (N, size, size, 3) uint8, in the order of the files."""
+    """Apply a plan of the val split to files on the CPU. Return (N, height, width, 3) uint8 in the order of `files`."""
     pipeline = build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True))
     return np.array(pipeline.run()[0].as_tensor())
 
 
 class _LoaderSource(GraphSource):
-    """The draws of a loader's pipeline: DALI draws windows and noise. `Feed` adds all other values of each batch."""
+    """Supplies the graph of a loader with random values. DALI draws windows and noise, and `Feed` all other values."""
 
     def __init__(self, plan: Plan, reading: Reading, placement: Placement, form: Form, program: Program | None) -> None:
         super().__init__(placement, program)
@@ -146,7 +142,6 @@ class _LoaderSource(GraphSource):
         return Dali(self.placement.device, plan.size, noise, f"{plan.path}.{step.key}", plan.pixels)
 
     def _seed(self, view: int, what: str, step: str, *names: str) -> int:
-        """Return the seed of DALI's draws for a step of a view."""
         plan, reading = self._plans[view], self._reading
         own = [view] if view and step.split(".")[0] not in plan.shared else []
         return reading.dali_seed(plan.split, what, *names, reading.epoch, reading.shard.rank, *own)
@@ -155,7 +150,7 @@ class _LoaderSource(GraphSource):
 def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes]) -> tuple[Node, Node]:
     """Return the nodes of the stored images and of their indices, (1,) int32 each."""
     shard = reading.shard
-    # DALI's reader cannot announce an index before it reads the image.
+    # DALI's file reader cannot announce indices before it reads the images, but `ImageFeed` can.
     files = as_paths(reading.files) if reading.announce is None else None
     if files is None or not are_paths(files):
         feed = ImageFeed(reading, None if plan.split == "val" else (reading.seed, plan.split, "shuffle"))
@@ -175,7 +170,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(
-        name="reader",  # its name in checkpoints
+        name="reader",  # the reader's name in checkpoints
         **_listed(files, reading.stood_in, listed),
         shard_id=shard.rank,
         num_shards=shard.world_size,
@@ -183,20 +178,20 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         # If a mapped file were truncated, the process would crash. Mapping a small file is also slower than reading it:
         # 16 us instead of 10 us for 10 kB on two cores.
         dont_use_mmap=True,
-        skip_cached_images=placement.caches,  # reading them would take longer than the augmentation
+        skip_cached_images=placement.caches,  # reading their files would take longer than the augmentation
         **order,
     )
     return encoded, index
 
 
 def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[str, Any]:
-    """Write the paths at the indices `read` to a file, and return the arguments with which DALI reads that file.
+    """Write the paths at the indices `read` to the file `listed`. Return the arguments with which DALI reads this file.
 
-    As lists, a million paths would take a gigabyte of memory in DALI.
+    In a list argument, a million paths would take a gigabyte of memory.
     """
     for some in np.array_split(read, len(read) // 65536 + 1):
         names = files.names[some].tolist()
-        if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format cannot hold such names
+        if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format excludes such names
             return {"files": list(files[read].texts()), "labels": read.tolist()}
         listed.writelines(map(b"%b %d\n".__mod__, zip(names, some.tolist(), strict=True)))
     listed.flush()
@@ -204,14 +199,14 @@ def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[st
 
 
 def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
-    """Return the feed's images and indices. DALI would take longer to read arrays than its own tensors."""
+    """Return the images and indices of a batch. DALI reads its own tensors faster than NumPy arrays."""
     images, index = feed(info)
     tensors = [TensorCPU(image, feed.layout) for image in images]
     return TensorListCPU(tensors, feed.layout, contiguous=False), index  # type: ignore[call-overload]
 
 
 def _external(feed: Feed) -> list[dict[str, Node]]:
-    """Return the nodes of each stage's fed values, by name."""
+    """Add a feed to the graph. Return the nodes of each stage's values, by name."""
     stages = feed.by_stage((0, 0, 1))
     count = sum(map(len, stages))
     nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())

@@ -9,11 +9,11 @@ from augment.pipeline.graph.parameter_feed import LEVEL
 def change_colors(images: Tensor, **values: Tensor) -> Tensor:
     """Apply the matrices of a color stage to (N, height, width, C) images, uint8 or float32 levels.
 
-    `parameter_feed.stage_values` returns the values: one matrix, or the matrices of a chained stage in order.
+    The values come from `parameter_feed.stage_values`: one matrix, or all matrices of a chained stage in order.
     """
     numbers = sorted(int(name.split()[1]) for name in values if name.startswith("matrix "))
     links = [f" {number}" for number in numbers] or [""]
-    # With fit.precision, PyTorch may multiply float32 matrices in TF32, which has only 11 bits.
+    # Use doubles. With fit.precision, PyTorch may multiply float32 matrices in TF32, with only 11 significant bits.
     doubles = {name: value.double() for name, value in values.items()}
     levels = images.double()
     for link in links:
@@ -24,7 +24,7 @@ def change_colors(images: Tensor, **values: Tensor) -> Tensor:
 
 
 def _linear(levels: Tensor, matrix: Tensor, mean_matrix: Tensor | None) -> Tensor:
-    """Apply a matrix to each pixel and another matrix to the mean color."""
+    """Apply a matrix to each pixel. Add the product of `mean_matrix` and the mean color."""
     if mean_matrix is None:
         matrix, offset = matrix[..., :-1], matrix[..., -1]
     else:

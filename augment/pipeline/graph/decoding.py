@@ -15,13 +15,13 @@ Device = Literal["cpu", "gpu"]
 
 @dataclass(frozen=True)
 class Placement:
-    """The device and the settings of a loader's decoder."""
+    """The device of a pipeline, and the settings of its decoder."""
 
     device: Device = "cpu"  # the device of decoded images and of all later operators
     decode: Literal["cpu", "mixed"] = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
     cache: int = 0  # MiB of GPU memory for decoded images. 0 disables the cache
     prefetch: int = 2  # number of batches
-    hw_decoder_load: float = 0.65  # share of the JPEGs for the GPU's hardware decoder, which rounds differently
+    hw_decoder_load: float = 0.65  # share of JPEGs for the GPU's hardware decoder, which rounds unlike other decoders
     auto: bool = False  # whether `decode` was chosen automatically. A resumed run then keeps the choice
     load_auto: bool = False  # whether `hw_decoder_load` was chosen automatically
     reason: str = field(default="", compare=False)  # an explanation of automatic choices, for users
@@ -31,23 +31,21 @@ class Placement:
     def on(self, device: torch.device, threads: int) -> "Placement":
         """Return the same settings for a device and a number of CPU threads."""
         is_gpu = device.type == "cuda"
-        # "cuda" alone is PyTorch's current GPU, which can differ in the thread that builds the pipeline.
+        # "cuda" without a number is PyTorch's current GPU, which can differ in the thread that builds the pipeline.
         gpu = torch.cuda.current_device() if is_gpu and device.index is None else device.index or 0
         return replace(self, device="gpu" if is_gpu else "cpu", threads=threads, gpu=gpu)
 
     @property
     def torch_device(self) -> torch.device:
-        """The device of batches."""
         return torch.device("cuda", self.gpu) if self.device == "gpu" else torch.device("cpu")
 
     @property
     def device_id(self) -> int | None:
-        """The number of the GPU, or None on the CPU."""
         return self.gpu if self.device == "gpu" else None
 
     @property
     def caches(self) -> bool:
-        """Whether decoded images are kept in GPU memory."""
+        """Whether DALI keeps decoded images in GPU memory."""
         return self.device == "gpu" and self.decode == "mixed" and self.cache > 0
 
     @property
@@ -61,7 +59,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of output images."""
+    """The data type of output images, and additional outputs."""
 
     half: bool = False  # float16 instead of float32
     raw: bool = False  # uint8 images without normalization, for figures and tests
@@ -73,17 +71,16 @@ class GraphImage:
 
     Args:
         stored: the image, encoded or decoded.
-        placement: where it is decoded.
+        placement: where the image is decoded.
         seed: the seed of DALI's random draws.
         raw: whether the image is stored decoded.
-        peek: read the image size from the encoded image, so that no executor has to copy it from the GPU.
+        peek: read the image size from the header of the encoded image, so that it need not be copied from the GPU.
         frames: set `window`.
-        pixels: the pixel format. Resizing converts stored pixels to levels.
+        pixels: the pixel format. Resizing converts stored pixels to levels from 0 to 255.
 
     Attributes:
         window: the height and width of the upright image, then the top, left, bottom and right edges of the crop window
-            in pixels, (6,) int32 or float32. None if the op resized another image than the one
-            from `decode`.
+            in pixels, (6,) int32 or float32. None if the op resized another image than the result of `decode`.
     """
 
     def __init__(
@@ -122,12 +119,12 @@ class GraphImage:
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
         """Return a random window as (height, width, 3) uint8. DALI draws the window with the crop's seed.
 
-        Frames do not change windows or pixels. With frames, one operator draws the window and another operator cuts it.
-        Without frames, a single operator does both with the same seed.
+        With frames, one operator draws the window and another cuts it. Without frames, a single operator does both, and
+        gives the same pixels.
         """
         window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
         drawn = {"seed": self._seed, **window}
-        whole = self.decode() if self._cached or self._raw else None  # DALI caches and stores only whole images
+        whole = self.decode() if self._cached or self._raw else None  # the cache holds whole images
         if self._frames:
             shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
             anchor, sides = fn.random_crop_generator(shape, **drawn)
@@ -144,7 +141,7 @@ class GraphImage:
     def centered_window(self, image: Node, size: Size, scale: float) -> tuple[Node, Node]:
         """Return the start and the end, (y, x) in pixels, of a centered window with the aspect ratio of `size`.
 
-        `scale` is the side of the window, relative to the largest such window.
+        `scale` is the length of the window's sides, relative to the largest such window.
         """
         sides = self._sides(image)
         if size.is_square:  # this needs fewer operators
@@ -168,8 +165,8 @@ class GraphImage:
 
         Args:
             size: the size of the result.
-            scale: the side of the window, relative to the largest window with the aspect ratio of `size`.
-            padding: how far the window may reach beyond the image, relative to its side.
+            scale: the length of the window's sides, relative to the largest window with the aspect ratio of `size`.
+            padding: how far the window may reach beyond the image, relative to the window's sides.
             border: the border mode beyond the image.
             fill: the gray level of a constant border.
         """
@@ -212,7 +209,8 @@ class GraphImage:
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
         """Set `window` for a cut at `start` from an image that was resized to `sides` by `scale`.
 
-        The scale is exact. If the sides were rounded, the image edges are off by a fraction of a pixel.
+        DALI rounds `sides` but resizes by exactly `scale`. The window that it resizes can therefore differ from the
+        image by a fraction of a pixel.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale
@@ -223,7 +221,7 @@ class GraphImage:
 
     @property
     def _floats(self) -> dict[str, Any]:
-        """The arguments with which resizing does not round pixels that are not bytes."""
+        """The arguments of a resize operator that keep it from rounding, unless pixels are bytes."""
         return {} if self._pixels.is_bytes else {"dtype": types.FLOAT}
 
     def _levels(self, image: Node) -> Node:
@@ -251,12 +249,11 @@ class GraphImage:
 
 
 def _to(size: Sequence[int]) -> dict[str, Any]:
-    """Return the arguments of a resize operator."""
     return {"size": list(size), "interp_type": types.INTERP_LINEAR, "antialias": True}
 
 
 def _of_each_side(values: Sequence[float]) -> Any:
-    """Return values of height and width for arithmetic. Equal values become one number, which needs no operator."""
+    """Return values for height and width as an operand. Two equal values become one number, which needs no operator."""
     if values[0] == values[1]:
         return values[0]
     whole = all(isinstance(value, int) for value in values)

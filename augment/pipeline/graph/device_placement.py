@@ -1,4 +1,4 @@
-"""The choice of the decoder and of the size of its cache, from `aug.decode` and `aug.cache`."""
+"""Chooses the decoder and the size of its cache, from `aug.decode` and `aug.cache`."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from augment.support.errors import UserError
 def place(aug: Aug, files: Sequence[ImageRef], device: torch.device, *, threads: int) -> Placement:
     """Choose where images are decoded, for batches on a device.
 
-    If there are two splits, `files` are the images of both: all pipelines of a process share one cache.
+    With two splits, `files` must be the images of both, because all pipelines of a process share one cache.
     """
     if device.type != "cuda":
         return Placement(prefetch=aug.prefetch, threads=threads)
@@ -28,7 +28,7 @@ def place(aug: Aug, files: Sequence[ImageRef], device: torch.device, *, threads:
     if aug.cache != "off" and not are_paths(files):
         reason = "cache: off, because it needs images with UTF-8 paths"
     elif aug.cache != "off" and aug.decode != "cpu":
-        need = 1.1 * 3 * pixels * len(files) / 2**20  # MiB, 10% more than the headers of some images indicate
+        need = 1.1 * 3 * pixels * len(files) / 2**20  # MiB. Add 10%, because `pixels` is an estimate
         half = 0 if isinstance(aug.cache, int) else torch.cuda.mem_get_info(device)[0] / 2**21
         cache = aug.cache if isinstance(aug.cache, int) else int(min(half, need)) + 1
         reason = f"cache: {cache:,} MiB of GPU memory. All {len(files):,} decoded images need about {need:,.0f} MiB"
@@ -63,9 +63,9 @@ def _is_here(image: ImageRef) -> bool:
 def _hardware_share(pixels: float, threads: int) -> float:
     """Return the share of JPEGs that keeps the hardware decoder and the CPU threads busy for the same time.
 
-    The thread that feeds the hardware decoder takes 80 us per JPEG. Another CPU thread takes 8 ns per pixel. Both were
-    measured on an H200 with photos of 50,000 and 190,000 pixels. The hardware decoder takes longer for very large
-    images, so its share is limited.
+    The CPU thread that feeds the hardware decoder takes 80 us per JPEG. The other CPU threads take 8 ns per pixel. Both
+    times were measured on an H200 with photos of 50,000 and 190,000 pixels. The share has a limit, because the hardware
+    decoder takes longer for very large images.
     """
     others = 8e-9 * pixels / threads
     return min(0.65, round(others / (others + 80e-6), 2))

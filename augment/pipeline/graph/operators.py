@@ -23,11 +23,11 @@ from augment.support.errors import UserError
 
 _WARPED = 4  # the largest number of channels that one warp moves
 
-RANDOM_STATE = "random state"  # the name of a fed value. No parameter of an op has a blank in its name
+RANDOM_STATE = "random state"  # the name of a fed value. The space keeps it apart from the parameters of ops
 
 
 class Dali:
-    """The DALI interface of local ops, which therefore do not import DALI."""
+    """DALI's functions and types, passed to local ops so that their modules need not import DALI."""
 
     fn = fn
     math = math
@@ -38,14 +38,14 @@ class Dali:
         self.size = size
         self.pixels = pixels
         self._seed, self._key = seed, key
-        self.state: Node | None = None  # fed for each batch instead of the seed, (words,) uint32
+        self.state: Node | None = None  # the state of random generators, (words,) uint32, which replaces the seed
         self._taken = 0
 
     @property
     def random(self) -> dict[str, Any]:
         """Arguments of a random operator, as in `dali.fn.noise.gaussian(images, stddev=std, **dali.random)`.
 
-        They differ with each access, so that operators draw independently.
+        Each access returns different arguments, so that operators draw independently.
 
         Raises:
             UserError: the op does not declare random=True.
@@ -61,11 +61,11 @@ class Dali:
         return {"seed": self._seed + number}
 
     def here(self, value: Node) -> Node:
-        """Move a value to the device of the images. Operators need this for inputs."""
+        """Move a value to the device of the images, where operators expect their inputs."""
         return value.gpu() if self.device == "gpu" else value
 
     def numpy_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
-        """Apply `function(image, **values)` to each image on the CPU. It keeps (height, width, 3) uint8."""
+        """Apply `function(image, **values)` to each image on the CPU. The function must keep shape and data type."""
         drawn, fixed = _split(values)
 
         def call(image: Any, *given: Any) -> Any:
@@ -81,7 +81,7 @@ class Dali:
         )
 
     def torch_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
-        """Apply `function(images, **values)` to each batch on its device. It keeps (N, size, size, 3) uint8."""
+        """Apply `function(images, **values)` to batches on their device. The function must keep shape and data type."""
         import torch
 
         drawn, fixed = _split(values)
@@ -120,7 +120,7 @@ def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
 
 
 class GraphSource(ABC):
-    """Supplies a graph with the draws for the views of a plan. A kernel may run `program` after the graph."""
+    """Supplies a graph with random values for the views of a plan. A kernel runs `program`, if any, after the graph."""
 
     def __init__(self, placement: Placement, program: Program | None) -> None:
         self.placement, self.program = placement, program
@@ -131,21 +131,21 @@ class GraphSource(ABC):
 
     @abstractmethod
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
-        """Return the nodes of the values of a view's stages, see `apply`."""
+        """Return the values of each stage of a view as nodes by name, see `apply`."""
 
     @abstractmethod
     def dali(self, view: int, stage: Stage) -> Dali:
-        """Return the DALI interface for a stage of a view."""
+        """Return the `dali` argument of a stage's op."""
 
 
 def add_views(
     plan: Plan, stored: Node, source: GraphSource, form: Form, *, raw: bool
 ) -> tuple[list[Node], list[Node], list[int]]:
-    """Add the views of a plan to a graph. Images are stored encoded or, if `raw`, decoded.
+    """Add the views of a plan to a graph. `raw` means that images are stored decoded.
 
     Returns:
-        The images of each view, (height, width, 3). They are uint8 if a kernel runs after the graph.
-        The windows of the crops, see `GraphImage`, if the form has frames.
+        The images of each view, (height, width, channels). They are uint8 if a kernel runs after the graph.
+        The window of each different crop, see `GraphImage`, or None without frames.
         The position of each view's window among these windows.
     """
     # Decoding up to two windows is cheaper than decoding the whole image.
@@ -177,10 +177,10 @@ def add_views(
 
 
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:
-    """Apply a stage to (height, width, 3) uint8 images.
+    """Apply a stage to (height, width, channels) images, which are uint8 or float32 levels.
 
-    `fed` holds the stage's values for each sample, on the CPU. If it has `applied`, the stage changes only samples for
-    which `applied` is true.
+    `fed` holds the stage's values for each sample, on the CPU. If `fed` has `applied`, the stage changes only samples
+    for which `applied` is true. Values whose names start with "warp " belong to a warp that runs before the stage.
     """
     run = {"geometry": _warp, "remap": _remap, "color": _color, "local": _local}[stage.kind]
     warp = {name.removeprefix("warp "): value for name, value in fed.items() if name.startswith("warp ")}
@@ -215,7 +215,7 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
 
 
 def warp_bounds(channels: int) -> list[int]:
-    """Return the bounds of the groups of channels that a warp moves. On a GPU, it takes 1, 3 or 4 channels, not 2."""
+    """Return the bounds of the groups of channels to warp. On a GPU, DALI's warp takes 1, 3 or 4 channels, not 2."""
     bounds = [*range(0, channels, _WARPED), channels]
     if channels % _WARPED == 2:
         bounds.insert(-1, channels - 1)
@@ -238,7 +238,7 @@ def _color(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -
 
 
 def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) -> Node:
-    """Apply a matrix to each pixel and another matrix to the mean color. Clip the sum to an integer type."""
+    """Apply a matrix to each pixel. Add the product of `mean_matrix` and the mean color. Clip to an integer type."""
     if mean_matrix is None:
         return fn.coord_transform(images, MT=matrix, dtype=dtype)
     offset = fn.coord_transform(fn.reductions.mean(images, axes=[0, 1], keep_dims=True), MT=mean_matrix)
@@ -253,7 +253,7 @@ def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -
 
 
 def normalize(images: Node, plan: Plan, *, half: bool, layout: str = "HWC") -> Node:
-    """Normalize (height, width, 3) uint8 to float in a layout, with the plan's mean and standard deviation."""
+    """Normalize (height, width, channels) levels with the plan's mean and standard deviation. Return floats."""
     return fn.crop_mirror_normalize(
         images,
         dtype=types.FLOAT16 if half else types.FLOAT,

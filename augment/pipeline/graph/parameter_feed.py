@@ -1,4 +1,4 @@
-"""Drawn parameters in the form that DALI's operators take, for each batch or for several batches at once."""
+"""Converts drawn parameters to the inputs of DALI's operators, and draws for several batches at once."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,20 +23,20 @@ _Block = tuple[int, int]  # the epoch, and the number of the block in the epoch
 # Number of samples whose parameters are drawn at once. Drawing for several batches takes little longer than for one.
 BLOCK = 4096
 
-# One gray level as a uint16 between the operators of a chained color stage: 65535 = 257 * 255.
+# Between the operators of a chained color stage, this uint16 number stands for one gray level: 65535 = 257 * 255.
 LEVEL = 257
 
 
 class Feed:
-    """Feeds the parameters of each batch to DALI's external_source. It is a pure function of the batch's number.
+    """Feeds the parameters of each batch to DALI's external_source. These depend only on the number of the batch.
 
-    Validation repeats its first epoch.
+    Validation repeats the parameters of its first epoch.
 
     Args:
         sampler: draws the parameters.
-        reading: which images are read.
-        neutral: feed neutral values, not a mask, for samples that skip a step whose op has neutral values. On the GPU,
-            an operator for the whole batch is cheaper than an additional operator that applies a mask.
+        reading: the images that the pipeline reads.
+        neutral: if a step's op has neutral values, with which it changes nothing, feed these to samples that skip the
+            step, instead of a mask. On the GPU, running the op for the whole batch is cheaper than applying a mask.
     """
 
     def __init__(self, sampler: Sampler, reading: Reading, *, neutral: bool = False) -> None:
@@ -47,20 +47,19 @@ class Feed:
         self._coming: dict[_Block, Background[list[Values]]] = {}
 
     def __call__(self, info: Any) -> list[Values]:
-        """Return the values of all stages, in order, for batch `info.iteration`."""
         return self.values(info.iteration)
 
     def values(self, iteration: int) -> list[Values]:
         """Return the values of all stages, in order, for the batch with this number.
 
-        Each is (batch_size, ...), float32 or the type that an op wants.
+        Each array is (batch_size, ...), with the data type that DALI's operator needs.
         """
         epochs_done, batch = divmod(iteration, self._batches)
         epoch = self._reading.epoch if self._fixed else self._reading.epoch + epochs_done
         number, offset = divmod(batch, self._together)
         block = (epoch, number)
 
-        if self._block is None:  # the pipeline waits for its first batch, so draw nothing in the background yet
+        if self._block is None:  # draw nothing in the background yet, because the pipeline waits for its first batch
             self._block = block, self._draw(block)
         else:
             if self._block[0] != block:
@@ -86,7 +85,6 @@ class Feed:
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
     def by_stage(self, where: Where) -> list[dict[str, Values]]:
-        """Return the values of each stage, by name."""
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
@@ -105,7 +103,7 @@ class Ahead(Generic[T]):
         self._drawn: T | None = None
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return the draws, and the rows of the `count` samples from position `start` of an epoch."""
+        """Return the draws of a block, and its rows for the `count` samples from position `start` of an epoch."""
         drawn_epoch, first, size = self._where
         if self._drawn is None or epoch != drawn_epoch or start < first or start + count > first + size:
             first, size = start, max(count, self._together)
@@ -115,13 +113,13 @@ class Ahead(Generic[T]):
 
 
 class AheadOfCalls(Ahead[T]):
-    """Draws for several calls of a `Transform` at once. The number doubles while the calls have the same size."""
+    """Draws for several calls of a `Transform` at once. While calls have the same size, the number of calls doubles."""
 
     _calls, _key = range(0), tuple[Any, ...]()
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return the draws, and the rows of a call. `start` is a multiple of CALL."""
-        # A copy on one CUDA stream is ready for later work on the same stream only.
+        """Return the draws of several calls, and the rows of the call that starts at `start`, a multiple of CALL."""
+        # Draws that were copied to the GPU on one CUDA stream are ready only for later work on this stream.
         ready: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         key = count, torch.cuda.current_stream() if ready else None
         call, last = start // CALL, self._calls
@@ -136,13 +134,13 @@ class AheadOfCalls(Ahead[T]):
 
 
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:
-    """Return the values that a stage is fed, by name.
+    """Return the values to feed to a stage, by name.
 
-    If the stage needs a mask of the samples that do not skip it, the mask is in `applied`.
+    If the stage needs a mask of the samples that it changes, the mask has the name `applied`.
 
     Args:
         stage: the stage.
-        draws: what `Sampler.draw` returned.
+        draws: the result of `Sampler.draw`.
         size: the size of the images.
         neutral: see `Feed`.
     """
@@ -154,19 +152,20 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutra
         is_always_applied = any(len(steps) == 1 and steps[0].p == 1 for steps in stage.positions)
         return fed if neutral or is_always_applied else {"applied": stage.applied(draws), **fed}
     fed = {name: compact(value) for name, value in stage.values(draws, size, neutral=stage.is_gated).items()}
-    # Noise depends on the position of a sample in the operator's input. A mask changes the position, so noise must not
-    # use a mask on one device only.
+    # Noise depends on a sample's position in the operator's input, which a mask changes. Both devices must draw the
+    # same noise, so ops with noise also use neutral values on the CPU.
     uses_neutral = stage.neutral and (neutral or stage.steps[0].op.random)
     return {"applied": stage.applied(draws), **fed} if stage.is_gated and not uses_neutral else fed
 
 
 def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
-    """Return the matrices of a geometry or color stage as its DALI operators take them."""
+    """Return the matrices of a geometry or color stage in the form that its DALI operators take."""
     if stage.kind == "geometry":
         return {"matrix": compact(_back(stage, stage.matrix(draws, size), size))}
     if not stage.chained:
         return _color_values(stage.matrix(draws, size))
-    # Between the operators, a level is a uint16 multiple of `LEVEL`. It is clipped like a byte, but hardly rounded.
+    # Between the operators, levels are multiplied by `LEVEL` and stored as uint16. This clips them like bytes, but
+    # hardly rounds them.
     fed: dict[str, Values] = {}
     links = stage.links(draws, size)
     for number, matrix in enumerate(links):
@@ -188,10 +187,10 @@ def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Valu
 def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
     """Invert a stage's matrices, (N, 3, 3), because a warp looks up each output pixel in the input.
 
-    The results are in pixels from the center of the top left pixel.
+    The inverses have their origin in the center of the top left pixel.
     """
     there, back = about_middle(size)
-    # Rounding must not change an identity matrix: a skipped sample is not resampled.
+    # Leave identity matrices as they are: with rounding errors, the warp would resample skipped samples.
     rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
     total = np.tile(np.eye(3), (len(matrix), 1, 1))
     with np.errstate(all="ignore"):
@@ -205,11 +204,11 @@ def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.f
 
 
 def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
-    """Return the values that the parts of a remap stage take, see `augment.pipeline.geometry.remap`.
+    """Return the values of a remap stage, for `augment.pipeline.geometry.remap`.
 
-    `chain`, (N, parts, 3, 3), holds the inverse matrix of each part in pixels from the middle of the image. At the
-    position of a remap, it holds zeros for samples with the remap, and the identity for other samples.
-    The other values belong to the remaps. Each has a name and the number of its part.
+    Each part of the stage is a matrix or a remap. `chain`, (N, parts, 3, 3), holds the inverse of each matrix, in
+    pixels from the middle of the image. For a remap, `chain` holds zeros if the remap applies to the sample, and
+    otherwise the identity. The names of a remap's arguments end with the number of its part.
     """
     values: dict[str, Values] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
     for number, steps in enumerate(stage.parts):
@@ -219,15 +218,15 @@ def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[s
             found = own.values(draws, size, neutral=own.is_gated)
             values |= {f"{name} {number}": value for name, value in found.items()}
         else:
-            # In an image of one pixel, the middle is the center of the top left pixel.
+            # With Size(1, 1), `_back` keeps the origin in the middle.
             values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))
     return values
 
 
 def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, Values]:
-    """Return the values of a remap stage, and of the warp that replaces it for samples without a remap.
+    """Return the values of a remap stage, and of a warp that replaces the stage for samples without a remap.
 
-    The warp gives these samples exactly the pixels that they would have in a recipe without the remaps.
+    The warp gives these samples exactly the pixels that a recipe without remaps would give them.
     """
     fed = {name: compact(value) for name, value in remap_values(stage, draws, size).items()}
     if any(len(steps) == 1 and steps[0].p == 1 and steps[0].op.kind == "remap" for steps in stage.positions):
@@ -258,5 +257,5 @@ def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def compact(values: Values) -> Values:
-    """Convert values to the form in which they are fed: contiguous, and float32 instead of float64."""
+    """Make values contiguous, and convert float64 to float32, because DALI gets them in this form."""
     return np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype)

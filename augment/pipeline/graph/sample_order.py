@@ -25,7 +25,7 @@ from augment.support.seeds import derive_seed
 
 @dataclass(frozen=True)
 class RankShard:
-    """The shard of each epoch that one process reads."""
+    """The shard of an epoch's samples that one process reads."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,7 +35,6 @@ class RankShard:
         return slice(self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size)
 
     def samples(self, total: int) -> int:
-        """Return how many of `total` samples this process reads."""
         return len(range(total)[self.part(total)])
 
     def counts(self, total: int, start: int, most: int) -> list[int]:
@@ -56,8 +55,6 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
-    """The images that a pipeline reads, and their order."""
-
     files: Sequence[ImageRef]  # a sample's index is its position here
     batch_size: int  # samples per batch. The last batch of an epoch is padded
     seed: int  # the seed of the run, from which shuffle, crop and steps derive their own seeds
@@ -70,17 +67,16 @@ class Reading:
 
     @property
     def batches(self) -> int:
-        """Batches per epoch. Smaller shards are padded to the number of the largest one."""
+        """Batches per epoch, the same number for all ranks. Smaller shards are padded to the size of the largest."""
         largest = -(-len(self.files) // self.shard.world_size)
         return -(-largest // self.batch_size)
 
     def dali_seed(self, *parts: int | str) -> int:
-        """Return a seed for DALI."""
         return derive_seed(self.seed, *parts) % 2**31
 
     @property
     def stood_in(self) -> NDArray[np.int32]:
-        """The index that is read for each image, after replacing unreadable images."""
+        """The index to read for each image: its own index, or that image's replacement."""
         read = np.arange(len(self.files), dtype=np.int32)
         read[list(self.stand_ins)] = list(self.stand_ins.values())
         return read
@@ -89,16 +85,16 @@ class Reading:
 # Number of batches between the announcement of an image and its use.
 _AHEAD = 2
 
-# Some images of a batch, by their indices in the split.
+# A read in the background, which returns some images of a batch by their indices in the split.
 _Begun = Future[dict[int, NDArray[Any] | bytes]]
 
 
 class ImageFeed:
-    """Feeds the images of each batch to DALI's external_source. It is a pure function of the batch's number.
+    """Feeds the images of each batch to DALI's external_source. These depend only on the number of the batch.
 
-    DALI takes the images without a copy (`no_copy`). It would make the copy in the training thread: at 224 px this took
-    32 to 48 us per image instead of 7 us, on two cores of an AMD EPYC. DALI holds a reference to each array until its
-    last operator has read it, so arrays need not be kept here, but must not change.
+    DALI takes the images without a copy (`no_copy`), because it would copy them in the training thread. At 224 px, an
+    image took 32 to 48 us with a copy and 7 us without, on two cores of an AMD EPYC. DALI holds a reference to each
+    array until its last operator has read the array, which must not change until then.
 
     The order is the order of DALI's file reader: a new permutation in each epoch, cut into one shard per rank. The last
     batch of an epoch and smaller shards are padded with the shard's last image. The names and numbers in `shuffle` seed
@@ -123,15 +119,15 @@ class ImageFeed:
         self._begin: Any = getattr(kind, "begin", None)  # see `StoredImage`
         self._read_together: Any = getattr(kind, "read_together", None)
         self._begun: dict[int, list[_Begun]] = {}
-        # Cancel the reads that an interrupted pass has begun. The next reader would wait for them.
+        # If a pass is interrupted, cancel the reads that it has begun. Otherwise the next reader would wait for them.
         finalize(self, _cancel, self._begun)
-        # Keep two epochs, because batches are announced across the end of an epoch.
+        # Keep the orders of two epochs, because batches of the next epoch are read ahead.
         self._order_of = lru_cache(2)(partial(_order, reading, shuffle))
         if reading.stream is not None:
             self._uses_of = lru_cache(2)(partial(reading.stream.uses, self._order_of))
 
     def __call__(self, info: Any) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-        """Return the images of batch `info.iteration`, as `load` does, and their indices, (batch_size, 1)."""
+        """Return the images of batch `info.iteration`, in the form of `load`, and their indices, (batch_size, 1)."""
         indices = self.indices(info.iteration)
         if self._reading.announce is not None:
             self._reading.announce(indices)
@@ -139,7 +135,7 @@ class ImageFeed:
             epoch, start = self._position(info.iteration)
             self._reading.stream.move(self._uses_of, epoch, start, start + (_AHEAD + 1) * self._reading.batch_size)
         if self._expects:
-            # Prefetch later images. Otherwise this thread, which also trains, would wait for the disk at each image.
+            # Prefetch later images. Otherwise this thread, which also trains, would wait for the disk for each image.
             for index in self.indices(info.iteration + _AHEAD).tolist():
                 with suppress(OSError, ValueError):  # an error is reported when the image is used
                     self._images[index].expect()
@@ -152,7 +148,7 @@ class ImageFeed:
         return order[np.minimum(np.arange(start, start + self._reading.batch_size), len(order) - 1)]
 
     def _position(self, iteration: int) -> tuple[int, int]:
-        """Return the epoch of a batch, and the position of its first image in it."""
+        """Return the epoch of a batch, and the position of the batch's first image in this rank's epoch."""
         passed, batch = divmod(iteration, self._batches)
         return self._reading.epoch + passed, batch * self._reading.batch_size
 
@@ -185,7 +181,7 @@ class ImageFeed:
         return list(map(self.load, indices))
 
     def _wait(self, iteration: int) -> dict[int, NDArray[Any]]:
-        """Return the images of a batch, which background processes read, by index. Start to read the next batches."""
+        """Return the images of a batch, by index, after background processes have read them. Begin the next reads."""
         try:
             for number in range(iteration, iteration + _AHEAD + 1):
                 if number not in self._begun:

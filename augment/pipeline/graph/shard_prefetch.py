@@ -26,7 +26,7 @@ class Uses(NamedTuple):
 
 
 class Stream:
-    """Downloads the files of the next window, and keeps the files of coming batches on the disk by opening them.
+    """Downloads the files of the next window. Holds the files of coming batches open, so that they stay on the disk.
 
     Args:
         images: the images of a split, each with its `file`.
@@ -44,7 +44,7 @@ class Stream:
         self._stay = all(file.stays for file in self._files)
         self._held: dict[int, Future[Opened]] = {}
         self._stopped, self._asked = Event(), _Asked()
-        # When Python exits, it waits for the threads of an executor, and so for all downloads. It stops daemon threads.
+        # Use daemon threads. When Python exits, it would wait for the threads of an executor, and for their downloads.
         for _ in range(0 if self._stay else _FETCHED):
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)
@@ -58,7 +58,7 @@ class Stream:
         return Uses(found[by_use], first[by_use], last[by_use])
 
     def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
-        """Wait for the files of the images from `start` to `stop` in an epoch. Request the next files, and free others.
+        """Wait for the files of images `start` to `stop` of an epoch. Request the next files, and free other files.
 
         Raises:
             UserError: a file cannot be downloaded.
@@ -85,13 +85,12 @@ class Stream:
             self._held[number].result()
 
     def release(self) -> None:
-        """Free all files."""
         while self._held:
             self._held.popitem()[1].cancel()
 
 
 def _open(asked: _Asked, stopped: Event) -> None:
-    """Open requested files until None is requested."""
+    """Open requested files in a thread. A request of None ends the thread."""
     while (found := asked.get()) is not None:
         file, future = found
         if not stopped.is_set() and future.set_running_or_notify_cancel():
@@ -99,7 +98,7 @@ def _open(asked: _Asked, stopped: Event) -> None:
                 future.set_result(Opened(file, stopped))
             except BaseException as error:
                 future.set_exception(error)
-        del found, file, future  # references would keep the file open
+        del found, file, future  # a reference would keep the file open while the thread waits
 
 
 def _stop(asked: _Asked, stopped: Event) -> None:

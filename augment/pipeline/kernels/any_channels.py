@@ -41,8 +41,8 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
     out = torch.empty((len(images), *size, pixels.channels), dtype=dtype, device=images.device)
     low, scale = out, out  # bytes are levels
     if not pixels.is_bytes:
-        low = on_device(pixels.low, images.device)
-        scale = on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
+        low = _on_device(pixels.low, images.device)
+        scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
     lanes = triton.next_power_of_2(pixels.channels)
     block = max(_TILE // 4 // lanes, 1)
     with torch.cuda.device_of(images):
@@ -54,7 +54,14 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
 
 
 def launch(
-    images: Tensor, programs: Tensor, out: Tensor, mean: Tensor, scale: Tensor, *, stages: int, raw: bool
+    images: Tensor,
+    programs: Tensor,
+    out: Tensor,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    *,
+    stages: int,
+    raw: bool,
 ) -> None:
     """Run the program of each sample.
 
@@ -62,8 +69,8 @@ def launch(
         images: levels, (N, height, width, C) uint8 or float32, contiguous.
         programs: (N, numbers) float32: for each stage its code, the count of its values, and the values.
         out: the result, (N, height, width, C).
-        mean: mean of each channel in 0..255, (C,).
-        scale: inverse standard deviation of each channel, (C,).
+        mean: mean of each channel in 0..255.
+        std: standard deviation of each channel in 0..255.
         stages: number of stages.
         raw: write levels instead of normalized numbers.
     """
@@ -72,13 +79,14 @@ def launch(
     lanes = triton.next_power_of_2(channels)
     with torch.cuda.device_of(images):
         _run[(count,)](
-            images, buffers, programs, out, mean, scale, stages, programs.shape[1], height, width,
+            images, buffers, programs, out, _on_device(mean, images.device),
+            _on_device(tuple(1 / value for value in std), images.device), stages, programs.shape[1], height, width,
             channels=channels, lanes=lanes, block=max(_TILE // lanes, 1), raw=raw, num_warps=16,
         )  # fmt: skip
 
 
 @cache
-def on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Return numbers as a tensor on a device. Later calls return the same tensor."""
     return torch.tensor(values, dtype=torch.float32, device=device)
 

@@ -1,6 +1,6 @@
 """The kernel that resizes windows of decoded images, see `augment.pipeline.kernels.decoded_images`. Needs Triton."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import torch
@@ -15,7 +15,9 @@ _BLOCK = 256  # pixels of the result
 
 
 def resize_windows(images: Tensor, windows: Tensor, size: Size) -> Tensor:
-    """Resize a window of each image, like DALI. The triangular filter is one pixel wide in the coarser of the two.
+    """Resize a window of each image, as DALI does, with a triangular filter.
+
+    The filter reaches one pixel to each side, in pixels of the coarser of window and result.
 
     Args:
         images: (N, height, width, 3) uint8, contiguous.

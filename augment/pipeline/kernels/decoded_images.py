@@ -1,6 +1,6 @@
 """Runs a recipe on decoded images of one size in GPU memory, without DALI: one kernel crops, another runs all stages.
 
-Draws are made for several calls at once, because drawing many steps costs NumPy as much as the samples of ten batches.
+The module draws for several calls at once: NumPy's overhead per step costs as much as the samples of ten batches.
 """
 
 import math
@@ -31,7 +31,7 @@ class Direct:
 
     def __init__(self, plan: Plan, device: torch.device, form: Form, samplers: Sequence[Sampler]) -> None:
         self._program, self._device, self._form, self._samplers = Program(plan), device, form, samplers
-        self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # by the sides of the images
+        self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # by the height and width of the images
 
     @staticmethod
     def supports(plan: Plan, placement: Placement) -> bool:
@@ -41,7 +41,7 @@ class Direct:
         return placement.device == "gpu" and known and program.runs(placement.gpu)
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each view, (N, 3, height, width), with the draws of a call. With frames, also return its windows."""
+        """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
         if sides not in self._drawn:
             self._drawn = {sides: AheadOfCalls(partial(self._draw, sides))}
@@ -55,7 +55,7 @@ class Direct:
         return views, windows
 
     def _draw(self, sides: Sequence[int], where: Where) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
-        """Draw for images with these sides. Return the windows of each view, and its kernel inputs on the device."""
+        """Draw for images with these sides. Return the windows of each view, and the kernels' inputs on the device."""
         sizes = np.tile(np.array(sides), (math.prod(where[2:]), 1))
         windows, there = [], {}
         for view, sampler in enumerate(self._samplers):

@@ -1,8 +1,8 @@
-"""All stages of a plan in one kernel on the GPU, instead of up to sixty DALI operators.
+"""Runs the stages of a plan in one kernel on the GPU, instead of in up to sixty DALI operators.
 
-A policy applies one or two of many ops to a sample. As DALI operators, all ops run for each batch, and launching them
-from the CPU takes longer than decoding. Here each sample has a program. For each stage, it holds whether the stage
-applies, and its values. One block of threads runs the program, and changes the image only where a stage applies.
+A policy applies one or two of many ops to a sample. DALI would run the operators of all ops for each batch, and the CPU
+would need more time to launch them than to decode. Here, each sample has a program. For each stage, the program holds
+whether the stage applies, and its values. One block of threads runs the program, and skips stages that do not apply.
 The kernel is written in Triton, which PyTorch for CUDA includes. It runs on PyTorch's stream after the DALI graph.
 
 The kernel draws noise with a counter-based generator (Philox). Each sample and stage has its own seed.
@@ -29,17 +29,17 @@ from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler, Where
 from augment.recipe.stage import Stage
 
-LARGEST = 256**2  # the largest image, in pixels, for which the kernel runs ops that policies do not use
+LARGEST = 256**2  # the largest image area, in pixels, for which the kernel runs ops that policies do not use
 
 
 class Program:
-    """The work of the kernel for the samples of a plan.
+    """The stages of a plan that the kernel runs, and their values for each sample.
 
     Attributes:
         plan: the plan.
-        before: the stages up to the last one that the kernel does not support. DALI's operators run them.
+        before: the stages up to the last one that the kernel does not support. DALI's operators run these stages.
         stages: the remaining stages, which the kernel runs.
-        names: the names of `stages`. Finding them for each batch would take longer than launching the kernel.
+        names: the names of `stages`. Finding the names for each batch would take longer than launching the kernel.
         every_op: whether the kernel needs ops that policies do not use.
     """
 
@@ -51,10 +51,10 @@ class Program:
 
     @staticmethod
     def of(plan: Plan) -> "Program | None":
-        """Return the program of a plan, or None if DALI's operators must run the plan or are as fast.
+        """Return the program of a plan, or None if DALI's operators must run the plan or may be as fast.
 
-        They are as fast for a single local stage of RGB images, which launches few operators. They can be as fast for
-        large images and ops that policies do not use, because here one block of threads runs a whole sample.
+        For a single local stage of RGB images, DALI launches few operators. For large images, the kernel may be slower
+        than DALI, because one block of threads runs a whole sample. Its ops for policies are fast enough.
         """
         program, rgb = Program(plan), plan.pixels.is_rgb
         is_slow = sum(stage.kind == "local" for stage in program.stages) > 1 if rgb else bool(program.stages)
@@ -65,8 +65,8 @@ class Program:
         """Return the programs of samples, (N, numbers).
 
         For each stage, a program holds the stage's code, the count of its values, and the values. If the stage does not
-        apply to a sample, all except the count are 0. All samples of one call have the same count. It depends on these
-        samples if a stage blurs motion: its convolution kernels are as large as the longest motion.
+        apply to a sample, all numbers except the count are 0. All samples of one call have the same count. For motion
+        blur, the count depends on these samples, because each convolution kernel is as large as the longest motion.
         """
         draws, size = sampler.draw(*where), self.plan.size
         samples = math.prod(where[2:])
@@ -76,7 +76,7 @@ class Program:
             fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
             fed.pop("applied", None)
             if stage.steps[0].op.random:
-                # A float holds integers of 24 bits, so the seed consists of two of them.
+                # The seed consists of two numbers, because a float32 holds only integers of 24 bits exactly.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
             values = np.hstack([np.empty((len(rows), 0), np.float32), *ROUTINES[name](stage, fed, size)])
             count = values.shape[1]
@@ -88,22 +88,20 @@ class Program:
         return np.hstack(programs)
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
-        """Apply the stages to levels, (N, height, width, C), and normalize to float. A raw form stays levels.
+        """Apply the stages to levels, (N, height, width, C). Return normalized floats, or levels if the form is raw.
 
-        The programs come from `values`, and are on the device of the images.
+        `programs` come from `values`, and must be on the device of the images.
         """
         floats = torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=images.dtype if form.raw else floats, device=images.device)
+        mean, std = (tuple(255 * value for value in values) for values in (self.plan.mean, self.plan.std))
         if not self.plan.pixels.is_rgb:
             from augment.pipeline.kernels import any_channels
 
-            mean = any_channels.on_device(tuple(255 * value for value in self.plan.mean), images.device)
-            scale = any_channels.on_device(tuple(1 / (255 * value) for value in self.plan.std), images.device)
-            any_channels.launch(images, programs, out, mean, scale, stages=len(self.names), raw=form.raw)
+            any_channels.launch(images, programs, out, mean, std, stages=len(self.names), raw=form.raw)
             return out
         from augment.pipeline.kernels.stages import launch
 
-        mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
         options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
@@ -117,7 +115,7 @@ class Program:
 def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
     """Split the stages after the last one that the kernel does not support.
 
-    Stages may change places if at most one of them applies to a sample, such as the choices of a `one_of`.
+    Stages may be reordered if at most one of them applies to a sample, such as the choices of a `one_of`.
     """
     positions = enumerate(positions_of(plan.tree))
     position = {step.key: number for number, alternatives in positions for step in alternatives}
@@ -137,7 +135,7 @@ def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
 
 
 def program_of(plan: Plan, placement: Placement) -> Program | None:
-    """Return the program that a kernel runs instead of DALI's operators, or None if DALI must run the plan."""
+    """Return the program that a kernel runs after the DALI graph, or None if DALI's operators run all stages."""
     program = Program.of(plan) if placement.device == "gpu" and are_alike(plan) else None
     return program if program is not None and program.runs(placement.gpu) else None
 
@@ -155,7 +153,6 @@ class ProgramFeed(Feed):
         self._program = program
 
     def by_stage(self, where: Where) -> list[dict[str, Values]]:
-        """Return the programs as the only values of one stage."""
         return [{"program": self._program.values(self._sampler, where)}]
 
 
@@ -175,7 +172,7 @@ def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
         from augment.pipeline.kernels.stages import launch
 
         image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=device)
-        # The same types as in most batches, so that this compiles the kernel that they need.
+        # Pass the same types as most batches have, so that this call compiles the kernel that they need.
         programs = torch.zeros(1, 2, device=device)
         launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
 
@@ -187,11 +184,11 @@ def any_channels_run(gpu: int, pixels: PixelFormat) -> bool:
     """Return whether the kernels for a pixel format other than RGB compile and run on a GPU."""
 
     def run(device: torch.device) -> None:
-        from augment.pipeline.kernels.any_channels import launch, on_device, resize_windows
+        from augment.pipeline.kernels.any_channels import launch, resize_windows
 
         stored = torch.zeros(1, 8, 8, pixels.channels, dtype=getattr(torch, pixels.dtype), device=device)
         levels = resize_windows(stored, torch.tensor([[0.0, 0, 8, 8]], device=device), Size(8, 8), pixels)
-        ones = on_device((1.0,) * pixels.channels, device)
+        ones = (1.0,) * pixels.channels
         launch(levels, torch.zeros(1, 2, device=device), levels.float(), ones, ones, stages=1, raw=False)
 
     return _runs(run, gpu)

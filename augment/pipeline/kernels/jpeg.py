@@ -1,6 +1,6 @@
 """JPEG compression artifacts in the kernel, equal to the artifacts of DALI's GPU operator."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
@@ -16,7 +16,7 @@ _NORM = tl.constexpr(0.3535533905932737)
 
 @triton.jit
 def jpeg(source, target, plane, tables, given, height, width, block: tl.constexpr):
-    """Quantize luma, and chroma at half the resolution, like JPEG. `given` is the quality, which selects a table."""
+    """Quantize luma, and chroma at half the resolution, as JPEG does. `given` holds the quality, from 0 to 100."""
     table = tables + 128 * tl.load(given).to(tl.int32)
     _compress(source, target, plane, table, 0, False, height, width, block)
     for channel in range(1, 3):
@@ -32,7 +32,7 @@ def jpeg(source, target, plane, tables, given, height, width, block: tl.constexp
 
 @triton.jit
 def _compress(source, target, plane, table, channel, chroma: tl.constexpr, height, width, block: tl.constexpr):
-    """Compress luma or one chroma channel, in its own blocks, and write it into a channel of the target."""
+    """Compress luma or one chroma channel in blocks, and write the result into a channel of the target."""
     cell: tl.constexpr = 2 if chroma else 1  # image pixels along the side of a chroma pixel
     rows, columns = ((height + cell - 1) // cell + 7) // 8 * 8, ((width + cell - 1) // cell + 7) // 8 * 8
     for start in range(0, rows * columns, block):

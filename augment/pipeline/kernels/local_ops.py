@@ -1,6 +1,6 @@
 """Local ops of the kernel in `augment.pipeline.kernels.stages`, and functions that read and write pixels."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import triton
@@ -15,7 +15,6 @@ def byte(value):
 
 @triton.jit
 def store(target, red, green, blue, inside):
-    """Round pixels and write them."""
     tl.store(target, byte(red), mask=inside)
     tl.store(target + 1, byte(green), mask=inside)
     tl.store(target + 2, byte(blue), mask=inside)
@@ -23,7 +22,6 @@ def store(target, red, green, blue, inside):
 
 @triton.jit
 def load(source, inside):
-    """Read red, green and blue as floats."""
     red = tl.load(source, mask=inside, other=0).to(tl.float32)
     green = tl.load(source + 1, mask=inside, other=0).to(tl.float32)
     return red, green, tl.load(source + 2, mask=inside, other=0).to(tl.float32)
@@ -31,9 +29,10 @@ def load(source, inside):
 
 @triton.jit
 def within(position, size, border):
-    """Return the pixel inside the image that replaces a pixel beyond its edge.
+    """Return the position inside the image that a border shows at a position beyond the edge.
 
-    Border 3 is a faster form of border 1, for pixels that are at most one side length beyond the edge.
+    `border` is a code of `opcodes.BORDERS`. Code 3 is a faster form of code 1 (reflect_101), for positions that are
+    less than one side length beyond the edge.
     """
     if border == 3:
         position = tl.abs(position)
@@ -47,7 +46,6 @@ def within(position, size, border):
 
 @triton.jit
 def mean_color(source, area, block: tl.constexpr):
-    """Return the means of the channels."""
     red, green, blue = tl.zeros([block], tl.int32), tl.zeros([block], tl.int32), tl.zeros([block], tl.int32)
     for start in range(0, area, block):
         pixel = start + tl.arange(0, block)
@@ -65,7 +63,7 @@ def mean_color(source, area, block: tl.constexpr):
 
 @triton.jit
 def correlate(source, target, weights, side, height, width, block: tl.constexpr):
-    """Apply a kernel of (side, side) weights."""
+    """Correlate the image with (side, side) weights."""
     border = tl.where(side // 2 < tl.minimum(height, width), 3, 1)
     for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
@@ -85,7 +83,7 @@ def correlate(source, target, weights, side, height, width, block: tl.constexpr)
 
 @triton.jit
 def gaussian_blur(source, target, plane, given, height, width, block: tl.constexpr):
-    """Blur each channel across into a plane of floats, and then down. `given` is sigma."""
+    """Blur each channel horizontally into a plane of floats, then vertically into the target. `given` holds sigma."""
     sigma = tl.load(given)
     radius = tl.ceil(3 * sigma).to(tl.int32)
     falloff = tl.minimum(0.5 / (sigma * sigma), 1e9)  # finite, because it is also multiplied by 0
@@ -107,7 +105,7 @@ def gaussian_blur(source, target, plane, given, height, width, block: tl.constex
 
 @triton.jit
 def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, height, width, block: tl.constexpr):
-    """Return levels that are blurred across or down. `step` is the distance between pixels in memory."""
+    """Return levels blurred horizontally (`across`) or vertically. `step` is the distance between pixels in memory."""
     x, y = pixel % width, pixel // width
     border = tl.where(radius < (width if across else height), 3, 1)
     level = tl.zeros([block], tl.float32)
@@ -127,7 +125,7 @@ def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, 
 
 @triton.jit
 def seed_of(given):
-    """Return the seed of a sample, which is stored as two numbers of 24 bits."""
+    """Join the two halves of a sample's seed, 24 bits each."""
     return tl.load(given).to(tl.int64) + tl.load(given + 1).to(tl.int64) * 16777216
 
 
@@ -145,7 +143,10 @@ def gaussian_noise(source, target, given, area, block: tl.constexpr):
 
 @triton.jit
 def erase(source, target, given, height, width, block: tl.constexpr):
-    """Fill a rectangle. `given` holds its top, left, height and width, the number of a fill, a level and a seed."""
+    """Fill a rectangle with a level (code 0), the image's mean color (1) or noise (2).
+
+    `given` holds top, left, height and width of the rectangle, the code, the level and a seed.
+    """
     top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
     fill, level, seed = tl.load(given + 4).to(tl.int32), tl.load(given + 5), seed_of(given + 6)
@@ -177,8 +178,8 @@ def erase(source, target, given, height, width, block: tl.constexpr):
 def downscale(source, target, plane, given, height, width, block: tl.constexpr):
     """Resize each channel to a smaller plane and back.
 
-    `given` holds, each for y and x, the sides of the plane, the ratio of the image to the plane, and the inverse ratio.
-    The last value is 1 for linear enlargement.
+    `given` holds pairs for y and x: the sides of the plane, the ratio of the image to the plane, and the inverse ratio.
+    The last value is 1 for linear interpolation when enlarging.
     """
     rows, columns = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     shrink_y, shrink_x = tl.load(given + 2), tl.load(given + 3)
@@ -203,7 +204,7 @@ def downscale(source, target, plane, given, height, width, block: tl.constexpr):
 
 @triton.jit
 def _shrink(source, plane, rows, columns, ratio_y, ratio_x, height, width, block: tl.constexpr):
-    """Resize one channel to (rows, columns) with a triangular filter that is two output pixels wide."""
+    """Resize one channel to (rows, columns) with a triangular filter that reaches one output pixel to each side."""
     taps_y, taps_x = tl.ceil(2 * ratio_y).to(tl.int32), tl.ceil(2 * ratio_x).to(tl.int32)
     for start in range(0, rows * columns, block):
         pixel = start + tl.arange(0, block)
@@ -226,7 +227,7 @@ def _shrink(source, plane, rows, columns, ratio_y, ratio_x, height, width, block
 
 @triton.jit
 def _triangle(position):
-    """Return the height of a triangle of height 1 at a position in 0..2."""
+    """Return the weight of a triangular filter at a position in 0..2."""
     return tl.maximum(1 - tl.abs(position - 1), 0.0)
 
 

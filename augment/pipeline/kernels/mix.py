@@ -1,6 +1,6 @@
 """The kernel that mixes the samples and targets of a batch, see `augment.pipeline.geometry.mixing`. Needs Triton."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 import torch
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 2048  # numbers at a time
+_BLOCK = 2048  # numbers that a block of threads mixes
 
 
 def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -18,11 +18,11 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
         images: (N, 3, height, width) float in channels_last memory.
         targets: (N,) class indices, or (N, K) float32 labels or regression targets.
         records: (N, stages, 6) float32, contiguous: left, right, top and bottom of a rectangle, the weight of the
-            sample's image in it, and the weight of the sample's target.
+            sample's own image in the rectangle, and the weight of the sample's own target.
         classes: number of classes, if targets are class indices.
 
     Returns:
-        The mixed images in the form of `images`, and targets, (N, classes) or (N, K) float32.
+        The mixed images, in the form of `images`, and the mixed targets, (N, classes) or (N, K) float32.
     """
     count, _, height, width = images.shape
     labels, targets = targets.is_floating_point(), targets.contiguous()

@@ -1,4 +1,4 @@
-"""The table of the stages that the kernel runs. It defines their codes and their values in programs."""
+"""The table of the stages that the kernel runs, which defines their codes and their values in programs."""
 
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -16,7 +16,7 @@ BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
 
 
 def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
-    """Return the values of a stage as columns, (N, any) each: the same values as for DALI's operators."""
+    """Return the values that DALI's operators would get, as columns, (N, any) each."""
     return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
 
 
@@ -48,9 +48,9 @@ def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
     return [np.full((count, 1), value, np.float32) for value in values]
 
 
-# The kinds of stages and the ops that the kernel runs, and the functions that return their values. The code of a stage
-# is its position here, from 1. Code 0 means that a stage does not apply to a sample. Policies need only the first
-# eight: without the others, the kernel compiles faster.
+# For each kind of stage and local op that the kernel runs, the function that returns its values. The code of a stage is
+# its position here, from 1. Code 0 means that a stage does not apply to a sample. Policies need only the first eight
+# entries. Without the others, the kernel compiles faster.
 ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]] = {
     "geometry": _warp,
     "color": _as_fed,
@@ -74,7 +74,7 @@ PLANES = {"gaussian_blur", "jpeg", "downscale"}  # ops that need memory for one 
 
 
 def quantization_tables() -> NDArray[np.float32]:
-    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded like DALI."""
+    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as in DALI."""
     quality = np.arange(101, dtype=np.float32)[:, None]
     scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
     return np.asarray(np.clip(np.floor(scale * standard_tables().reshape(1, -1) + 0.5), 1, 255), np.float32)

@@ -1,6 +1,6 @@
 """The kernel that runs the programs of samples, see `augment.pipeline.kernels.instructions`. Needs Triton."""
 
-# Triton compiles these functions. Python types cannot describe Triton's language.
+# Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from augment.pipeline.kernels.opcodes import CODES, quantization_tables
     _BLUR, _MOTION, _NOISE, _JPEG, _DOWNSCALE, _ERASE,
 ) = map(tl.constexpr, CODES.values())  # fmt: skip
 
-_BLOCK = 1024  # pixels at a time; larger blocks fit fewer samples on a multiprocessor
+_BLOCK = 1024  # pixels at a time. With larger blocks, fewer samples would fit on a multiprocessor
 _WARPS = 8
 
 
@@ -50,7 +50,7 @@ def launch(
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
         every_op: also compile the ops that policies do not need.
-        plane: allocate memory for one channel of each sample as floats. Blur, JPEG and downscale need it.
+        plane: allocate float32 memory for one channel of each sample. Blur, JPEG and downscale need this memory.
     """
     count, height, width = images.shape[:3]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
@@ -70,7 +70,6 @@ def launch(
 
 @cache
 def _quantization(device: torch.device) -> Tensor:
-    """Return the quantization tables of each quality, (101, 128), on a device."""
     return torch.from_numpy(quantization_tables()).to(device)
 
 
@@ -172,7 +171,7 @@ def _warp(source, target, m, height, width, block: tl.constexpr):
 
 @triton.jit
 def _offsets(source, m, area, block: tl.constexpr):
-    """Apply a (3, 4) matrix to the mean color. The results are added to each channel."""
+    """Apply a (3, 4) matrix to the mean color. Return the numbers to add to each channel."""
     r, g, b = mean_color(source, area, block)
     return (
         tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + tl.load(m + 3),

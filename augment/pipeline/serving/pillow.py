@@ -1,9 +1,9 @@
 """The validation transform in Pillow and NumPy. `transform_source` copies its source into an exported file.
 
 Functions here therefore use only Pillow, NumPy, `math` and each other, and their comments address readers of that file.
-Each crop op has a function of its name: `(image, size, **parameters) -> image`, where size is (height, width). `resize`
-implements only side both, because the other sides equal other crops. The reader of `augment.data.images` is copied
-too.
+Each crop op has a function with its name: `(image, size, **parameters) -> image`, where size is (height, width).
+`resize` implements only `side: both`, because `short` equals `center_crop` and `long` equals `letterbox`. The exported
+file also contains the image reader from `augment.data.images`.
 """
 
 import math
@@ -17,11 +17,11 @@ from PIL import Image
 def resample(image: Image.Image, sides: tuple[int, int], box: tuple[float, float, float, float]) -> Image.Image:
     """Resize the box (left, top, right, bottom) of an RGB image to (width, height), with antialiasing.
 
-    Beyond the edges of the image, DALI's filter repeats the edge pixels. Pillow's filter is cut off there, which
-    changes the outermost pixels by about 20 levels. The image is therefore padded with its edge pixels first.
+    DALI's filter repeats the edge pixels beyond the edges of the image. Pillow cuts its filter off at the edges, which
+    would change the outermost pixels by about 20 levels. The image is therefore first padded with its edge pixels.
     """
     left, top, right, bottom = box
-    # Pad by the distance that the box and half the filter (one output pixel) extend beyond the image.
+    # Pad by the distance that the box and half of the filter (one output pixel) reach beyond the image.
     x = math.ceil(max(-left, right - image.width, 0) + max((right - left) / sides[0], 1))
     y = math.ceil(max(-top, bottom - image.height, 0) + max((bottom - top) / sides[1], 1))
     wide = np.pad(np.asarray(image), ((y, y), (x, x), (0, 0)), mode="edge")
@@ -43,7 +43,7 @@ def resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 def center_crop(image: Image.Image, size: tuple[int, int], scale: float) -> Image.Image:
     """Cut a centered window, with subpixel precision, and resize it to (height, width).
 
-    The window has the aspect ratio of the result. `scale` is its side, relative to the largest such window.
+    The window has the aspect ratio of the result. `scale` is the length of its sides, relative to the largest window.
     """
     rows, columns = size[0] / min(size), size[1] / min(size)
     side = scale * min(image.height / rows, image.width / columns)  # the shorter side
@@ -55,7 +55,7 @@ def letterbox(image: Image.Image, size: tuple[int, int], fill: int) -> Image.Ima
     """Resize the whole image to fit into (height, width), center it, and pad the rest."""
     scale = min(size[0] / image.height, size[1] / image.width)
     width, height = (max(1, math.floor(side * scale + 0.5)) for side in image.size)
-    # Keep the exact scale. If the size was rounded, the box differs from the image edges by a fraction of a pixel.
+    # Keep the exact scale. If the size was rounded, the box differs from the image by a fraction of a pixel.
     x, y = (image.width - width / scale) / 2, (image.height - height / scale) / 2
     pixels = np.asarray(resample(image, (width, height), (x, y, image.width - x, image.height - y)))
     left, top = (size[1] - width) // 2, (size[0] - height) // 2

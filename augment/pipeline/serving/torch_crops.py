@@ -1,8 +1,9 @@
 """The validation transform as a PyTorch module of plain arithmetic, which can be exported with a model.
 
-Each side of the result is a product of the image with a matrix of filter weights. The matrix is built at run time from
-the size of the image. The filter is a triangle, one pixel wide in the coarser of image and result. DALI's filter
-repeats the edge pixels beyond the edges of the image. Here, those weights are added to the weights of the edge pixels.
+For each axis, the image is multiplied by a matrix of filter weights, which is built at run time from the image size.
+The filter is a triangle that reaches one pixel to each side, in pixels of the coarser of image and result. Beyond the
+edges of the image, DALI's filter repeats the edge pixels. Here, the weights beyond an edge are added to the weight of
+the edge pixel.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ _Sides = tuple[Tensor, Tensor]  # height and width of an image
 
 @dataclass(frozen=True)
 class Grid:
-    """The positions of the rows or columns of the result in the image."""
+    """The positions in the image of the rows or columns of the result."""
 
     centers: Tensor  # (length,) in image pixels from the edge of the image
     step: Tensor  # (1,) image pixels per output pixel
@@ -71,7 +72,7 @@ class Crop(nn.Module):
         return part * self.scale - self.shift
 
     def _filled(self, images: Tensor) -> Tensor:
-        """Return stored pixels as float32. Pixels without data have level 0."""
+        """Return stored pixels as float32. Pixels without data get the value whose level is 0."""
         stored, nodata = images.float(), self._pixels.nodata
         return stored if nodata is None else torch.where((stored == nodata) | stored.isnan(), self.empty, stored)
 
@@ -85,7 +86,6 @@ class Crop(nn.Module):
         return torch.stack(edges[::-1], dim=2).flatten(1)
 
     def _grids(self, sides: _Sides) -> list[Grid]:
-        """Return the positions of rows and of columns, for the height and width of the images."""
         pixels = [torch.arange(side, device=sides[0].device) + 0.5 for side in self._size]
         return [self._grid(pixels[axis], axis, sides, self._size, **self._values) for axis in (0, 1)]
 
@@ -108,7 +108,7 @@ def _weights(grid: Grid, pixels: Tensor, length: Tensor) -> Tensor:
 
 
 def _beyond(distance: Tensor, reach: Tensor) -> Tensor:
-    """Return the sum of a filter's weights beyond an image edge. `distance` is from its center to the edge."""
+    """Return the sum of a filter's weights beyond an edge of the image, `distance` away from the filter's center."""
     nearest = distance + 0.5
     count = (reach - nearest).ceil().clamp(min=0)
     return count - (count * nearest + count * (count - 1) / 2) / reach
@@ -130,12 +130,12 @@ def _letterbox(pixels: Tensor, axis: int, sides: _Sides, size: Size) -> Grid:
     side = sides[axis]
     step = torch.maximum(sides[0] / size.height, sides[1] / size.width)
     length = (side / step + 0.5).floor().clamp(min=1)  # the length of the image in output pixels
-    place = pixels - ((len(pixels) - length) / 2).floor()
-    inside = (place > 0) & (place < length)
-    place = torch.minimum(place.clamp(min=0.5), length - 0.5)
-    # The scale is exact. If the length was rounded, the image edges are off by a fraction of a pixel.
-    return Grid(side / 2 + (place - length / 2) * step, step, inside)
+    position = pixels - ((len(pixels) - length) / 2).floor()
+    inside = (position > 0) & (position < length)
+    position = torch.minimum(position.clamp(min=0.5), length - 0.5)
+    # Keep the exact scale. If the length was rounded, it differs from the image by a fraction of a pixel.
+    return Grid(side / 2 + (position - length / 2) * step, step, inside)
 
 
-# The functions that place the result in the image, by crop op.
+# The functions that return the grid of a crop op, by the op's name.
 _GRIDS: Mapping[str, Callable[..., Grid]] = {"resize": _resize, "center_crop": _center_crop, "letterbox": _letterbox}

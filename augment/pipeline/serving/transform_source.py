@@ -1,4 +1,4 @@
-"""Exports of a plan: Python source in Pillow and NumPy, and a serialized DALI pipeline."""
+"""Exports a plan as Python source that uses Pillow and NumPy, and as a serialized DALI pipeline."""
 
 import inspect
 from typing import Any
@@ -43,7 +43,7 @@ def transform(image: Image.Image) -> NDArray[np.float32]:
 
 
 def python_source(plan: Plan) -> str:
-    """Write a plan as Python source that defines `transform(image)` in Pillow and NumPy."""
+    """Return Python source that defines a plan as `transform(image)`, with Pillow and NumPy."""
     require_fixed(plan)
     if not plan.pixels.is_rgb or plan.pixels.nodata is not None:
         raise not_exported(str(plan.pixels))
@@ -67,7 +67,7 @@ def serialize(plan: Plan, device: Device) -> bytes:
     pipeline for the GPU can be written on any machine. Load it with `device_id`.
     """
     require_fixed(plan)
-    # A pipeline with manual input has no batch to prefetch. The user can change the batch size and threads on loading.
+    # The user feeds each batch, so there is nothing to prefetch. When loading, the user can set batch size and threads.
     pipeline = Pipeline(batch_size=64, num_threads=4, device_id=None, prefetch_queue_depth=1, exec_dynamic=True)
     with pipeline:
         encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
@@ -91,7 +91,7 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
 
 
 def not_exported(pixels: str) -> UserError:
-    """Return an error for images with another pixel format than 8-bit RGB without data.nodata."""
+    """Return the error for an export of images that are not 8-bit RGB, or that have data.nodata."""
     return UserError(
         f"transform.py and transform_*.dali support only 8-bit RGB images, but these have {pixels}. Run python -m "
         "trainer export RUN, without --preprocessing. Its model contains the transform."

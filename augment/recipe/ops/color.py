@@ -103,7 +103,7 @@ def saturation(factor: Array) -> Array:
     )
 )
 def hue(angle: Array) -> Array:
-    """Rotate the chroma of every pixel in YIQ, from red to yellow, at constant luma (torchvision uses HSV)."""
+    """Rotate the chroma of every pixel in YIQ at constant luma, from red towards yellow (torchvision uses HSV)."""
     return _turn(angle)
 
 

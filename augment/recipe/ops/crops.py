@@ -21,7 +21,7 @@ _PADDINGS = ("reflect_101", "constant", "replicate")
     )
 )
 def resize(source: "GraphImage", size: Size, side: str) -> Any:
-    """Resize the image to the output size. Ignore its aspect ratio, cut, or pad."""
+    """Resize the image to the output size: ignore its aspect ratio, cut off the rest, or pad."""
     if side == "long":
         return source.letterbox(size, "constant", 0)
     image = source.decode()
@@ -89,7 +89,7 @@ def center_crop(source: "GraphImage", size: Size, scale: float) -> Any:
     return source.resize(image, size, window=source.centered_window(image, size, scale))
 
 
-@crop(border=Choice(default="constant", options=_PADDINGS, doc="fill of the rest of the output"), fill=FILL)
+@crop(border=Choice(default="constant", options=_PADDINGS, doc="content of the rest of the output"), fill=FILL)
 def letterbox(source: "GraphImage", size: Size, border: str, fill: int) -> Any:
     """Resize the whole image to fit into the output, center it and pad the rest."""
     return source.letterbox(size, border, fill)

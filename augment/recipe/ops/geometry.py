@@ -38,9 +38,12 @@ def rotate(size: Size, angle: Array) -> Array:
 
 
 @geometry(
-    # If both were -1/4, the matrix would be singular.
+    # If u and v were both -1/4, the matrix would be singular.
     magnitude_range=Range(
-        default=(-0.1, 0.1), within=(-0.24, 0.24), draws=("u", "v"), doc="u and v, drawn independently"
+        default=(-0.1, 0.1),
+        within=(-0.24, 0.24),
+        draws=("u", "v"),
+        doc="entries u and v of the map, drawn independently",
     )
 )
 def warp(size: Size, u: Array, v: Array) -> Array:

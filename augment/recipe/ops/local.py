@@ -13,9 +13,9 @@ from augment.recipe.op_kinds import Array
 if TYPE_CHECKING:
     from augment.pipeline.graph.operators import Dali
 
-Node = Any  # a DALI DataNode. The package has no types
+Node = Any  # a DALI DataNode. DALI has no type annotations
 
-# Number of kernels to rasterize at a time. All long lines of a block at once would need a gigabyte.
+# Number of kernels to rasterize at a time. Rasterizing all long lines of a block at once would need a gigabyte.
 _SCATTERED = 256
 
 
@@ -40,8 +40,8 @@ def _lines(size: Size, length: Array, angle: Array) -> dict[str, Array]:
     span = np.maximum(length - 1, 0)[:, None]  # between the centers of the first and the last pixel
     pieces = 4 * np.maximum(np.ceil(span), 1)
     number = np.arange(int(pieces.max(initial=4)) + 1)
-    # Each point stands for a piece of the line. An end stands for half a piece plus half a pixel beyond it, so that a
-    # horizontal line of five pixels averages five pixels.
+    # Each point stands for a piece of the line. A point at an end stands for half a piece, plus half a pixel beyond the
+    # line, so that a horizontal line of five pixels averages five pixels.
     ends = (number == 0) | (number == pieces)
     weight = np.where(ends, span / pieces / 2 + 0.5, span / pieces) * (number <= pieces)
     weight /= weight.sum(axis=1, keepdims=True)
@@ -176,7 +176,7 @@ def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
     interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="interpolation when enlarging"),
 )
 def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Node:
-    """Lose detail: shrink the image and enlarge it again."""
+    """Lower the resolution: shrink the image and enlarge it again."""
     small = dali.fn.resize(images, size=side, interp_type=dali.types.INTERP_LINEAR, antialias=True)
     back = dali.types.INTERP_NN if interpolation == "nearest" else dali.types.INTERP_LINEAR
     return dali.fn.resize(small, size=list(dali.size), interp_type=back)
@@ -216,7 +216,7 @@ def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert bright channels: 255 - x where x is at least the threshold."""
     if not dali.pixels.is_bytes:
         return images + (images >= threshold) * (255.0 - images * 2.0)
-    # For bytes, x >= 127.3 means x >= 128. The smaller type is faster.
+    # For bytes, x >= 127.3 means x >= 128. An integer threshold is faster.
     bright = images >= dali.fn.cast(dali.math.ceil(threshold), dtype=dali.types.INT16)
     return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
 
@@ -299,7 +299,7 @@ def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: s
     level=Count(default=0, within=(0, 255), doc="gray level of a constant fill"),
 )
 def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, level: int) -> Node:
-    """Fill a rectangle at a random position (random erasing, Zhong et al. 2017; cutout)."""
+    """Fill a rectangle at a random position (random erasing, Zhong et al. 2017, also called cutout)."""
 
     def punch(image: Node, value: int) -> Node:
         return dali.fn.erase(image, anchor=anchor, shape=shape, axes=[0, 1], fill_value=float(value))
@@ -313,7 +313,7 @@ def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, leve
     else:
         mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
         other = dali.fn.cast_like(images * 0.0 + mean, images)
-    # The image with a black hole, plus the fill with everything else black.
+    # Add the image with a black hole to the fill, which is black outside the hole.
     return punch(images, 0) + (other - punch(other, 0))
 
 

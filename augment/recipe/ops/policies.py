@@ -1,7 +1,7 @@
-"""Policies: published ones, which expand to our own ops, and combinators, which choose among nested steps.
+"""Policies: published policies expand to our own ops, and combinators choose among nested steps.
 
 The published policies use torchvision's magnitudes. RandAugment's magnitude goes up to 30. The authors' code and timm
-go up to 10, so their 9 is 27 here. Deliberate differences:
+go up to 10, so their 9 is 27 here. Deliberate differences from torchvision:
 
 - Geometry is resampled bilinearly, and adjacent geometry or color ops are resampled or rounded only once.
 - Shifts are not rounded to whole pixels.
@@ -164,10 +164,10 @@ def _one_of(weights: Array) -> list[dict[int, float]]:
 
 
 def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
-    """Lay out steps in slots. In listed order, each step has a slot. In random order, it may run in any slot.
+    """Lay out steps in slots. In listed order, each step has a slot. In random order, a step may run in any slot.
 
     Args:
-        weights: (steps,). Their values do not matter.
+        weights: (steps,). Only their number matters.
         order: listed or random.
         shares: for each slot, the share of samples that use it.
     """

@@ -147,7 +147,7 @@ def test_ranks_that_share_nothing_cause_a_warning(
         augment.Transform(recipe, split, device="cpu", rank=given.get("rank", 0))
     expected = [
         "world_size=1: each of the 2 processes reads all images. Pass rank and world_size.",
-        "rank=0, but this is rank 1 of 2, so all make the same draws. Pass the rank.",
+        "rank=0, but this is rank 1 of 2. All ranks draw the same values. Pass the rank.",
     ]
     found = [record.message for record in caplog.records if record.name == "augment.pipeline.arguments"]
     assert found == ([] if given else expected)

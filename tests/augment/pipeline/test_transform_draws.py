@@ -148,7 +148,7 @@ def test_a_crop_that_draws_by_itself_is_rejected(clean_registry: None) -> None:
         """Cut somewhere."""
         return source.resize(fn.crop(source.decode(), crop=[8, 8], crop_pos_x=fn.random.uniform(range=[0, 1])), size)
 
-    with pytest.raises(UserError, match=r"^aug\.train\.own_crop: draws windows itself, so no call can be repeated\."):
+    with pytest.raises(UserError, match=r"^aug\.train\.own_crop: .* no call can be repeated\."):
         transform_of({"own_crop": {}}, torch.device("cpu"))
 
 
