@@ -34,7 +34,7 @@ class Prepared:
     """A single run that has been composed, but not checked."""
 
     config: Config
-    tokens: Sequence[str]  # its overrides, except Hydra's own
+    tokens: Sequence[str]  # the run's overrides, except Hydra's own
     template: DictConfig  # Hydra's section `run`, whose `dir` is the run's folder
     done: Summary | None = None  # how the run ended, if it has finished and is not repeated
 
@@ -137,7 +137,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         overrides: overrides as on the command line, without flags and sweeps.
         folder: the run's folder. Default: a new one in outputs/.
         trust: whether the run that fit.resume names may name code to import, see `augment.cli.trust`.
-        misspelled: keyword arguments are rejected, with the right override.
+        misspelled: keyword arguments raise an error that suggests the right override.
 
     Returns:
         How the run ended. With `fit.resume=auto`, it may have finished earlier.

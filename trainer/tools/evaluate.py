@@ -40,7 +40,7 @@ from trainer.tasks.display import Evaluation
 _EXAMPLES = """\
   RUN                              on the run's own validation data
   RUN --split test                 on the run's own test data
-  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or on other targets in a folder
+  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or on a folder like the training data
   RUN test.csv                     on a file in the format of the run's training data
   RUN data=folder data.root=DIR    on another source's validation data
   RUN --tta flip                   averages over each image and its mirror image
@@ -71,7 +71,7 @@ def evaluate(
         trust: whether the run may name code to import, see `augment.cli.trust`.
 
     Raises:
-        UserError: the folder is not a run, has no checkpoint, or images cannot be used.
+        UserError: the folder is not a run or has no checkpoint, or the images cannot be used.
     """
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
     recorder = Recorder(everything=True)
@@ -98,8 +98,8 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
 
     Args:
         trained: the model.
-        folder: with classes, a folder that `scan_split` reads. Otherwise data in the format of the run's source, see
-            `augment.data.sources.Source.of_folder`.
+        folder: for classification, a folder that `scan_split` reads. Otherwise, data in the format of the run's source,
+            see `augment.data.sources.Source.of_folder`.
         split: the split of the run's own data: val or test.
 
     Raises:
@@ -135,7 +135,7 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
 
 
 def _load_fitting(source: Source, trained: Trained) -> Dataset:
-    """Load a dataset, as targets for the model even if its images have only some of the model's classes."""
+    """Load a dataset with the classes of the model, even if its images have only some of them."""
     if getattr(source, "task", "") is None and not getattr(source, "multilabel", False):
         source = replace(source, task=trained.task.kind.task)  # type: ignore[call-arg]  # a field of subclasses
     load = partial(load_dataset, needs_val=source.split_names[1] == "test")
