@@ -101,12 +101,12 @@ class TrainedModel:
 
 @public
 def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bool = False) -> TrainedModel:
-    """Load the best model of a run. It does not need the data that the run was trained on.
+    """Load the best model of a run. The data that it was trained on are not needed.
 
     Args:
         run: the folder of the run, a name such as "last", or `hf://USER/NAME` or `hf://USER/NAME@REVISION` on the
             Hugging Face Hub.
-        overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
+        overrides: `key=value` overrides of the run's configuration, such as `fit.tta=flip`.
         device: "cuda" or "cpu". "auto" uses the GPU if there is one.
         trust: whether the run may name code to import, see SECURITY.md.
 

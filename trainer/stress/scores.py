@@ -34,7 +34,7 @@ from trainer.run.failures import explained
 from trainer.stress.corruptions import Corruption
 from trainer.tasks.classify import wilson_interval
 
-_SIDE = 96  # of example images, in pixels
+_SIDE = 96  # side of an example image, in pixels
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class StressTest:
         images: number of images.
         clean: the score without corruption.
         weaknesses: the corruptions, the largest loss of score first.
-        left_out: why a corruption could not be tested, by its name.
+        left_out: by the name of a corruption, why it could not be tested.
         files: the images.
     """
 
@@ -179,7 +179,7 @@ class _Example(Callback):
         if self.image is None:
             assert learner.val_loader is not None
             loader, batch = learner.val_loader, learner.batch
-            limits = shown_limits(loader.split.files[int(batch.indices[0])])  # as before the corruption
+            limits = shown_limits(loader.split.files[int(batch.indices[0])])  # the same for all corruptions
             self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, limits)[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
@@ -196,7 +196,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         images: largest number of images. If there are more, some are chosen at random, always the same ones.
 
     Raises:
-        UserError: the images or their targets cannot be used, or no corruption.
+        UserError: the images or their targets cannot be used, or no corruption can be tested.
     """
     split = take_some(split, images, seed=0)
     moving, aug = isinstance(split.kind, SpatialKind), trained.config.aug
@@ -233,7 +233,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
 
 def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
     """Yield the score of each plan, or an error if the targets cannot follow the plan."""
-    config = replace(trained.config, seed=0)  # corruptions are drawn from the seed
+    config = replace(trained.config, seed=0)  # the same corruptions for all models
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
