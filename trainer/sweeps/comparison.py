@@ -124,10 +124,11 @@ def compare_runs(
 
     Args:
         runs: the runs, in the order of `find_runs`.
-        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first one.
+        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first configuration
+            with several seeds, or else the first.
         key: the score to compare by, which runs of other tasks may lack. None: see `score_of`.
-        detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: .5 points, or 1% of the
-            baseline's mean.
+        detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: 0.5 points, or 1% of
+            the baseline's mean for other scores.
 
     Returns:
         The comparison, or None if no run counts, and a sentence on the runs that do not count.
@@ -160,7 +161,7 @@ def compare_runs(
     if any(len(group.runs) > len(group.replicates.scores) for group in groups):
         notes.append("Runs with the same seed count as one, with their mean score.")
     if early := [group.name for group in groups if group.runs[0].summary.stopped]:
-        notes.append(f"All runs stopped early, so their last epochs differ: {list_some(early, 5, '; ')}.")
+        notes.append(f"All runs of {list_some(early, 5, '; ')} stopped early, so their last epochs differ.")
     if missing:
         notes.append(missing)
     return Comparison(tuple(rows), base, why, detect, tuple(notes)), missing

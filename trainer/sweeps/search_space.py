@@ -1,4 +1,4 @@
-"""Parse and check the settings and the space of a search, and compare them with the study's earlier ones."""
+"""Parse and check the settings and the space of a search, and compare them with what its study recorded."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ _METRICS = "hydra.sweeper.metrics"
 
 _DEFAULT = Start()
 
-# The name of the starting configuration among the choices of files, and the largest number of these choices.
+# The key of the starting configuration in `SearchPlan.bases`, and how many combinations of config files are allowed.
 BASE, _MOST = "base", 50
 
 Value = str | int | float | bool | None
@@ -211,7 +211,7 @@ class SearchPlan(Search):
         """Compose and check a search.
 
         Args:
-            sweeper: its settings, which are Hydra's section `sweeper`.
+            sweeper: the settings of the search, which are Hydra's section `sweeper`.
             fixed: the normalized overrides with one value.
             swept: the normalized overrides with several values.
             folder: the folder of the sweep.

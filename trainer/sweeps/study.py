@@ -39,7 +39,7 @@ STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
 
-# The storages that this process has read, by folder. Each reads only the records that were appended since.
+# The storages that this process has read, by file. Each of them reads only the records that were appended since.
 _read: dict[tuple[Path, int, int], storages.BaseStorage] = {}
 
 
@@ -50,11 +50,11 @@ class Search:
     settings: SearchSettings
     folder: Path
     metric: str  # the score to optimize
-    epochs: int  # of a trial that is not pruned, or 0 if its length is in steps
+    epochs: int  # epochs of a trial that is not pruned, or 0 if fit.steps sets its length
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial. Mark trials of dead processes as failed."""
+        """Yield the study while no other process plans a trial. Trials whose planning process died become failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK_FILE):
             study = self.study()
@@ -83,7 +83,7 @@ class Search:
             _read.clear()
             raise UserError(
                 f"{shown(self.folder / JOURNAL_FILE)} is damaged or too large ({first_line(error)}). To start the "
-                "search again, delete it. Finished jobs do not run twice."
+                "search again, delete this file. Finished jobs do not run twice."
             ) from error
 
     def storage(self) -> storages.BaseStorage:
@@ -113,7 +113,7 @@ class Prune(Callback):
     """Reports the score of each epoch, and ends trials that are behind others (successive halving)."""
 
     search: Search
-    number: int  # of the trial
+    number: int  # the trial's number
     order = Phase.LAST
     reason: str = field(default="", init=False)
 

@@ -132,7 +132,7 @@ def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job], m
     monkeypatch.setattr(Command, "of", staticmethod(lambda *_: Command(("false",), {}, ".")))
     run(Local(n_jobs=2), jobs)
     errors = [RunFolder(job.folder).summary.error for job in jobs]
-    assert {error.partition(". See")[0] for error in errors} == {"5 processes in a row died while running it"}
+    assert {error.partition(". See")[0] for error in errors} == {"5 processes in a row died while running this job"}
     assert errors[0].endswith(".log")
 
 
