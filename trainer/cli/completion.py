@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OURS = r"(-m[[:space:]]+|dali-)(trainer|augment)[[:space:]]"
 _PROGRAMS = "python python3 dali-trainer dali-augment"
 
-# COMPLETE stands for the command that prints completions. Bash splits words at = and :, so its function cuts them off.
+# COMPLETE stands for the command that prints completions. Bash splits words at = and :, and completes the last part.
 _BASH = f"""\
 _dali() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" ours='{_OURS}' IFS=$'\\n' word

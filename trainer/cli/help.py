@@ -100,7 +100,7 @@ def sections() -> Iterator[Section]:
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
-    """Return for each group its registry, and how an override that chooses from the registry begins."""
+    """Return for each group its registry, and the beginning of overrides such as `data.source=folder`."""
     return {
         "data": (SOURCES, "data.source="),
         "model": (MODELS, "model.kind="),

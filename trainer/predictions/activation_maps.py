@@ -83,7 +83,7 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     try:
         network = plain_copy(learner.model, learner.model.state_dict()).eval()
         network.load_state_dict(load(folder / BEST, BestModel).model)
-        # On the CPU, because another decoder on the GPU would take longer to start.
+        # Decode on the CPU, because another decoder on the GPU would take longer to start.
         placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)
         with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as part:
             for batch in part:

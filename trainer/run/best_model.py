@@ -91,7 +91,7 @@ class Trained:
     def loader(
         self, split: Split, plan: Plan | None = None, placement: Placement | None = None, *, frames: bool = False
     ) -> Loader:
-        """Make a loader of validation batches. Default plan: the run's."""
+        """Make a loader of validation batches, by default with the run's plan for validation."""
         from trainer.run.build import make_loader
 
         plan = plan or build_plan(self.config.aug, "val")

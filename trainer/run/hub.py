@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the sl
 
 
 def local_run(run: Path) -> Path:
-    """Return the local folder of a run. A run on the hub is downloaded, also if it has changed there.
+    """Return the local folder of a run. A run on the hub is downloaded, and downloaded again when it has changed.
 
     Without a network connection, an earlier download is used.
 

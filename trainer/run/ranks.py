@@ -1,4 +1,4 @@
-"""Start several processes that train together, of which all but rank 0 follow rank 0."""
+"""Start several processes that train together. All other ranks follow rank 0."""
 
 import logging
 import os

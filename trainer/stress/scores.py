@@ -72,7 +72,7 @@ class StressTest:
         images: number of images.
         clean: the score without corruption.
         weaknesses: the corruptions, the largest loss of score first.
-        left_out: by the name of a corruption, why it could not be tested.
+        left_out: the reason why a corruption could not be tested, by its name.
         files: the images.
     """
 

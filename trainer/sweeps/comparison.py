@@ -34,7 +34,7 @@ class Comparison:
     baseline: RunGroup
     why: str  # why this group is the baseline
     detect: float  # the smallest difference worth detecting, as a difference of scores
-    notes: tuple[str, ...] = ()  # sentences, such as on runs that were left out
+    notes: tuple[str, ...] = ()  # sentences, such as about runs that were left out
     test: str = ""  # the key of test scores to show, see `with_test`
 
     def lines(self) -> list[str]:
@@ -211,7 +211,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
         compared = None  # the table of jobs already has these scores
     lines = compared.lines() if compared else []
-    searched = any(run.trial for run in runs)  # a search adds seeds itself
+    searched = any(run.trial for run in runs)  # a search repeats its best trials with more seeds
     if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
         lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)

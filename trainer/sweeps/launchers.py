@@ -115,7 +115,7 @@ class Local(LocalSettings, Launcher):
         return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the GPUs exist."""
+        """Check that the GPUs exist, and that the jobs can run on them."""
         configs = [*configs]
         devices, gpus = {config.fit.device for config in configs}, self._gpus
         if devices != {"cpu"}:
@@ -229,7 +229,9 @@ class Cluster(Launcher):
             for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):
                     logs = f" See their logs in {shown(folder / self.logs)}." if self.logs else ""
-                    raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs.{logs}")
+                    raise UserError(
+                        f"hydra/launcher={self.name}: the workers ended before the jobs.{logs} Resume the sweep."
+                    )
 
     def started(
         self, command: Command, count: int, folder: Path, worker: Worker

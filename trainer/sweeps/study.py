@@ -54,7 +54,7 @@ class Search:
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial. Trials whose planning process died become failed."""
+        """Yield the study while no other process plans a trial. Mark trials whose planning process died as failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK_FILE):
             study = self.study()

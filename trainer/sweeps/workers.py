@@ -87,7 +87,7 @@ class Worker:
 
     console: Console
     signals: StopSignals  # end the work between two jobs
-    search: "Search | None" = None  # whose trials may be pruned
+    search: "Search | None" = None  # the search whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
     ranks: int = 1  # processes that train a job together
@@ -215,7 +215,7 @@ class Worker:
         try:
             check_configs([config := parse_config(plain)])
         except DamagedError as error:
-            raise DamagedError(f"{error} To start the job again, delete it.") from error
+            raise DamagedError(f"{error} To start the job again, delete this checkpoint.") from error
         if job_id(config) != job.id:
             raise UserError(
                 f"{shown(job.folder)}: its configuration has changed since the sweep was planned, so its id is now "

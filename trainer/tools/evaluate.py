@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     description = "Score the best model of a run on its validation data, its test data or on other images."
     parser = RunParser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average (default: the run's)")  # fmt: skip
+                        help="views of each image to average (default: the run's setting)")  # fmt: skip
     parser.add_argument("--split", type=one_of("val", "test"), default="val", metavar="val|test",
                         help="split of the run's own data (default: val)")  # fmt: skip
     parser.add_trust_flag()

@@ -360,10 +360,10 @@ def test_jobs_are_followed_until_all_have_ended(jobs: list[Job]) -> None:
 
 
 def test_workers_that_end_before_the_jobs_are_an_error(jobs: list[Job], tmp_path: Path) -> None:
-    message = f"hydra/launcher=inline: the workers ended before the jobs. See their logs in {tmp_path}/logs."
+    message = f"hydra/launcher=inline: the workers ended before the jobs. See their logs in {tmp_path}/logs. "
     with pytest.raises(UserError) as rejected:
         Inline(lambda: None).run(jobs, FakeRuns().worker())
-    assert str(rejected.value) == message
+    assert str(rejected.value) == f"{message}Resume the sweep."
 
 
 @pytest.mark.long

@@ -107,7 +107,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     teacher_digest: str | None = setting(
         Text(
             optional=True,
-            doc="SHA-256 of the teacher's best.pt. Default: computed from the file. A resumed run compares the two",
+            doc="SHA-256 of the teacher's best.pt. Default: computed from the file. A resumed run fails if the file "
+            "has changed",
         )
     )
     stages: tuple[StageSettings, ...] = field(default=())
@@ -158,8 +159,8 @@ def _teacher_digest(teacher: Path, known: str | None) -> str | None:
         digest = file_digest(stream, "sha256").hexdigest()
     if known not in (None, digest):
         raise UserError(
-            f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore it, or "
-            "set fit.teacher_digest=null to use another teacher."
+            f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore the file, "
+            "or set fit.teacher_digest=null to use another teacher."
         )
     return digest
 

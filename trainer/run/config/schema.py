@@ -218,7 +218,7 @@ def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
 
 
 def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
-    """Return the mean and std that the initial weights were trained with, or None if they have none.
+    """Return the mean and std that the initial weights were trained with, or None if they do not require any.
 
     A resumed run reads them from its folder, because the weights that it started from may be gone.
     """

@@ -17,7 +17,7 @@ class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
     n_trials: int = setting(
-        Count(default=20, within=(1, MAX_TRIALS), doc="trials of the search, including earlier trials")
+        Count(default=20, within=(1, MAX_TRIALS), doc="number of trials, including those of a resumed search")
     )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
@@ -34,7 +34,7 @@ class SearchSettings:
         Count(default=3, within=(2, 100), doc="strength of pruning. 3 keeps one trial in 3, and trains it 3x as long")
     )
     finalists: int = setting(
-        Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0: none, and no verdict")
+        Count(default=3, within=(0, 100), doc="number of trials to repeat with further seeds. 0: no verdict")
     )
     seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
     confirm: int = setting(

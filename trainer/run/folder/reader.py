@@ -46,7 +46,7 @@ class RunFolder:
     and get a note.
 
     Attributes:
-        notes: by file name, why a file could not be read.
+        notes: the reason why a file could not be read, by the name of the file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -167,7 +167,7 @@ class RunFolder:
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether a search used this run's score to choose. Such scores are too optimistic to be compared."""
+        """Whether a search chose a configuration by this run's score. Such scores are too optimistic to be compared."""
         return self.trial or bool(self.job and self.job["finalist"])
 
     @property

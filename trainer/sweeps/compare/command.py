@@ -21,7 +21,8 @@ _EXAMPLES = """\
 _EPILOG = """
 
 Runs that differ only in seed and data.fold are replicates. Scores are from the last epoch, because the best of
-several epochs is too optimistic. Runs that failed, were interrupted or pruned, or stopped early do not count."""
+several epochs is too optimistic. Runs that failed, were interrupted or were pruned do not count. Runs that stopped
+early count only if all runs of their configuration did."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,7 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         "configuration with several seeds, or else the first",
     )
     parser.add_argument(
-        "--metric", metavar="KEY", help="score, a key of metrics.jsonl, or stress. Default: the task's main score"
+        "--metric",
+        metavar="KEY",
+        help="score to compare: a key of metrics.jsonl, or stress. Default: the task's main score",
     )
     parser.add_argument(
         "--detect",

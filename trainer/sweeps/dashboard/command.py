@@ -170,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=output, metavar="FILE", help=f"file to write. Default: {DASHBOARD_FILE} in the folder"
     )
-    parser.add_argument("--watch", action="store_true", help="serve the page to this machine, and update it")
+    parser.add_argument("--watch", action="store_true", help="serve the page on this machine, and update it")
     parser.add_argument(
         "--port",
         type=whole_number(0, 65535),

@@ -139,7 +139,7 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
     jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
     jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
-    # The later jobs of a search repeat a few trials with other seeds.
+    # In a search, only trials count, because later jobs repeat a few of them with other seeds.
     jobs = [i for i in jobs if runs[i].trial] or jobs
     scores = [runs[i].last[score] for i in jobs]
     return {
@@ -194,7 +194,7 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
     size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
-    # With fit.limit_batches, an epoch trains on at most so many images per batch.
+    # With fit.limit_batches, the number of images is at most this number times the number of batches.
     most = size if limit and isinstance(size, int) and 0 < size < 2**31 else math.inf
     done, seconds = 0.0, 0.0
     for row in run.rows:
@@ -213,7 +213,7 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
         found: the rows of a run.
         key: the key of the values.
         points: the largest number of points.
-        epochs: the distinct epochs of all curves so far, counted from 1, with their positions.
+        epochs: the distinct sequences of epochs of all curves so far, with their positions. Epochs start at 1.
 
     Returns:
         The position of the curve's epochs, and its values. None without values.

@@ -236,7 +236,7 @@ _EXAMPLES = """\
   resume SWEEP hydra.launcher.n_jobs=2    finish it with two jobs at a time
   retry SWEEP                             rerun the failed jobs, from their checkpoints
   show SWEEP                              print the tables so far
-  work SWEEP                              work on the jobs in this process, while others work on any host"""
+  work SWEEP                              work on the jobs in this process, also on another host"""
 
 _ACTIONS = ("resume", "retry", "show", "work")
 

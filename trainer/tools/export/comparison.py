@@ -63,7 +63,7 @@ class Check:
 
 
 def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) -> dict[str, Check]:
-    """Compare exports with the model in PyTorch, image by image. Return a comparison for each name of an export."""
+    """Compare exports with the model in PyTorch, image by image. Return the comparison of each export by its name."""
     recorder = Recorder()
     kind = _ObjectComparison if trained.task.own_loss else _OutputComparison
     comparisons = {name: kind(trained, split, run) for name, run in exports.items()}
@@ -135,7 +135,9 @@ class _ObjectComparison(_Comparison):
         self.meter.update(self._loss(exported, targets), exported, targets, frames=frames)
 
     def _match(self, objects: Tensor, others: Tensor) -> bool:
-        """Match each object that `predict` would show with the closest of the others, by IoU, in the same class.
+        """Match each object that `predict` would show with the other of its class that has the highest IoU.
+
+        The differences between matches update the largest differences.
 
         Args:
             objects: (K, 6) box, label and score, of one side.
