@@ -147,7 +147,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     """
     reject_keywords(misspelled, inner_keys())
     LOADED.clear()
-    place = None if folder is None else Path(folder)
+    path = None if folder is None else Path(folder)
     if ranks.follows():
         ranks.follow(leaves=False)
         ending: Any = None
@@ -158,7 +158,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         reject_words(overrides)
         tokens, start, before = start_of(overrides, trust=trust)
         reject_sweeps(tokens)
-        run = prepare(tokens, start, before, folder=place)
+        run = prepare(tokens, start, before, folder=path)
         if run.done is not None:
             ranks.share(None)
             return ranks.share(run.done)
@@ -168,4 +168,4 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         ranks.share(None)
         raise
     ranks.share(run.config.resolved)
-    return ranks.share(run_job(run.config, run.tokens, place or new_folder()))
+    return ranks.share(run_job(run.config, run.tokens, path or new_folder()))

@@ -42,10 +42,7 @@ log = logging.getLogger(__name__)
 class MapWriter(Callback):
     """Writes each image of a pass with a map of its predicted class as a PNG file, see `draw_map`.
 
-    Args:
-        images: the images. Their batches must have frames.
-        files: the file of each drawing.
-        names: the names of the classes.
+    The batches must have frames. `names` are the names of the classes.
     """
 
     def __init__(self, images: Sequence[ImageRef], files: Sequence[Path], names: Sequence[str]) -> None:

@@ -156,13 +156,7 @@ def write_overlays(
 ) -> None:
     """Draw each prediction on its image, with a legend below it.
 
-    Args:
-        images: the images.
-        predictions: the prediction of each image.
-        files: the file to write for each image.
-        folder: the folder that contains all these files.
-        task: the task of the model.
-        names: the names of the model's outputs.
+    The `files` to write are all in `folder`. `names` are the names of the model's outputs.
     """
     with progress_bar() as bar:
         row = bar.add_task("drawing", total=len(predictions))

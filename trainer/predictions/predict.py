@@ -175,15 +175,7 @@ def _predict(
 
 
 class _ObjectFinder(Callback):
-    """Collects the objects of each image of a pass, by the index of the image.
-
-    Args:
-        task: the task of the model.
-        files: the images.
-        names: names of the classes.
-        lowest: lowest score.
-        top: largest number of objects in an image. Default: no limit.
-    """
+    """Collects the objects of each image of a pass, by index: at most `top`, with a score of at least `lowest`."""
 
     def __init__(
         self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: float, top: int | None

@@ -42,8 +42,7 @@ def largest_batch(fits: Callable[[int], bool], most: int) -> int:
 
 def _fits(config: Config, size: int, rest: float) -> bool:
     """Train for a few steps with a batch size, and return whether at least `rest` bytes stay free on the GPU."""
-    # CUDA graphs are recorded after the warm-up, and need memory. The trial leaves out compiling, which takes minutes
-    # and only lowers the need for memory.
+    # CUDA graphs are recorded after the warm-up. Compiling would take minutes, and only saves memory.
     accumulate = min(config.fit.accumulate, 2)
     fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class KeptOutputs(Callback):
-    """Keeps the outputs of a pass on the device, and the frames of its images (see `Task.frames_of`), if any."""
+    """Keeps the outputs of a pass on the device, and any frames, see `Task.frames_of`."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Tensor, ...]] = []
@@ -91,7 +91,7 @@ class Trained:
     def loader(
         self, split: Split, plan: Plan | None = None, placement: Placement | None = None, *, frames: bool = False
     ) -> Loader:
-        """Make a loader of validation batches, by default with the run's plan for validation."""
+        """Make a loader of validation batches, by default with the run's plan."""
         from trainer.run.build import make_loader
 
         plan = plan or build_plan(self.config.aug, "val")
@@ -148,8 +148,7 @@ def load_trained(
         if key.startswith("hydra") or key in fixed:
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
-    # The checkpoint holds all weights, so initial weights, a resumed run and a teacher are not needed. Neither are
-    # callbacks, which may come from a plugin.
+    # The checkpoint holds all weights. Callbacks are not needed, and may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume"), ("fit", "teacher")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}

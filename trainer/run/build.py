@@ -63,13 +63,8 @@ def make_loader(
 ) -> Loader:
     """Make the loader of a split.
 
-    Args:
-        config: the configuration of the run.
-        plan: the plan of the split.
-        split: images and targets.
-        placement: where images are decoded. Default: chosen for the split.
-        classes: class names. Default: the dataset's.
-        frames: whether all batches have frames, see `Task.frames_of`. With masks, boxes or keypoints, they always do.
+    By default, the placement is chosen for the split, and `classes` are the dataset's. With `frames`, all batches have
+    frames, see `Task.frames_of`. With masks, boxes or keypoints, they always do.
     """
     device = config.fit.torch_device()
     if placement is None:

@@ -28,8 +28,8 @@ def local_run(run: Path) -> Path:
     name, revision = address.groups()
     folder = f"{name}@{revision or 'main'}".replace("/", "--")
     with hub_errors(f"hf://{name}"):
-        files, place = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place))
+        files, local = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=local))
 
 
 @contextmanager

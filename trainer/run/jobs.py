@@ -106,12 +106,7 @@ class _Log(logging.FileHandler):
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
     """Train in the run's own folder, which also gets a log and the overrides.
 
-    Args:
-        config: the checked configuration.
-        overrides: the overrides that started the run.
-        folder: the run's folder.
-        again: whether to replace the run in the folder.
-        options: further arguments of `trainer.run.train.train`.
+    With `again`, the run in the folder is replaced. `options` are further arguments of `trainer.run.train.train`.
     """
     from trainer.run.train import train
 

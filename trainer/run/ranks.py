@@ -47,7 +47,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
         killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
         for rank, name in killed.items():
             sys.stderr.write(f"rank {rank}: ended by {name}\n")
-        # Some ranks exit with 1 only because another rank failed. Its exit code counts.
+        # Some ranks exit with 1 only because another rank failed.
         return 1 if killed else next((code for code in (2, INTERRUPTED) if code in codes.values()), 1)
     except (SignalException, KeyboardInterrupt):
         return INTERRUPTED

@@ -80,9 +80,9 @@ def check_teacher(config: Config) -> None:
 
 
 def _load(config: Config) -> Trained:
-    """Load the teacher as `trainer.load_model` does, with the plugins of the run, and check that it fits the data."""
+    """Load the teacher with the plugins of the run, and check that it fits the data."""
     key, task, classes = f"fit.teacher={config.fit.teacher}", config.dataset.task, config.dataset.classes
-    # Parsing checks that the batch size is divisible by the number of processes, so take the batch size of this run.
+    # Parsing checks that the number of processes divides the batch size, so take this run's.
     own = [f"fit.batch_size={config.fit.batch_size}", "fit.gpus=null", "fit.stages=null"]
     own.append(f"plugins=[{','.join(config.resolved['plugins'])}]")
     trained = load_trained(Path(str(config.fit.teacher)), own, data=False)

@@ -71,8 +71,8 @@ class StressTest:
         smaller: whether smaller scores are better.
         images: number of images.
         clean: the score without corruption.
-        weaknesses: the corruptions, the largest loss of score first.
-        left_out: the reason why a corruption could not be tested, by its name.
+        weaknesses: the corruptions, the most harmful first.
+        left_out: why a corruption could not be tested, by name.
         files: the images.
     """
 
@@ -97,7 +97,6 @@ class StressTest:
         return value - self.clean.value if self.smaller else self.clean.value - value
 
     def show(self, value: float) -> str:
-        """Return a score as text."""
         return percent(value, 1) if self.share else short_number(value)
 
     def change(self, value: float) -> str:
@@ -136,7 +135,6 @@ class StressTest:
         return blake2b(repr(tested).encode(), digest_size=4).hexdigest()
 
     def plain(self) -> dict[str, Any]:
-        """Return the result as plain values, for JSON."""
         return {
             "score": self.score,
             "images": self.images,

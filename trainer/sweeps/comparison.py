@@ -38,7 +38,6 @@ class Comparison:
     test: str = ""  # the key of test scores to show, see `with_test`
 
     def lines(self) -> list[str]:
-        """Return the verdicts and the notes."""
         if len(self.rows) == 1:
             lines = ["There is only one configuration, so nothing is compared."]
             if len(self.baseline.replicates.samples) == 1:
@@ -73,7 +72,6 @@ class Comparison:
         return [run.test_scores[self.test] for run in group.runs if self.test in run.test_scores]
 
     def table(self) -> Table:
-        """Return the table of means and differences."""
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
         head += [self.test] if self.test else []
         return f"last {self.baseline.metric.key}", [head, *map(self._cells, self.rows)]
@@ -96,7 +94,6 @@ class Comparison:
         return [group.name, n, text(replicates.mean), std, interval, difference, p, *([test] if self.test else [])]
 
     def plain(self) -> dict[str, Any]:
-        """Return the comparison as plain values."""
         groups = [
             {
                 "name": group.name,
@@ -124,8 +121,8 @@ def compare_runs(
 
     Args:
         runs: the runs, in the order of `find_runs`.
-        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first configuration
-            with several seeds, or else the first.
+        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first one with
+            several seeds, or else the first.
         key: the score to compare by, which runs of other tasks may lack. None: see `score_of`.
         detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: 0.5 points, or 1% of
             the baseline's mean for other scores.

@@ -135,7 +135,7 @@ class Journal(BaseJournalBackend):
             os.fsync(opened.fileno())
 
     def _checked(self, record: Any) -> dict[str, Any]:
-        """Return a record. Raise ValueError if a search writes no such records, or not so many of them."""
+        """Return a record. Raise ValueError if no search writes it, or so many records."""
         invalid = f"record {self._count + 1:,} does not come from a search"
         operation = record.get("op_code") if isinstance(record, dict) else None
         fields = _FIELDS.get(operation, {}) if type(operation) is int else {}

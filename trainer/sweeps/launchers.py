@@ -115,7 +115,7 @@ class Local(LocalSettings, Launcher):
         return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the GPUs exist, and that the jobs can run on them."""
+        """Check that the GPUs exist."""
         configs = [*configs]
         devices, gpus = {config.fit.device for config in configs}, self._gpus
         if devices != {"cpu"}:
@@ -143,10 +143,9 @@ class _Slot:
     process: subprocess.Popen[bytes] | None = None  # None until the first job
     job: Job | None = None
     progress: int = 0  # the job's progress when the process got it
-    deaths: int = 0  # of processes in a row, without progress on the job
+    deaths: int = 0  # of processes in a row, without progress
 
     def give(self, job: Job) -> None:
-        """Give the process a job."""
         if self.process is None or self.process.poll() is not None:
             self.close()
             self.process = self.command.start(self.log)

@@ -44,7 +44,7 @@ _METRICS = "hydra.sweeper.metrics"
 
 _DEFAULT = Start()
 
-# The key of the starting configuration in `SearchPlan.bases`, and how many combinations of config files are allowed.
+# The key of the starting configuration in `SearchPlan.bases`, and the largest number of combinations of files.
 BASE, _MOST = "base", 50
 
 Value = str | int | float | bool | None
@@ -61,7 +61,6 @@ class Dimension:
     group: bool = False  # whether its choices are config files
 
     def override(self, value: Value) -> str:
-        """Return the override that sets a value."""
         return f"{self.plus}{self.key}={self.text(value)}"
 
     def text(self, value: Value) -> str:
@@ -100,7 +99,6 @@ class Dimension:
         return [values.low, values.high, *between]
 
     def suggest(self, trial: BaseTrial) -> Value:
-        """Draw a value for a trial."""
         values = self.distribution
         if isinstance(values, FloatDistribution):
             return trial.suggest_float(self.key, values.low, values.high, log=values.log)

@@ -40,7 +40,7 @@ STUDY = "search"
 _LOCK_FILE = ".study.lock"
 
 # The storages that this process has read, by file. Each of them reads only the records that were appended since.
-_read: dict[tuple[Path, int, int], storages.BaseStorage] = {}
+_storages: dict[tuple[Path, int, int], storages.BaseStorage] = {}
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Search:
         except (OSError, UserError):
             raise
         except Exception as error:
-            _read.clear()
+            _storages.clear()
             raise UserError(
                 f"{shown(self.folder / JOURNAL_FILE)} is damaged or too large ({first_line(error)}). To start the "
                 "search again, delete this file. Finished jobs do not run twice."
@@ -90,9 +90,9 @@ class Search:
         file = self.folder / JOURNAL_FILE
         with locked(file) as opened:
             key = file.resolve(), os.fstat(opened.fileno()).st_ino, os.getpid()
-        if key not in _read:
-            _read[key] = storages.JournalStorage(Journal(file))
-        return _read[key]
+        if key not in _storages:
+            _storages[key] = storages.JournalStorage(Journal(file))
+        return _storages[key]
 
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial. Its seed depends only on the search's seed and the trial's number."""
@@ -118,7 +118,6 @@ class Prune(Callback):
     reason: str = field(default="", init=False)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Report the epoch. End the fit if the trial is pruned."""
         if learner.ranks.broadcast(self._is_behind(learner)):  # the other ranks have `EndWithMain`
             self.reason = f"{PRUNED}, behind other trials"
             raise CancelFit

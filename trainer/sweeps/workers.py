@@ -76,7 +76,6 @@ class EndWithMain(Callback):
     order = Phase.LAST
 
     def after_epoch(self, learner: "Learner") -> None:
-        """End the fit if rank 0 does."""
         if learner.ranks.broadcast(value=False):
             raise CancelFit
 

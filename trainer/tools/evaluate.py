@@ -149,7 +149,6 @@ def _load_fitting(source: Source, trained: Trained) -> Dataset:
 
 
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> None:
-    """Print the scores and write them to the folder of the run."""
     console = table_console()
     if scores.table.rows:
         table = Table(*scores.table.head, caption=scores.table.title or None)

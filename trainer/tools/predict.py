@@ -130,9 +130,9 @@ def main(arguments: Sequence[str]) -> int:
         # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
         stream = sys.stderr if STDOUT in files else sys.stdout
         what = " and ".join(["masks"] * has_masks + ["overlays"] * options.overlay)
-        for name, place in ((what, folder), ("explanations", options.explain)):
-            if place is not None:
-                stream.write(printable(f"{name}: {place}\n"))
+        for name, path in ((what, folder), ("explanations", options.explain)):
+            if path is not None:
+                stream.write(printable(f"{name}: {path}\n"))
         for prediction in bad:
             sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
         if bad:

@@ -57,8 +57,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     fresh_statistics: bool | None = setting(
         Flag(
             optional=True,
-            doc="reset the running statistics of batch norms in each epoch. Default: in epochs of fewer than 50 "
-            "batches, unless the model starts from trained weights",
+            doc="reset the running statistics of batch norms at the start of each epoch. Default: in epochs of fewer "
+            "than 50 batches, unless the model starts from trained weights",
         )
     )
     threads: int | None = setting(

@@ -123,7 +123,6 @@ class Config:
 
         The rate of SGD is proportional to the batch size (Goyal et al. 2017, arXiv:1706.02677). The rate of other
         optimizers is proportional to its square root (Malladi et al. 2022, arXiv:2205.10330).
-        `why` is the reason in the printed note.
         """
         ratio = size / self.fit.base_batch_size
         rate = float(f"{self.fit.lr * (ratio if 'sgd' in self.fit.optimizer.lower() else ratio**0.5):.4g}")
@@ -183,7 +182,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            # Newer settings are left out if they are not set, so config.yaml stays as earlier versions wrote it.
+            # Newer settings are left out unless they are set, so config.yaml stays as in earlier versions.
             "data": {"source": _name_of(data, SOURCES)}
             | {
                 name: value

@@ -17,7 +17,7 @@ class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
     n_trials: int = setting(
-        Count(default=20, within=(1, MAX_TRIALS), doc="number of trials, including those of a resumed search")
+        Count(default=20, within=(1, MAX_TRIALS), doc="total number of trials, also after resuming")
     )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
@@ -28,20 +28,24 @@ class SearchSettings:
         Flag(default=True, doc="end trials that score worse than others at the same epoch (successive halving)")
     )
     min_epochs: int | None = setting(
-        Count(optional=True, within=(1, 10**6), doc="epochs before pruning a trial. Default: a ninth of all epochs")
+        Count(
+            optional=True,
+            within=(1, 10**6),
+            doc="epochs before a trial may be pruned. Default: a ninth of all epochs",
+        )
     )
     reduction: int = setting(
         Count(default=3, within=(2, 100), doc="strength of pruning. 3 keeps one trial in 3, and trains it 3x as long")
     )
     finalists: int = setting(
-        Count(default=3, within=(0, 100), doc="number of trials to repeat with further seeds. 0: no verdict")
+        Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0: no verdict")
     )
     seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
     confirm: int = setting(
         Count(
             default=5,
             within=(2, 100),
-            doc="new seeds with which the winner and the starting configuration are compared",
+            doc="new seeds to compare the winner with the starting configuration",
         )
     )
 

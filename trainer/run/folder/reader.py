@@ -46,7 +46,7 @@ class RunFolder:
     and get a note.
 
     Attributes:
-        notes: the reason why a file could not be read, by the name of the file.
+        notes: why a file could not be read, by file name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class RunFolder:
         return self.attempt(STEPS_FILE, _read_rows, [])
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return the git revision, cut to `digits`, the versions and the GPUs of environment.json, as texts by name."""
+        """Return the git revision, cut to `digits`, versions and GPUs of environment.json, as texts by name."""
         return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property
@@ -162,7 +162,6 @@ class RunFolder:
 
     @property
     def trial(self) -> bool:
-        """Whether the run is a trial of a search."""
         return self.job is not None and self.job["trial"] is not None
 
     @cached_property
@@ -197,7 +196,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
             raise UserError(f"{path}: {what}. Name the folder of a run or a sweep, or a folder above them.{near}")
-        for run in sorted(map(RunFolder, _folders(path)), key=_place):
+        for run in sorted(map(RunFolder, _folders(path)), key=_sort_key):
             runs.setdefault(run.folder.resolve(), run)
             learn_metrics(run.summary.metrics)
     return list(runs.values())
@@ -242,7 +241,7 @@ def _folders(path: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
 
 
-def _place(run: RunFolder) -> tuple[Path, int, str]:
+def _sort_key(run: RunFolder) -> tuple[Path, int, str]:
     return run.sweep or run.folder, run.job["order"] if run.job else 0, run.folder.name
 
 

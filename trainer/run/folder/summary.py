@@ -66,7 +66,6 @@ class Summary:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Write the run's summary.json."""
         write_json(self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)})
 
     def __repr__(self) -> str:

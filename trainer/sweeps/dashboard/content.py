@@ -194,7 +194,7 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
     size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
-    # With fit.limit_batches, the number of images is at most this number times the number of batches.
+    # Images per batch, for epochs that fit.limit_batches shortens.
     most = size if limit and isinstance(size, int) and 0 < size < 2**31 else math.inf
     done, seconds = 0.0, 0.0
     for row in run.rows:

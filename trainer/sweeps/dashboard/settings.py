@@ -17,7 +17,7 @@ from trainer.sweeps.run_groups import REPEATED, flat, name_groups, same_configur
 MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
 
-FEWEST = 6  # with fewer jobs, no importance is shown
+FEWEST = 6  # jobs that the importance of settings needs
 _LEVELS = 8  # more different numbers than this are put into bins
 
 _NOTE = (

@@ -58,7 +58,6 @@ class Check:
     pixels: float | None = None  # largest absolute difference of the edges of boxes, in detection
 
     def values(self) -> dict[str, Any]:
-        """Return the values that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -81,7 +80,7 @@ class _Comparison(Callback):
         self.differing: list[int] = []
 
     def before_validate(self, learner: Learner) -> None:
-        """Prepare to compute for the export the same metrics as for the model."""
+        """Prepare to compute the model's metrics for the export as well."""
         # Exports return the masks of objects only as small grids, so metrics that need masks are left out.
         metrics = tuple(metric for metric in learner.find(Recorder).metrics if not metric.needs)
         self.meter = Meter(learner.task, metrics, _CPU, keep=True)
@@ -135,16 +134,9 @@ class _ObjectComparison(_Comparison):
         self.meter.update(self._loss(exported, targets), exported, targets, frames=frames)
 
     def _match(self, objects: Tensor, others: Tensor) -> bool:
-        """Match each object that `predict` would show with the other of its class that has the highest IoU.
+        """Match each shown object, (K, 6), with the closest of the others, (M, 6), in its class.
 
-        The differences between matches update the largest differences.
-
-        Args:
-            objects: (K, 6) box, label and score, of one side.
-            others: (M, 6), of the other side.
-
-        Returns:
-            Whether each shown object has a match with an IoU of at least 0.5.
+        Update the largest differences. Return whether each shown object has a match with an IoU of at least 0.5.
         """
         from torchvision.ops import box_iou
 

@@ -93,8 +93,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
                 program, input_names=[INPUT], output_names=list(served.outputs), dynamo=True, verbose=False
             )
     except Exception as error:  # as in `Served.export`
-        text = f"the model cannot be exported to ONNX: {first_line(error)}. Choose another model."
-        raise UserError(text) from error
+        raise UserError(f"the ONNX export failed: {first_line(error)}. Choose another model.") from error
     assert made is not None
     model = made.model_proto
     # Replace the exporter's names of axes, such as s34.

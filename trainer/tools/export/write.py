@@ -53,7 +53,6 @@ class Exported:
         return list(outputs) if self.single else [values[0] for values in outputs]
 
     def input_of(self, image: ImageRef) -> _Input:
-        """Return the model's input for an image."""
         return self.prepare(image)[None]
 
     def images_per_second(self, images: Sequence[ImageRef]) -> float:
