@@ -195,7 +195,7 @@ def test_journals(name: str, tmp_path: Path) -> None:
     search = Search(SearchSettings(), tmp_path, "val_accuracy", 3)
     text = said(search.study)
     assert JOURNAL_FILE in text
-    assert "delete it" in text
+    assert "delete this file" in text
 
 
 def test_a_long_journal_is_read_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OURS = r"(-m[[:space:]]+|dali-)(trainer|augment)[[:space:]]"
 _PROGRAMS = "python python3 dali-trainer dali-augment"
 
-# COMPLETE stands for the command that prints completions. In bash, = and : separate words.
+# COMPLETE stands for the command that prints completions. Bash splits words at = and :, and completes the last part.
 _BASH = f"""\
 _dali() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" ours='{_OURS}' IFS=$'\\n' word
@@ -60,7 +60,7 @@ def script(shell: str) -> str:
 
 
 def complete(line: str) -> list[str]:
-    """Return completions of the last word, up to its next separator. None means that the word may be a file."""
+    """Return completions of the last word, up to its next separator. Without any, the shell completes files."""
     found = re.search(r"(?:-m\s+|dali-)(trainer|augment)\s+(.*)$", line, re.DOTALL)
     if not found:
         return []
@@ -136,7 +136,7 @@ def _cached() -> Any:
         (part := folder / f"{os.getpid()}.part").write_text(json.dumps(known))
         part.replace(file)
     except OSError:
-        pass  # the next call collects them again
+        pass  # the next call collects the names again
     return known
 
 

@@ -32,7 +32,7 @@ _WIDTH = 80
 
 _USAGE = """\
 usage: python -m trainer [TOOL] [-m] [aug=NAME] [data=NAME] [key=value ...]
-Without a tool, it trains. --help TOPIC explains a topic or a tool below,
+Without TOOL, train a model. --help TOPIC explains a topic or a tool below,
 an op (rotate) or a key (fit.lr). --help all explains everything.
 """
 
@@ -100,7 +100,7 @@ def sections() -> Iterator[Section]:
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
-    """Return for each group its registry, and the beginning of the overrides that choose from it."""
+    """Return for each group its registry, and the beginning of overrides such as `data.source=folder`."""
     return {
         "data": (SOURCES, "data.source="),
         "model": (MODELS, "model.kind="),
@@ -141,9 +141,9 @@ def answer(words: Sequence[str]) -> str:
     """Return the text of `--help WORD ...`: an explanation of each word, then what else contains all words.
 
     Raises:
-        UserError: a word names nothing, and nothing contains all words.
+        UserError: a word is unknown, and nothing contains all words.
     """
-    found = [] if {*words} & {"all", *topics(), *OPS} else _mentions(words)  # too many contain these
+    found = [] if {*words} & {"all", *topics(), *OPS} else _mentions(words)  # too many lines contain these
     explained = ""
     with suppress(*([UserError] if found else [])):
         explained = "\n".join(map(explain, words))
@@ -205,20 +205,20 @@ def _of_key(name: str) -> Iterator[str]:
     for section in sections():
         if section.prefix == prefix and last in section.params:
             yield from section.lines(last)
-        if section.prefix == name and "=" in section.topic:  # a setting with settings of its own
+        if section.prefix == name and "=" in section.topic:  # a setting that contains settings
             yield from section.lines()
 
 
 def _mentions(words: Sequence[str]) -> list[str]:
     """Return the flags, tools, settings and pages that contain all words, the pages by frequency."""
-    # A word may be a part of a key, or have an ending, as in `imbalanced`.
+    # A word may be a part of a key, and may end in d or s: imbalance also finds imbalanced.
     each = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
     pattern = re.compile(f"^{''.join(each)}.*", re.IGNORECASE | re.MULTILINE)
     keys = (line for section in sections() for line in section.lines()[1:])
     lines = dict.fromkeys([*_FLAGS.splitlines(), *_options(), *keys])
     counts = {
         f"  docs/{file.name}": len(pattern.findall(file.read_text()))
-        for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # only in a clone
+        for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # docs/ is only in a clone
     }
     pages = sorted(filter(counts.get, counts), key=counts.__getitem__, reverse=True)
     return [*filter(pattern.match, lines)][:16] + pages[:8]

@@ -31,8 +31,6 @@ _OF_SWEEPS = ("hydra.sweep.dir", "hydra.searchpath", "hydra?launcher*", "hydra?s
 
 
 class _Parser(Parser):
-    """The flags of `python -m trainer`."""
-
     def __init__(self) -> None:
         super().__init__("trainer", "", "", arguments="[key=value ...]")
         self.add_argument("--multirun", "-m", action="store_true")

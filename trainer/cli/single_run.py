@@ -34,7 +34,7 @@ class Prepared:
     """A single run that has been composed, but not checked."""
 
     config: Config
-    tokens: Sequence[str]  # its overrides, except Hydra's own
+    tokens: Sequence[str]  # the run's overrides, except Hydra's own
     template: DictConfig  # Hydra's section `run`, whose `dir` is the run's folder
     done: Summary | None = None  # how the run ended, if it has finished and is not repeated
 
@@ -137,7 +137,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         overrides: overrides as on the command line, without flags and sweeps.
         folder: the run's folder. Default: a new one in outputs/.
         trust: whether the run that fit.resume names may name code to import, see `augment.cli.trust`.
-        misspelled: keyword arguments are rejected, with the right override.
+        misspelled: keyword arguments raise an error that suggests the right override.
 
     Returns:
         How the run ended. With `fit.resume=auto`, it may have finished earlier.
@@ -147,7 +147,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     """
     reject_keywords(misspelled, inner_keys())
     LOADED.clear()
-    place = None if folder is None else Path(folder)
+    path = None if folder is None else Path(folder)
     if ranks.follows():
         ranks.follow(leaves=False)
         ending: Any = None
@@ -158,7 +158,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         reject_words(overrides)
         tokens, start, before = start_of(overrides, trust=trust)
         reject_sweeps(tokens)
-        run = prepare(tokens, start, before, folder=place)
+        run = prepare(tokens, start, before, folder=path)
         if run.done is not None:
             ranks.share(None)
             return ranks.share(run.done)
@@ -168,4 +168,4 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         ranks.share(None)
         raise
     ranks.share(run.config.resolved)
-    return ranks.share(run_job(run.config, run.tokens, place or new_folder()))
+    return ranks.share(run_job(run.config, run.tokens, path or new_folder()))

@@ -1,4 +1,4 @@
-"""Class activation maps of classifiers by captum's LayerGradCam (Selvaraju et al. 2017, arXiv:1610.02391)."""
+"""Class activation maps of classifiers, with captum's LayerGradCam (Selvaraju et al. 2017, arXiv:1610.02391)."""
 
 import logging
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 
 _BATCH = 16  # images per batch, because gradients need memory
-_SHARE = 0.55  # share of the color at the map's maximum
-_MOST = 2**20  # largest number of pixels to draw on at once
+_SHARE = 0.55  # opacity of the map at its maximum
+_MOST = 2**20  # largest number of pixels to draw at once
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,7 @@ log = logging.getLogger(__name__)
 class MapWriter(Callback):
     """Writes each image of a pass with a map of its predicted class as a PNG file, see `draw_map`.
 
-    Args:
-        images: the images. Their batches have frames.
-        files: the file of each drawing.
-        names: the names of the classes.
+    The batches must have frames. `names` are the names of the classes.
     """
 
     def __init__(self, images: Sequence[ImageRef], files: Sequence[Path], names: Sequence[str]) -> None:
@@ -83,7 +80,7 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     try:
         network = plain_copy(learner.model, learner.model.state_dict()).eval()
         network.load_state_dict(load(folder / BEST, BestModel).model)
-        # On the CPU, because another decoder on the GPU would take longer to start.
+        # Decode on the CPU, because another decoder on the GPU would take longer to start.
         placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)
         with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as part:
             for batch in part:
@@ -166,13 +163,13 @@ def draw_map(
         pixels: the upright image, (height, width, 3).
         values: the map of the model's input, (rows, columns) in [0, 1].
         frame: the matrix from pixels of the image to pixels of the input, (3, 3).
-        title: a text.
+        title: the text below the image.
     """
     from augment.drawing.target_overlays import Drawing, with_legend, with_scale  # with Matplotlib
 
     drawing = Drawing.readable(pixels)
     plain, (height, width, _) = drawing.pixels, drawing.pixels.shape
-    # Pillow and edges have pixel centers at 0.5. Frames have them at integers.
+    # Pillow puts pixel centers at 0.5, and frames put them at integers.
     center = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
     smaller = np.diag([pixels.shape[1] / width, pixels.shape[0] / height, 1])
     matrix = center @ frame @ np.linalg.inv(center) @ smaller

@@ -70,7 +70,7 @@ def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
 
 
 def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
-    """Return the known ids of images or classes, and new numbers for others. The end of a path may also be known."""
+    """Return the known id of each image or class, or a new number. A known path may be the end of an image's path."""
     free = count(1 + max((of for of in known.values() if isinstance(of, int)), default=0))
     found = []
     for name in names:

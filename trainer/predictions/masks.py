@@ -47,7 +47,7 @@ class MaskWriter(Callback):
         files: the images.
         masks: the file of each mask. A mask without a file stays in memory.
         names: names of the classes.
-        folder: the folder that contains all files of masks, if there are any.
+        folder: the folder that contains all mask files. None if all masks stay in memory.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
 
 
 def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the mask of an image. Logits are interpolated linearly at its pixels.
+    """Return the mask of an image. The logits are interpolated bilinearly at its pixels.
 
     Args:
         output: (classes, height, width) logits.
@@ -156,13 +156,7 @@ def write_overlays(
 ) -> None:
     """Draw each prediction on its image, with a legend below it.
 
-    Args:
-        images: the images.
-        predictions: the prediction of each image.
-        files: the file of each drawing by image.
-        folder: the folder that contains all these files.
-        task: the task of the model.
-        names: the names of the model's outputs.
+    The `files` to write are all in `folder`. `names` are the names of the model's outputs.
     """
     with progress_bar() as bar:
         row = bar.add_task("drawing", total=len(predictions))
@@ -199,8 +193,8 @@ def draw_prediction(
         drawing.mask(shown, names, ignore=IGNORE)
         legend = [(i, name) for i, name in enumerate(names) if name != BACKGROUND and (shown == i).any()]
     elif isinstance(task, KeypointTask):
-        places = np.array([value for _, value in prediction.numbers]).reshape(-1, 2)
-        drawing.points(np.pad(places, ((0, 0), (0, 1)), constant_values=2), names=names)  # 2: all are visible
+        points = np.array([value for _, value in prediction.numbers]).reshape(-1, 2)
+        drawing.points(np.pad(points, ((0, 0), (0, 1)), constant_values=2), names=names)  # 2: all are visible
         legend = [(None, f"{len(names)} keypoints")]
     elif prediction.numbers:
         legend = [(None, f"{name} {value:.4g}") for name, value in prediction.numbers]

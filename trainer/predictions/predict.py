@@ -1,4 +1,4 @@
-"""Predict with a trained model, which returns a prediction for each image."""
+"""Predict images with a trained model."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def predict(
             )
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
-    # Images in memory have no files for masks and maps.
+    # Images in memory have no path, so nothing is written for them.
     paths = [image for image in images if isinstance(image, Path)]
     folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
     masks = {} if out is None or not has_masks else mask_files(paths, folders, out)
@@ -89,7 +89,7 @@ def predict(
             text = f"none of {len(images)} images can be used. The first problem"
         raise UserError(f"{text}: {name_of(file)} {reason}")
     if overlays and out is not None:
-        with writing(f"--out {out}"):  # before the work, not after it
+        with writing(f"--out {out}"):  # fail before the work, not after it
             out.mkdir(parents=True, exist_ok=True)
     images, split = list(split.files), replace(split, files=good, targets=blanks[: len(good)])
     if has_masks:
@@ -175,15 +175,7 @@ def _predict(
 
 
 class _ObjectFinder(Callback):
-    """Collects the objects of each image of a pass, by its number.
-
-    Args:
-        task: the task of the model.
-        files: the images.
-        names: names of the classes.
-        lowest: lowest score.
-        top: largest number of objects in an image. Default: no limit.
-    """
+    """Collects the objects of each image of a pass, by index: at most `top`, with a score of at least `lowest`."""
 
     def __init__(
         self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: float, top: int | None

@@ -63,9 +63,9 @@ class TrainedModel:
         """Predict images. The results are the same as from `python -m trainer predict`.
 
         Args:
-            images: a path of an image or a folder, or a list of them; a Pillow image; a uint8 array or tensor, (height,
-                width, 3) RGB; an encoded image as bytes; a list of any of these; or a uint8 batch, (N, height, width,
-                3). Arrays and tensors have the channels and the data type of the run's images.
+            images: an image, a list of images, or a uint8 batch, (N, height, width, 3). An image is a path, a Pillow
+                image, an encoded image as bytes, or a uint8 array or tensor, (height, width, 3) RGB. A path may also
+                name a folder. Arrays and tensors have the channels and the data type of the run's images.
             top: the number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
             threshold: the lowest probability of a label or object. Default: `thresholds`, otherwise 0.5.
 
@@ -101,12 +101,12 @@ class TrainedModel:
 
 @public
 def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bool = False) -> TrainedModel:
-    """Load the best model of a run. It does not need the data that the run was trained on.
+    """Load the best model of a run. This does not need the run's data.
 
     Args:
         run: the folder of the run, a name such as "last", or `hf://USER/NAME` or `hf://USER/NAME@REVISION` on the
             Hugging Face Hub.
-        overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
+        overrides: `key=value` overrides of the run's configuration, such as `fit.tta=flip`.
         device: "cuda" or "cpu". "auto" uses the GPU if there is one.
         trust: whether the run may name code to import, see SECURITY.md.
 

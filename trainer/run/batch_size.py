@@ -1,6 +1,6 @@
-"""Find the largest training batch that fits on the GPU, with real training steps of the configured run.
+"""Find the largest training batch that fits on the GPU, by running training steps of the configured run.
 
-Each trial makes its own loaders and its own model, so trials do not change the run.
+Each trial builds its own loaders and its own model, so it does not change the run.
 """
 
 import traceback
@@ -15,18 +15,19 @@ from trainer.run.build import make_learner, make_loaders, release_memory
 from trainer.run.config.schema import Config
 from trainer.run.failures import out_of_memory
 
-_SHARE = 0.85  # largest share of the free memory that training may take
-_BATCHES = 16  # smallest number of batches in an epoch, because a model learns little in fewer steps
+_SHARE = 0.85  # training may take at most this share of the free memory
+_BATCHES = 16  # an epoch keeps at least 16 batches, because a model learns little in fewer steps
 _FINE = 8  # batch sizes of at least 8 are multiples of 8
 
 
 def largest_batch(fits: Callable[[int], bool], most: int) -> int:
     """Return the largest batch size that fits. The smallest size, 2, is not tried.
 
-    The sizes double until one does not fit. Then the search continues in finer steps, of 8 images or of an eighth.
+    The size doubles until it does not fit. Bisection then narrows the gap to less than 16 images or an eighth of the
+    size.
 
     Args:
-        fits: tries a batch size.
+        fits: tries a batch size, and returns whether it fits.
         most: the largest size to try.
     """
     good, size = 2, 4
@@ -41,11 +42,11 @@ def largest_batch(fits: Callable[[int], bool], most: int) -> int:
 
 def _fits(config: Config, size: int, rest: float) -> bool:
     """Train for a few steps with a batch size, and return whether at least `rest` bytes stay free on the GPU."""
-    # After the warm-up, CUDA graphs are recorded. Compiling would take minutes, and a compiled model needs less memory.
+    # CUDA graphs are recorded after the warm-up. Compiling would take minutes, and only saves memory.
     accumulate = min(config.fit.accumulate, 2)
     fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())
-    release_memory()  # of the previous trial
+    release_memory()  # that the previous trial used
     try:
         with closing(make_loaders(trial)) as loaders:
             learner = make_learner(trial, loaders, callbacks=())
@@ -72,7 +73,7 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
 
 
 def with_batch_size(config: Config) -> Config:
-    """Replace fit.batch_size=auto with the largest size that fits, see `Config.sized`. All ranks use the same size."""
+    """Replace fit.batch_size=auto with the largest size that fits on every rank. `Config.sized` adapts the rate."""
     if config.fit.batch_size != "auto":
         return config
     ranks, base = current(), config.fit.base_batch_size
@@ -80,11 +81,11 @@ def with_batch_size(config: Config) -> Config:
         return config.sized(max(base // ranks.size, 1) * ranks.size, "there is no GPU")
     with _trials(config) as fits:
         each = largest_batch(fits, config.dataset.train.images // ranks.size // _BATCHES)
-    return config.sized(min(ranks.gather(each)) * ranks.size, f"{_SHARE:.0%} of the free GPU memory is enough")
+    return config.sized(min(ranks.gather(each)) * ranks.size, f"training may use {_SHARE:.0%} of the free GPU memory")
 
 
 def smaller_batch_size(config: Config, error: BaseException) -> int:
-    """After an out-of-memory error, try a half, a quarter and so on. Return the first size that fits, or 0."""
+    """Return a batch size that fits after an out-of-memory error, or 0. Try a half first, a sixteenth last."""
     if not out_of_memory(error) or config.fit.torch_device().type == "cpu" or config.fit.stages:
         return 0
     traceback.clear_frames(error.__traceback__)  # the frames hold the batch that did not fit

@@ -1,4 +1,4 @@
-"""Load the best model of a run, and feed it images as validation does."""
+"""Load the best model of a run, and run it on images as validation does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class KeptOutputs(Callback):
-    """Keeps the outputs of a pass on the device, with their frames if the task has them."""
+    """Keeps the outputs of a pass on the device, and any frames, see `Task.frames_of`."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Tensor, ...]] = []
@@ -47,7 +47,7 @@ class KeptOutputs(Callback):
         self._kept.append(kept if frames is None else (*kept, frames))
 
     def in_order(self) -> list[Tensor]:
-        """Return the tensors of the whole pass on the CPU, in the order of the split's files."""
+        """Return the outputs and any frames of the whole pass as CPU tensors, in the order of the split's files."""
         indices, *parts = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
         order = indices.argsort()
         return [part[order] for part in parts]
@@ -73,13 +73,13 @@ class Trained:
     classes: tuple[str, ...]  # the names of the model's outputs
     network: nn.Module
     task: Task[Any]
-    run: Path  # its folder
+    run: Path  # the run's folder
     thresholds: tuple[float, ...] = ()  # see `trainer.loop.checkpoint.BestModel`
 
     def run_over(self, split: Split, *callbacks: Callback, description: str, frames: bool = False) -> None:
         """Make one pass over images with the plan, precision and test-time augmentation of validation.
 
-        With `frames`, all batches have frames.
+        With `frames`, all batches have frames, see `Task.frames_of`.
         """
         from trainer.callbacks.progress import PassBar
         from trainer.run.build import session
@@ -91,7 +91,7 @@ class Trained:
     def loader(
         self, split: Split, plan: Plan | None = None, placement: Placement | None = None, *, frames: bool = False
     ) -> Loader:
-        """Make a loader of validation batches. Default plan: the run's."""
+        """Make a loader of validation batches, by default with the run's plan."""
         from trainer.run.build import make_loader
 
         plan = plan or build_plan(self.config.aug, "val")
@@ -148,11 +148,11 @@ def load_trained(
         if key.startswith("hydra") or key in fixed:
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
-    # Loading needs no initial weights, no resumed run and no callbacks, which may come from a plugin.
+    # The checkpoint holds all weights. Callbacks are not needed, and may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume"), ("fit", "teacher")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}
-    if not data:  # a run folder may not make this read a file of corrections
+    if not data:  # otherwise, a stranger's folder could choose a file to read
         loaded["data"] = {**section_of(loaded, "data"), "labels": None}
     saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)
     config = parse_config(saved.with_overrides(given))
@@ -164,7 +164,7 @@ def load_trained(
         config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
     task = task_named(best.task)
     check_views(config.fit.tta, task)
-    # First on the meta device, because a stranger's folder could name a model of any size.
+    # Compare on the meta device first, because a stranger's folder may name a model that does not fit in memory.
     for shapes in (torch.device("meta"), nullcontext()):
         with shapes:
             outputs = task.outputs(len(best.classes))
@@ -172,7 +172,7 @@ def load_trained(
             with contents(run / BEST):
                 task.restore(network, best.model)
         if name := differing(best.model, network):
-            raise UserError(f"{run / BEST}: these are not the weights of the configured model ({name}). Restore it.")
+            raise UserError(f"{run / BEST}: these are not the configured model's weights ({name}). Restore the file.")
     network.load_state_dict(best.model)
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():

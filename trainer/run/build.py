@@ -63,13 +63,8 @@ def make_loader(
 ) -> Loader:
     """Make the loader of a split.
 
-    Args:
-        config: the configuration of the run.
-        plan: the plan of the split.
-        split: images and targets.
-        placement: where images are decoded. Default: chosen for the split.
-        classes: class names. Default: the dataset's.
-        frames: whether all batches have frames. Batches with targets in the image always have them.
+    By default, the placement is chosen for the split, and `classes` are the dataset's. With `frames`, all batches have
+    frames, see `Task.frames_of`. With masks, boxes or keypoints, they always do.
     """
     device = config.fit.torch_device()
     if placement is None:
@@ -86,7 +81,7 @@ def make_loader(
         Order(
             batch_size, config.seed, RankShard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"
         ),
-        placement.on(device, config.fit.cpu_threads()),  # rank 0 chose it, perhaps for another GPU
+        placement.on(device, config.fit.cpu_threads()),  # rank 0 chose the placement, perhaps for another GPU
         Form(half=device.type == "cuda" and config.fit.half, frames=frames),
         classes=classes or config.dataset.classes,
     )
@@ -108,13 +103,13 @@ def make_train_loader(config: Config, split: Split, placement: Placement | None 
 
 @dataclass(frozen=True)
 class Loaders:
-    """The loaders of both splits, which decode in the same place."""
+    """The loaders of both splits, which decode on the same device."""
 
     train: Loader | StagedLoader
     val: Loader
 
     def close(self) -> None:
-        """End the threads of their pipelines, also of pipelines that were only prepared."""
+        """End the threads of both pipelines, even if they were only built and never used."""
         self.train.close()
         self.val.close()
 
@@ -153,11 +148,11 @@ def make_learner(
 ) -> Learner:
     """Make the learner of a configuration. Only the seed decides the model's initial weights.
 
-    `distill` adds the teacher to the training loss, see `trainer.run.teacher`, which imports this module.
+    `distill` adds the teacher to the training loss. It is an argument, because `trainer.run.teacher` imports this file.
     """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
-        # cuDNN's heuristics choose well. Trying all algorithms for each shape takes seconds and gains 1%.
+        # cuDNN's heuristics choose well. Benchmarking all algorithms for each shape takes seconds and gains only 1%.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)
     # A resumed run reads all weights from its checkpoint.
@@ -231,7 +226,7 @@ def session(config: Config) -> Iterator[None]:
     if device.type == "cpu":
         keep_freed_memory()
     try:
-        # Libraries allocate and wait on PyTorch's current GPU.
+        # Libraries use PyTorch's current GPU to allocate memory and to synchronize.
         with prompt_turns(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:

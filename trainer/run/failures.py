@@ -1,4 +1,4 @@
-"""Failures that users can fix: problems with the run's folder, with memory or with a setting."""
+"""Explain failures that users can fix: problems with the run's folder, with memory or with a setting."""
 
 import errno
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from augment.support.process import host_memory
 from augment.support.user_code import OwnCodeError, describe_own
 from trainer.run.config.schema import Config
 
-# Write errors that do not name the file.
+# Write errors, such as a full disk, for which Python does not name the file.
 _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 # Libraries have no error class for a lack of memory, so these are parts of their messages: DALI, cuDNN and cuBLAS on
@@ -21,7 +21,7 @@ _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
 _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 
-# From PyTorch's message about a batch of one image.
+# A part of PyTorch's message about a batch of one image.
 _SINGLE = "Expected more than 1 value per channel"
 
 
@@ -30,12 +30,7 @@ def explain(
 ) -> UserError | None:
     """Return an error that states what the user can do about a failure, or None for other kinds of failure.
 
-    Args:
-        error: the failure.
-        config: the configuration of the run.
-        folder: the folder of the run.
-        training: whether the run was training.
-        fits: a batch size that would fit on the GPU. 0: unknown.
+    `fits` is a batch size that would fit on the GPU, or 0 if unknown.
     """
     if isinstance(error, OSError):
         return folder_error(error, folder)

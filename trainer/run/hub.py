@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, named `hf://USER/NAME` or `hf://USER/NAME@REVISION`."""
+"""Runs on the Hugging Face Hub, named `hf://USER/NAME` or `hf://USER/NAME@REVISION`."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the sl
 
 
 def local_run(run: Path) -> Path:
-    """Return the local folder of a run. A run on the hub is downloaded, and again after it has changed there.
+    """Return the local folder of a run. A run on the hub is downloaded, and downloaded again when it has changed.
 
     Without a network connection, an earlier download is used.
 
@@ -28,8 +28,8 @@ def local_run(run: Path) -> Path:
     name, revision = address.groups()
     folder = f"{name}@{revision or 'main'}".replace("/", "--")
     with hub_errors(f"hf://{name}"):
-        files, place = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place))
+        files, local = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=local))
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def hub_errors(key: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # the hub's package does not check the answers of a server
+    except Exception as error:  # huggingface_hub passes on any error that an unexpected server response causes
         status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(

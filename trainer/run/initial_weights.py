@@ -43,7 +43,7 @@ def require_start(model: Model) -> None:
     model.require_weights()
     if getattr(model, "lora", None) and not (model.weights or getattr(model, "pretrained", False)):
         raise UserError(
-            "model.lora: the weights below the adapters stay fixed, so they must be trained ones. Set "
+            "model.lora: only the adapters are trained, so the other weights must be trained already. Set "
             "model.pretrained=true or model.weights=FILE."
         )
     if model.weights is not None:
@@ -159,7 +159,7 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
     """Let the model convert weights of another layout. Return None if it cannot."""
     try:
         found = model.convert(weights.tensors, network)
-    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # foreign weights
+    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # of another model
         return None
     return None if found is weights.tensors else found
 
@@ -195,12 +195,13 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
     if wrong := [name for name in body if not _fits(given[name], network[name])]:
         raise UserError(
             f"not the weights of this model: '{wrong[0]}' is {_shape(given[wrong[0]])}, and "
-            f"{_shape(network[wrong[0]])} in the model ({amount(len(wrong), 'such tensor')})."
+            f"{_shape(network[wrong[0]])} in the model ({amount(len(wrong), 'such tensor')}). "
+            "Use the model that saved them."
         )
     if spare:
         raise UserError(
             f"not the weights of this model, but of a larger one: {amount(len(spare), 'tensor')} would be left over, "
-            f"such as '{spare[0]}'."
+            f"such as '{spare[0]}'. Use the model that saved them."
         )
     return {name: tensor for name, tensor in given.items() if _fits(tensor, network[name])}
 

@@ -1,4 +1,4 @@
-"""Check and run jobs. They come from the command line, from Python or from a sweep.
+"""Check and run jobs. A job is one run that the command line, Python or a sweep starts.
 
 All jobs are checked before anything is written.
 """
@@ -73,8 +73,8 @@ def check_jobs(
 def check_configs(configs: Sequence[Config], signals: StopSignals | None = None) -> None:
     """Check the configurations of jobs by trying them out.
 
-    Importing PyTorch takes seconds, so this comes after the checks that do not need it. During the import, a signal
-    ends the process at once.
+    Importing PyTorch takes seconds, so the checks that do not need it come first. During the import, a signal ends the
+    process at once.
 
     Raises:
         RanksError: a job needs several processes.
@@ -106,12 +106,7 @@ class _Log(logging.FileHandler):
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
     """Train in the run's own folder, which also gets a log and the overrides.
 
-    Args:
-        config: the checked configuration.
-        overrides: the overrides that started the run.
-        folder: the run's folder.
-        again: whether to replace the run in the folder.
-        options: further arguments of `trainer.run.train.train`.
+    With `again`, the run in the folder is replaced. `options` are further arguments of `trainer.run.train.train`.
     """
     from trainer.run.train import train
 
@@ -142,7 +137,7 @@ def _logged(handler: logging.Handler) -> Iterator[None]:
             handler.close()
 
 
-# The value of fit.resume that continues the newest run of the same configuration.
+# The value of fit.resume that resumes the newest unfinished run of the same configuration.
 AUTO = "auto"
 
 
@@ -153,7 +148,7 @@ def resumed_in(tokens: Sequence[str]) -> str | None:
 
 
 def _with_folder(token: str) -> str:
-    """Replace a name of a run in an override, such as `fit.resume=last`, by the folder."""
+    """Replace the name of a run in an override, such as `fit.resume=last`, with its folder."""
     override = parse(token)
     key, value = key_of(override), override.value()
     if key not in _NAMING or not isinstance(value, str) or (folder := named_run(Path(value))) == Path(value):
@@ -165,7 +160,7 @@ def _with_folder(token: str) -> str:
 def start_of(
     tokens: Sequence[str], *, trust: bool = False, config_name: str = "config"
 ) -> tuple[list[str], Start, list[str]]:
-    """Find the configuration that overrides change. It belongs to the resumed run, or otherwise to the project.
+    """Find the configuration that the overrides change: the resumed run's, or otherwise the project's.
 
     Returns:
         The normalized overrides, the configuration that they change, and the overrides of the resumed run that still

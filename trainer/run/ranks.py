@@ -1,4 +1,4 @@
-"""Start several processes that train together, and follow rank 0 in all others."""
+"""Start several processes that train together. All other ranks follow rank 0."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks print their own errors
     # Otherwise each process would use all cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
-    # The seconds that ranks have to save after a signal. Then, a hanging rank is killed.
+    # The seconds that ranks have to save after a signal. After that, a hanging rank is killed.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "50")
     config = LaunchConfig(
         *(1, 1, count),
@@ -47,7 +47,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
         killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
         for rank, name in killed.items():
             sys.stderr.write(f"rank {rank}: ended by {name}\n")
-        # Some ranks fail only because another one did.
+        # Some ranks exit with 1 only because another rank failed.
         return 1 if killed else next((code for code in (2, INTERRUPTED) if code in codes.values()), 1)
     except (SignalException, KeyboardInterrupt):
         return INTERRUPTED
@@ -87,7 +87,7 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
             logging.disable(logging.NOTSET)
         status = train(config, callbacks)
         if leaves:
-            share(None)  # the end of this process would interrupt rank 0, which may still be writing
+            share(None)  # wait for rank 0, which may still be writing, and which would fail if this process ended
             leave()
     except LostRankError:
         if not leaves:
@@ -119,7 +119,7 @@ def once(error: Exception) -> Exception:
 
 
 def share(value: T) -> T:
-    """Return rank 0's value in all ranks. The first value is the configuration, or None without anything to train."""
+    """Return rank 0's value in all ranks. The first value is the configuration, or None if nothing is to be trained."""
     if launched() == 1:
         return value
     return join().broadcast(value)

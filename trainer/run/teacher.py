@@ -22,8 +22,8 @@ from trainer.run.best_model import Trained, load_trained
 from trainer.run.config.schema import Config
 from trainer.tasks.loss import ClassLoss, LossFunction, image_weights, weight_of
 
-# The distance between the outputs of the model and the teacher, (N, K) each, for each image, (N,). It is the
-# Kullback-Leibler divergence of classes, or the mean cross entropy of labels.
+# For each image, (N,), the distance between the outputs of the model and of the teacher, (N, K) each. Classification
+# uses the Kullback-Leibler divergence, and multi-label classification the mean cross entropy of its labels.
 _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "classify": lambda ours, theirs: F.kl_div(ours.log_softmax(1), theirs.softmax(1), reduction="none").sum(1),
     "multilabel": lambda ours, theirs: F.binary_cross_entropy_with_logits(
@@ -80,9 +80,9 @@ def check_teacher(config: Config) -> None:
 
 
 def _load(config: Config) -> Trained:
-    """Load the teacher like `load_model` does, with the plugins of the run."""
+    """Load the teacher with the plugins of the run, and check that it fits the data."""
     key, task, classes = f"fit.teacher={config.fit.teacher}", config.dataset.task, config.dataset.classes
-    # The batch size and the number of processes are checked together.
+    # Parsing checks that the number of processes divides the batch size, so take this run's.
     own = [f"fit.batch_size={config.fit.batch_size}", "fit.gpus=null", "fit.stages=null"]
     own.append(f"plugins=[{','.join(config.resolved['plugins'])}]")
     trained = load_trained(Path(str(config.fit.teacher)), own, data=False)
@@ -94,7 +94,7 @@ def _load(config: Config) -> Trained:
     theirs, ours = trained.config.aug.pixels, config.dataset.pixels
     if (theirs.channels, theirs.dtype) != (ours.channels, ours.dtype):
         raise UserError(
-            f"{key}: it was trained on {theirs}, and the data has {ours}. Use a teacher with the same channels and "
+            f"{key}: it was trained on {theirs}, and the data have {ours}. Use a teacher with the same channels and "
             "data type."
         )
     if (theirs.low, theirs.high) != (ours.low, ours.high):

@@ -70,7 +70,7 @@ def train(
         How the run ended, as recorded in the folder's summary.json.
 
     Raises:
-        KeyboardInterrupt: a signal came before the fit, or a second one during it. The message says how to resume.
+        KeyboardInterrupt: a signal came before the fit, or a second one during it. The message explains how to resume.
         Exception: the run failed. The folder's summary.json records the failure.
     """
     run = _Run(config, folder, run_name(config.run, folder, varied), console or PlainConsole(), began or monotonic())
@@ -139,7 +139,7 @@ class _Run:
             log.warning(note)
             self.console.print(note, highlight=False, soft_wrap=True)
         signals.check()
-        signals.hold()  # the fit handles signals, and the short work after it should complete
+        signals.hold()  # the fit handles signals itself, and the short work after the fit must complete
         learner.fit(start)
         summary = summarize(learner, self.folder, monotonic() - self.began)
         summary.write()
@@ -151,7 +151,7 @@ class _Run:
 
     def record_failure(self, error: BaseException) -> BaseException:
         """Write and log how an error or a signal ended the run, and return what to raise."""
-        # On a full disk, callbacks also fail in after_fit. The error that ended the fit counts.
+        # On a full disk, callbacks may fail again in after_fit. Report the first error, which ended the fit.
         cause: BaseException = getattr(self.learner, "error", None) or error
         if isinstance(cause, KeyboardInterrupt):
             return self._record_stop(cause)
@@ -181,7 +181,7 @@ class _Run:
         return signal
 
     def _write_summary(self, status: str, error: str = "") -> None:
-        with suppress(OSError):  # the error message says enough
+        with suppress(OSError):  # the error message suffices
             self.folder.stat()  # fails if the folder was deleted, so that it is not created again
             seconds = monotonic() - self.began
             if self.learner is not None and hasattr(self.learner, "error"):  # the fit has begun
@@ -222,7 +222,7 @@ def follow(config: Config, callbacks: Sequence[Callback] = ()) -> str:
 
 
 def _fit_along(config: Config, loaders: Loaders, callbacks: Sequence[Callback]) -> str:
-    # In a separate function, because its return drops the last reference to the model before memory is released.
+    # A separate function: when it returns, the last reference to the model is gone, and memory can be released.
     learner = make_learner(config, loaders, callbacks=callbacks, distill=distill)
     with explained(config):
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
@@ -244,7 +244,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
             "data.skip_bad=true: %s %s, but the resumed run had read it. Another image of its class replaces it.",
             name_of(image.file), image.reason,
         )  # fmt: skip
-    loaders.val.placement = loaders.train.placement  # as the saved run chose
+    loaders.val.placement = loaders.train.placement  # the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
         with atomic_path(learner.folder / BEST, durable=True) as part:
             shutil.copyfile(regular(run / BEST), part)
@@ -257,8 +257,8 @@ def describe_changed_validation(learner: Learner) -> str:
     if not (changed := recorder.changed_validation(learner)):
         return ""
     return (
-        f"{', '.join(changed)}: not as in the saved run, so old and new scores cannot be compared. The best epoch is "
-        f"chosen from epoch {len(recorder.rows) + 1} on."
+        f"{', '.join(changed)}: changed since the saved run, so old and new scores cannot be compared. The best epoch "
+        f"is chosen from epoch {len(recorder.rows) + 1} on."
     )
 
 

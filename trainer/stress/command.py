@@ -23,7 +23,7 @@ _EXAMPLES = """\
   RUN data=folder data.root=DIR       the validation images of another source
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The result is written to stress.json and
-stress.html in that folder. compare --metric stress ranks runs by it."""
+stress.html in that folder. To rank runs by their mean score, use compare --metric stress."""
 
 
 def main(arguments: Sequence[str]) -> int:

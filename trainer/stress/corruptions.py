@@ -32,7 +32,7 @@ class Corruption:
         name: the op and, if it has two directions, "lower" or "higher".
         op: name of the op.
         setting: the setting that rises, or empty for an op without strengths.
-        values: its value at each strength, from mild to severe. A single 0 for an op without strengths.
+        values: the setting's value at each strength, from mild to severe. (0.0,) for an op without strengths.
         signed: whether each image gets either the value or its negative, at random.
     """
 
@@ -116,7 +116,7 @@ def _of_op(op: Op) -> Iterator[Corruption]:
 
 
 def _mildest(param: Range, severest: float) -> float:
-    """Return the value that changes nothing, or else the end of the default range farther from the severest value."""
+    """Return the value that changes nothing, or else the end of the default range that is farther from `severest`."""
     if param.neutral is not None:
         return param.neutral
     assert isinstance(param.default, tuple)

@@ -61,7 +61,7 @@ def _highest(result: StressTest) -> float:
 
 
 def _failed(result: StressTest) -> Iterator[dict[str, Any]]:
-    """Yield the images that fail first, each with a thumbnail and the corruptions that fail at the mildest strength."""
+    """Yield the images that fail first. `mild` has the corruptions under which they fail at the mildest strength."""
     for position, times, mild in result.first_to_fail(_FAILED):
         file = result.files[position]
         yield {"name": name_of(file), "times": times, "mild": mild, "uri": thumbnail(file)}

@@ -34,7 +34,7 @@ from trainer.run.failures import explained
 from trainer.stress.corruptions import Corruption
 from trainer.tasks.classify import wilson_interval
 
-_SIDE = 96  # of example images, in pixels
+_SIDE = 96  # side of an example image, in pixels
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class StressTest:
         smaller: whether smaller scores are better.
         images: number of images.
         clean: the score without corruption.
-        weaknesses: the corruptions, the largest loss of score first.
-        left_out: why a corruption could not be tested, by its name.
+        weaknesses: the corruptions, the most harmful first.
+        left_out: why a corruption could not be tested, by name.
         files: the images.
     """
 
@@ -97,7 +97,6 @@ class StressTest:
         return value - self.clean.value if self.smaller else self.clean.value - value
 
     def show(self, value: float) -> str:
-        """Return a score as text."""
         return percent(value, 1) if self.share else short_number(value)
 
     def change(self, value: float) -> str:
@@ -136,7 +135,6 @@ class StressTest:
         return blake2b(repr(tested).encode(), digest_size=4).hexdigest()
 
     def plain(self) -> dict[str, Any]:
-        """Return the result as plain values, for JSON."""
         return {
             "score": self.score,
             "images": self.images,
@@ -179,7 +177,7 @@ class _Example(Callback):
         if self.image is None:
             assert learner.val_loader is not None
             loader, batch = learner.val_loader, learner.batch
-            limits = shown_limits(loader.split.files[int(batch.indices[0])])  # as before the corruption
+            limits = shown_limits(loader.split.files[int(batch.indices[0])])  # the same for all corruptions
             self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, limits)[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
@@ -196,7 +194,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         images: largest number of images. If there are more, some are chosen at random, always the same ones.
 
     Raises:
-        UserError: the images or their targets cannot be used, or no corruption.
+        UserError: the images or their targets cannot be used, or no corruption can be tested.
     """
     split = take_some(split, images, seed=0)
     moving, aug = isinstance(split.kind, SpatialKind), trained.config.aug
@@ -233,7 +231,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
 
 def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
     """Yield the score of each plan, or an error if the targets cannot follow the plan."""
-    config = replace(trained.config, seed=0)  # corruptions are drawn from the seed
+    config = replace(trained.config, seed=0)  # the same corruptions for all models
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:

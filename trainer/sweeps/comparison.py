@@ -34,11 +34,10 @@ class Comparison:
     baseline: RunGroup
     why: str  # why this group is the baseline
     detect: float  # the smallest difference worth detecting, as a difference of scores
-    notes: tuple[str, ...] = ()  # sentences, such as on runs that were left out
+    notes: tuple[str, ...] = ()  # sentences, such as about runs that were left out
     test: str = ""  # the key of test scores to show, see `with_test`
 
     def lines(self) -> list[str]:
-        """Return the verdicts and the notes."""
         if len(self.rows) == 1:
             lines = ["There is only one configuration, so nothing is compared."]
             if len(self.baseline.replicates.samples) == 1:
@@ -73,7 +72,6 @@ class Comparison:
         return [run.test_scores[self.test] for run in group.runs if self.test in run.test_scores]
 
     def table(self) -> Table:
-        """Return the table of means and differences."""
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
         head += [self.test] if self.test else []
         return f"last {self.baseline.metric.key}", [head, *map(self._cells, self.rows)]
@@ -96,7 +94,6 @@ class Comparison:
         return [group.name, n, text(replicates.mean), std, interval, difference, p, *([test] if self.test else [])]
 
     def plain(self) -> dict[str, Any]:
-        """Return the comparison as plain values."""
         groups = [
             {
                 "name": group.name,
@@ -124,10 +121,11 @@ def compare_runs(
 
     Args:
         runs: the runs, in the order of `find_runs`.
-        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first one.
+        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first one with
+            several seeds, or else the first.
         key: the score to compare by, which runs of other tasks may lack. None: see `score_of`.
-        detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: .5 points, or 1% of the
-            baseline's mean.
+        detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: 0.5 points, or 1% of
+            the baseline's mean for other scores.
 
     Returns:
         The comparison, or None if no run counts, and a sentence on the runs that do not count.
@@ -160,7 +158,7 @@ def compare_runs(
     if any(len(group.runs) > len(group.replicates.scores) for group in groups):
         notes.append("Runs with the same seed count as one, with their mean score.")
     if early := [group.name for group in groups if group.runs[0].summary.stopped]:
-        notes.append(f"All runs stopped early, so their last epochs differ: {list_some(early, 5, '; ')}.")
+        notes.append(f"All runs of {list_some(early, 5, '; ')} stopped early, so their last epochs differ.")
     if missing:
         notes.append(missing)
     return Comparison(tuple(rows), base, why, detect, tuple(notes)), missing
@@ -210,7 +208,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
         compared = None  # the table of jobs already has these scores
     lines = compared.lines() if compared else []
-    searched = any(run.trial for run in runs)  # a search adds seeds itself
+    searched = any(run.trial for run in runs)  # a search repeats its best trials with more seeds
     if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
         lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)

@@ -22,7 +22,8 @@ from optuna.trial import TrialState
 from augment.support.untrusted_files import MAX_BYTES, locked, open_regular, parse_json
 from trainer.run.config.sweep_settings import MAX_TRIALS
 
-# For each parameter, Optuna searches all earlier trials. For each record about a trial, it copies the trial's data.
+# Limits Optuna's work, because a crafted journal could take hours. For each parameter, Optuna searches all earlier
+# trials. For each record about a trial, it copies the trial's data.
 _MAX_LOOKUPS = 10**7
 _MAX_NAME = 4096
 
@@ -111,7 +112,7 @@ class Journal(BaseJournalBackend):
                 raise ValueError(f"{size:,} bytes, more than {MAX_BYTES:,}")
             stream.seek(self._offset)
             for line in stream:
-                if not line.endswith(b"\n"):  # another process is writing it
+                if not line.endswith(b"\n"):  # another process is writing this line
                     return
                 record = self._checked(parse_json(line))
                 self._offset += len(line)
@@ -134,7 +135,7 @@ class Journal(BaseJournalBackend):
             os.fsync(opened.fileno())
 
     def _checked(self, record: Any) -> dict[str, Any]:
-        """Return a record if a search writes such records, and not too many."""
+        """Return a record. Raise ValueError if no search writes it, or so many records."""
         invalid = f"record {self._count + 1:,} does not come from a search"
         operation = record.get("op_code") if isinstance(record, dict) else None
         fields = _FIELDS.get(operation, {}) if type(operation) is int else {}

@@ -58,7 +58,7 @@ class Launcher:
         worker.work(jobs)
 
     def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
-        """Return a context manager for a launcher of the sweep in a folder. At its end, the worker processes end."""
+        """Return a context manager that yields a launcher for the sweep in a folder, and then ends its workers."""
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:
@@ -103,7 +103,7 @@ class Local(LocalSettings, Launcher):
         return self.n_jobs or len(self._gpus) // self.ranks or 1
 
     def pool(self, folder: Path, worker: Worker) -> AbstractContextManager[Launcher]:
-        """Return worker processes, if a job needs several processes, if there are several at a time, or GPUs."""
+        """Return worker processes if several jobs run at a time, or if a job needs several processes or chosen GPUs."""
         gpus = self._gpus
         if self.at_a_time == self.ranks == 1 and not gpus:
             return nullcontext(self)
@@ -142,22 +142,21 @@ class _Slot:
     log: Path
     process: subprocess.Popen[bytes] | None = None  # None until the first job
     job: Job | None = None
-    progress: int = 0  # of the job when the process got it
-    deaths: int = 0  # in a row, without progress
+    progress: int = 0  # the job's progress when the process got it
+    deaths: int = 0  # of processes in a row, without progress
 
     def give(self, job: Job) -> None:
-        """Give the process a job."""
         if self.process is None or self.process.poll() is not None:
             self.close()
             self.process = self.command.start(self.log)
         self.job, self.progress = job, job.progress
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which `is_free` notices
+        with suppress(BrokenPipeError):  # the process has died, which `is_free` notices
             self.process.stdin.write(job_line(job).encode())
             self.process.stdin.flush()
 
     def is_free(self) -> bool:
-        """Return whether it can take a job. If the process has died, its job is restarted, up to a limit."""
+        """Return whether the process can take a job. If it has died, restart its job, up to a limit."""
         if self.job is None or self.job.status() in ENDED:
             self.job, self.deaths = None, 0
         elif self.process is not None and (code := self.process.poll()) is not None:
@@ -165,7 +164,7 @@ class _Slot:
             if self.deaths < _ATTEMPTS:
                 self.give(self.job)
             else:
-                error = f"{_ATTEMPTS} processes in a row died while running it. See {shown(self.log)}"
+                error = f"{_ATTEMPTS} processes in a row died while running this job. See {shown(self.log)}"
                 Summary(FAILED, self.job.folder, error=error).write()
                 self.job, self.deaths = None, 0
         return self.job is None
@@ -210,7 +209,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
                 time.sleep(0.02)  # unlike `wait`, this reacts to a signal that arrives just before it
         except KeyboardInterrupt:
             self._signals.hold()
-            self.__exit__(KeyboardInterrupt)  # their second signal ends them at once
+            self.__exit__(KeyboardInterrupt)  # the second signal ends the processes at once
             raise
 
 
@@ -229,7 +228,9 @@ class Cluster(Launcher):
             for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):
                     logs = f" See their logs in {shown(folder / self.logs)}." if self.logs else ""
-                    raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs.{logs}")
+                    raise UserError(
+                        f"hydra/launcher={self.name}: the workers ended before the jobs.{logs} Resume the sweep."
+                    )
 
     def started(
         self, command: Command, count: int, folder: Path, worker: Worker

@@ -47,7 +47,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """The settings that it varies, for people."""
+        """The settings that the sweep varies in this job, for people."""
         return " ".join(override.lstrip("+") for override in self.varied) or self.id
 
     @property
@@ -57,7 +57,7 @@ class Job:
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
     def status(self) -> str:
-        """Return its status, see `trainer.run.folder.reader.RunFolder`, or `DELETED`."""
+        """Return the status of the job, as `RunFolder.status` names it, or `DELETED`."""
         if not (self.folder / JOB_FILE).exists():
             return DELETED
         status = RunFolder(self.folder).status
@@ -106,13 +106,13 @@ def with_config(job: Job, *, trust: bool) -> Job:
     """Return a job with the configuration in its folder.
 
     Raises:
-        UntrustedError: it has a setting that only the command line may set.
+        UntrustedError: the configuration has a setting that only the command line may set.
     """
     name = PLANNED_FILE if (job.folder / PLANNED_FILE).exists() else CONFIG_FILE
     if not (job.folder / name).exists():
         raise UserError(
             f"{shown(job.folder)} has no configuration, because a version before 0.19 planned it. Repeat the sweep's "
-            "command with its hydra.sweep.dir."
+            "command with the same hydra.sweep.dir."
         )
     values = load_config(job.folder, name)
     fit = dict(section_of(values, "fit"))

@@ -19,7 +19,7 @@ from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 from trainer.tasks.task import Task
 
-# Settings that repeat an experiment.
+# Settings whose values only repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
 
 # Settings of the data that change only the training images, or where files are kept.
@@ -118,7 +118,7 @@ def basis_of(run: RunFolder) -> Settings:
     for other in ("fit.limit_batches", *of_loss(run.score, task)):
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
-        # The loss is in standard deviations of the training targets.
+        # The loss is in standard deviations of the training targets, so these must agree.
         names = ("fraction", "test_fraction", "labels", *sorted(_OF_TRAIN))
         given = {name: section[name] for name in names if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"

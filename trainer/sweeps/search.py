@@ -101,7 +101,7 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
             chosen = suggest_from(trial, plan.space)
             try:
                 check_configs([config := plan.config(chosen)])
-            except UntrustedError:  # all other trials would raise it too
+            except UntrustedError:  # all other trials would raise the same error
                 raise
             except UserError as error:
                 worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
@@ -115,11 +115,11 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
 
 
 def _update_study(plan: SearchPlan) -> list[Job]:
-    """Record the trials that have ended in the study. Return the jobs of unfinished trials."""
+    """Record in the study which trials have ended. Return the jobs of unfinished trials."""
     study, known = plan.study(), {job.id: job for job in read_ledger(plan.folder)}
     running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan it
+        if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan its job
             continue
         status = known[name].status() if name in known else DELETED
         if status not in ENDED:
@@ -161,7 +161,7 @@ def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, w
 
 
 def _confirm(plan: SearchPlan, winner: Chosen, launcher: Launcher, worker: Worker) -> Comparison | None:
-    """Compare the winner with the starting configuration on fresh seeds. Return None if no starting run counts."""
+    """Compare the winner with the starting configuration on fresh seeds. Return None if no run of the latter counts."""
     first = plan.base.seed + 1 + _FRESH
     fresh = range(first, first + plan.settings.confirm)
     jobs = _run_seeds("confirmation", plan, [{}, winner], fresh, launcher, worker)

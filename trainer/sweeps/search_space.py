@@ -1,4 +1,4 @@
-"""Parse and check the settings and the space of a search, and compare them with the study's earlier ones."""
+"""Parse and check the settings and the space of a search, and compare them with what its study recorded."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ _METRICS = "hydra.sweeper.metrics"
 
 _DEFAULT = Start()
 
-# The name of the starting configuration among the choices of files, and the largest number of these choices.
+# The key of the starting configuration in `SearchPlan.bases`, and the largest number of combinations of files.
 BASE, _MOST = "base", 50
 
 Value = str | int | float | bool | None
@@ -61,7 +61,6 @@ class Dimension:
     group: bool = False  # whether its choices are config files
 
     def override(self, value: Value) -> str:
-        """Return the override that sets a value."""
         return f"{self.plus}{self.key}={self.text(value)}"
 
     def text(self, value: Value) -> str:
@@ -100,7 +99,6 @@ class Dimension:
         return [values.low, values.high, *between]
 
     def suggest(self, trial: BaseTrial) -> Value:
-        """Draw a value for a trial."""
         values = self.distribution
         if isinstance(values, FloatDistribution):
             return trial.suggest_float(self.key, values.low, values.high, log=values.log)
@@ -211,7 +209,7 @@ class SearchPlan(Search):
         """Compose and check a search.
 
         Args:
-            sweeper: its settings, which are Hydra's section `sweeper`.
+            sweeper: the settings of the search, which are Hydra's section `sweeper`.
             fixed: the normalized overrides with one value.
             swept: the normalized overrides with several values.
             folder: the folder of the sweep.

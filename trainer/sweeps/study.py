@@ -39,8 +39,8 @@ STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
 
-# The storages that this process has read, by folder. Each reads only the records that were appended since.
-_read: dict[tuple[Path, int, int], storages.BaseStorage] = {}
+# The storages that this process has read, by file. Each of them reads only the records that were appended since.
+_storages: dict[tuple[Path, int, int], storages.BaseStorage] = {}
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Search:
     settings: SearchSettings
     folder: Path
     metric: str  # the score to optimize
-    epochs: int  # of a trial that is not pruned, or 0 if its length is in steps
+    epochs: int  # epochs of a trial that is not pruned, or 0 if fit.steps sets its length
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial. Mark trials of dead processes as failed."""
+        """Yield the study while no other process plans a trial. Mark trials whose planning process died as failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK_FILE):
             study = self.study()
@@ -80,19 +80,19 @@ class Search:
         except (OSError, UserError):
             raise
         except Exception as error:
-            _read.clear()
+            _storages.clear()
             raise UserError(
                 f"{shown(self.folder / JOURNAL_FILE)} is damaged or too large ({first_line(error)}). To start the "
-                "search again, delete it. Finished jobs do not run twice."
+                "search again, delete this file. Finished jobs do not run twice."
             ) from error
 
     def storage(self) -> storages.BaseStorage:
         file = self.folder / JOURNAL_FILE
         with locked(file) as opened:
             key = file.resolve(), os.fstat(opened.fileno()).st_ino, os.getpid()
-        if key not in _read:
-            _read[key] = storages.JournalStorage(Journal(file))
-        return _read[key]
+        if key not in _storages:
+            _storages[key] = storages.JournalStorage(Journal(file))
+        return _storages[key]
 
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial. Its seed depends only on the search's seed and the trial's number."""
@@ -113,12 +113,11 @@ class Prune(Callback):
     """Reports the score of each epoch, and ends trials that are behind others (successive halving)."""
 
     search: Search
-    number: int  # of the trial
+    number: int  # the trial's number
     order = Phase.LAST
     reason: str = field(default="", init=False)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Report the epoch. End the fit if the trial is pruned."""
         if learner.ranks.broadcast(self._is_behind(learner)):  # the other ranks have `EndWithMain`
             self.reason = f"{PRUNED}, behind other trials"
             raise CancelFit

@@ -22,7 +22,7 @@ LEVEL, POWER = 0.05, 0.8
 # would often separate the modes.
 LEAST = 3
 
-# The largest number of replicates to report.
+# The largest number of needed samples to report.
 MANY = 10_000
 
 # Smaller spreads, relative to the scores or to 1, are rounding errors.
@@ -92,7 +92,7 @@ class Difference:
     """A mean difference from a baseline, with statistics on whether chance explains it."""
 
     mean: float  # mean score minus the baseline's
-    counts: tuple[int, int]  # number of samples here and in the baseline. If paired, twice the number of pairs
+    counts: tuple[int, int]  # number of samples here and in the baseline. If paired, both are the number of pairs
     paired: bool  # whether each sample is compared with the baseline's sample of the same seed or fold
     unit: str = "seed"  # the noun for a sample
     interval: Range | None = None  # uncorrected 95% confidence interval. None without any spread

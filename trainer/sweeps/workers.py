@@ -76,18 +76,17 @@ class EndWithMain(Callback):
     order = Phase.LAST
 
     def after_epoch(self, learner: "Learner") -> None:
-        """End the fit if rank 0 does."""
         if learner.ranks.broadcast(value=False):
             raise CancelFit
 
 
 @dataclass
 class Worker:
-    """The context in which a process works on jobs."""
+    """Works on the jobs of a sweep in this process."""
 
     console: Console
     signals: StopSignals  # end the work between two jobs
-    search: "Search | None" = None  # whose trials may be pruned
+    search: "Search | None" = None  # the search whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
     ranks: int = 1  # processes that train a job together
@@ -97,7 +96,7 @@ class Worker:
         self.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Check that at least one of the jobs can run. All would fail in the wrong folder, or without the data.
+        """Check that at least one of the jobs can run. In the wrong folder, or without the data, all would fail.
 
         Raises:
             UserError: none can run. Nothing has been changed.
@@ -106,7 +105,7 @@ class Worker:
         for job in jobs:
             if user_of(job.folder) is None:
                 try:
-                    # Several processes check a resumed job when they have started.
+                    # If a job needs several processes, they check its checkpoint after they have started.
                     self._config(job, resumed=self.ranks == 1 and (job.folder / LAST).is_file())
                     return
                 except DamagedError:  # only this job fails
@@ -190,7 +189,7 @@ class Worker:
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
-            if RunFolder(job.folder).summary.status != FAILED:  # it failed before the run started
+            if RunFolder(job.folder).summary.status != FAILED:  # the job failed before its run started
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
             if isinstance(error, LostRankError) and not reported():
                 job.retry()  # a rank was killed, or stopped by a signal, so the job can continue
@@ -215,7 +214,7 @@ class Worker:
         try:
             check_configs([config := parse_config(plain)])
         except DamagedError as error:
-            raise DamagedError(f"{error} To start the job again, delete it.") from error
+            raise DamagedError(f"{error} To start the job again, delete this checkpoint.") from error
         if job_id(config) != job.id:
             raise UserError(
                 f"{shown(job.folder)}: its configuration has changed since the sweep was planned, so its id is now "
@@ -278,15 +277,15 @@ class Command:
     arguments: tuple[str, ...]
     environment: dict[str, str]  # variables to add
     folder: str  # the working directory
-    text: str = ""  # its first input: the jobs, so that it reads no configuration from their folders
+    text: str = ""  # the worker's first input: the jobs, so that it reads no configuration from their folders
 
     @classmethod
     def of(
         cls, folder: Path, worker: Worker, jobs: Sequence[Job], environment: Mapping[str, str], ranks: int = 1
     ) -> "Command":
-        """Return the command for some jobs of the sweep in a folder. Without jobs, they are passed later.
+        """Return the command for some jobs of the sweep in a folder. Other jobs can be passed later.
 
-        With `ranks`, so many processes train the first job together, and then end.
+        With `ranks` above 1, that many processes train the first job together, and then end.
         """
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         return cls(
@@ -299,7 +298,7 @@ class Command:
     def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
         """Start the worker in a new session, so that Ctrl-C reaches it only through this process.
 
-        With a log file, further jobs can be passed later. Without one, it prints to this process's output.
+        With a log file, further jobs can be passed later. Without one, the worker prints to this process's output.
         """
         with nullcontext() if log is None else open(open_regular(log, flags=APPENDING), "ab") as output:
             process = subprocess.Popen(
@@ -312,7 +311,7 @@ class Command:
                 start_new_session=True,
             )
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which callers notice
+        with suppress(BrokenPipeError):  # the worker has died, which callers notice
             process.stdin.write(self.text.encode())
             process.stdin.flush()
             if log is None:

@@ -40,7 +40,7 @@ from trainer.tasks.display import Evaluation
 _EXAMPLES = """\
   RUN                              on the run's own validation data
   RUN --split test                 on the run's own test data
-  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or on other targets in a folder
+  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or on a folder like the training data
   RUN test.csv                     on a file in the format of the run's training data
   RUN data=folder data.root=DIR    on another source's validation data
   RUN --tta flip                   averages over each image and its mirror image
@@ -71,7 +71,7 @@ def evaluate(
         trust: whether the run may name code to import, see `augment.cli.trust`.
 
     Raises:
-        UserError: the folder is not a run, has no checkpoint, or images cannot be used.
+        UserError: the folder is not a run or has no checkpoint, or the images cannot be used.
     """
     trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
     recorder = Recorder(everything=True)
@@ -98,8 +98,8 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
 
     Args:
         trained: the model.
-        folder: with classes, a folder that `scan_split` reads. Otherwise data in the format of the run's source, see
-            `augment.data.sources.Source.of_folder`.
+        folder: for classification, a folder that `scan_split` reads. Otherwise, data in the format of the run's source,
+            see `augment.data.sources.Source.of_folder`.
         split: the split of the run's own data: val or test.
 
     Raises:
@@ -135,7 +135,7 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
 
 
 def _load_fitting(source: Source, trained: Trained) -> Dataset:
-    """Load a dataset, as targets for the model even if its images have only some of the model's classes."""
+    """Load a dataset with the classes of the model, even if its images have only some of them."""
     if getattr(source, "task", "") is None and not getattr(source, "multilabel", False):
         source = replace(source, task=trained.task.kind.task)  # type: ignore[call-arg]  # a field of subclasses
     load = partial(load_dataset, needs_val=source.split_names[1] == "test")
@@ -149,7 +149,6 @@ def _load_fitting(source: Source, trained: Trained) -> Dataset:
 
 
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> None:
-    """Print the scores and write them to the folder of the run."""
     console = table_console()
     if scores.table.rows:
         table = Table(*scores.table.head, caption=scores.table.title or None)
@@ -203,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
     description = "Score the best model of a run on its validation data, its test data or on other images."
     parser = RunParser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average (default: the run's)")  # fmt: skip
+                        help="views of each image to average (default: the run's setting)")  # fmt: skip
     parser.add_argument("--split", type=one_of("val", "test"), default="val", metavar="val|test",
                         help="split of the run's own data (default: val)")  # fmt: skip
     parser.add_trust_flag()

@@ -81,7 +81,7 @@ def smooth(losses: Sequence[float], steps: int) -> list[float]:
 
 
 def suggest_rate(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> float | None:
-    """Return the suggestion of a curve without its first steps, or None if the loss does not fall."""
+    """Return the suggested rate, or None if the loss does not fall. The first `skip` steps do not count."""
     lowest = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
     highest = max(smoothed[skip : lowest + 1], default=0.0)
     falls = lowest >= skip + 2 and highest - smoothed[lowest] >= _FALL * abs(highest)
@@ -94,7 +94,7 @@ class LRFinder(Callback):
     It skips validation. It checks the losses only every few steps, because each check waits for the device.
     """
 
-    order = Phase.MEASURE  # the phase of the scheduler, which it replaces
+    order = Phase.MEASURE  # the phase of the scheduler, which this callback replaces
 
     def __init__(self, start: float = _START, end: float = _END, steps: int = _STEPS) -> None:
         self._rise, self._steps = exp(start, end), steps
@@ -104,7 +104,7 @@ class LRFinder(Callback):
         self._weights = torch.zeros_like(self._losses)
 
     def before_batch(self, learner: Learner) -> None:
-        """Set the learning rate. It is the same for all batches of a step."""
+        """Set the learning rate of the step. Its batches share the rate."""
         from trainer.optim.optimizers import set_value
 
         for group in learner.optimizer.param_groups:
@@ -126,7 +126,7 @@ class LRFinder(Callback):
         raise CancelValidate
 
     def curve(self) -> Curve:
-        """Return the result. This waits for the device."""
+        """Return the measured curve. This waits for the device."""
         if len((curve := self._read()).losses) < 2:
             first = self._losses[0].item()
             raise UserError(f"the training loss is {first} in the first steps. Set a smaller --from.")
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--to", dest="end", type=positive_number(), default=_END, metavar="LR",
                         help=f"last learning rate (default: {_END:g})")  # fmt: skip
     parser.add_argument("--steps", type=whole_number(20, 100_000), default=_STEPS, metavar="N",
-                        help=f"steps of the optimizer (default: {_STEPS})")  # fmt: skip
+                        help=f"optimizer steps (default: {_STEPS})")  # fmt: skip
     parser.add_argument(
         "--out", type=png_file, metavar="FILE.png", help="file of the figure (default: in a new folder in outputs)"
     )

@@ -50,7 +50,7 @@ skipped. The exit code is then 1, or 2 if no image is left."""
 
 
 def known_ids(trained: Trained, annotations: Path | None) -> Ids:
-    """Return the ids of a COCO file, or else the ids that the run was trained with.
+    """Return the ids of a COCO file, or else the ids of the run's data.
 
     Raises:
         UserError: the file is not a COCO file.
@@ -85,10 +85,10 @@ def main(arguments: Sequence[str]) -> int:
                         help="number of classes, labels or objects per image, even below the threshold "
                         "(default: 3 classes)")  # fmt: skip
     parser.add_argument("--threshold", type=positive_number(1), metavar="P",
-                        help="lowest probability of a label or object (default: the threshold of each label that the "
-                        "run has chosen on its validation data, or 0.5)")  # fmt: skip
+                        help="lowest probability of a label or object (default: the thresholds that the run chose for "
+                        "its labels on validation data, or 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average (default: the run's)")  # fmt: skip
+                        help="views of each image to average (default: the run's setting)")  # fmt: skip
     parser.add_argument("--overlay", action="store_true",
                         help="also draw each prediction on its image: classes, masks, boxes or keypoints")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR",
@@ -130,9 +130,9 @@ def main(arguments: Sequence[str]) -> int:
         # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
         stream = sys.stderr if STDOUT in files else sys.stdout
         what = " and ".join(["masks"] * has_masks + ["overlays"] * options.overlay)
-        for name, place in ((what, folder), ("explanations", options.explain)):
-            if place is not None:
-                stream.write(printable(f"{name}: {place}\n"))
+        for name, path in ((what, folder), ("explanations", options.explain)):
+            if path is not None:
+                stream.write(printable(f"{name}: {path}\n"))
         for prediction in bad:
             sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
         if bad:

@@ -98,7 +98,7 @@ def test_a_resumed_run_that_validates_in_another_way_determines_the_best_again(t
     assert load(tmp_path / BEST, BestModel).row["epoch"] == 0
     third = run(4, [0.6, 0.7], {"aug.val": "b", "fit.tta": "none"})
     assert said == ["", "", said[2]]
-    assert said[2].startswith("aug.val: not as in the saved run, so old and new scores cannot be compared.")
+    assert said[2].startswith("aug.val: changed since the saved run, so old and new scores cannot be compared.")
     assert said[2].endswith(" from epoch 3 on.")
     assert [len(third.find(Recorder).rows), load(tmp_path / BEST, BestModel).row["epoch"]] == [4, 3]
     fourth = run(5, [0.65], {"aug.val": "b", "fit.tta": "none"})

@@ -110,7 +110,8 @@ def test_runs_that_do_not_count_are_named(said: Any, tmp_path: Path) -> None:
 def test_runs_that_all_stopped_early_count(said: Any, tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", LOW, stopped="no better val_loss")
     _, lines = said(".")
-    assert lines[-1].startswith("All runs stopped early")
+    assert lines[-1].startswith("All runs of ")
+    assert " stopped early, " in lines[-1]
     assert any("│ 3 │ 0.9050" in line for line in lines)
 
 

@@ -157,7 +157,7 @@ def test_a_job_whose_checkpoint_is_damaged_fails(
     assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
     error = RunFolder(jobs[0].folder).summary.error
     assert f"{LAST}: not a checkpoint" in error
-    assert error.endswith("To start the job again, delete it.")
+    assert error.endswith("To start the job again, delete this checkpoint.")
 
 
 def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list[Job]) -> None:

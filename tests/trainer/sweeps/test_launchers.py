@@ -132,7 +132,7 @@ def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job], m
     monkeypatch.setattr(Command, "of", staticmethod(lambda *_: Command(("false",), {}, ".")))
     run(Local(n_jobs=2), jobs)
     errors = [RunFolder(job.folder).summary.error for job in jobs]
-    assert {error.partition(". See")[0] for error in errors} == {"5 processes in a row died while running it"}
+    assert {error.partition(". See")[0] for error in errors} == {"5 processes in a row died while running this job"}
     assert errors[0].endswith(".log")
 
 
@@ -360,10 +360,10 @@ def test_jobs_are_followed_until_all_have_ended(jobs: list[Job]) -> None:
 
 
 def test_workers_that_end_before_the_jobs_are_an_error(jobs: list[Job], tmp_path: Path) -> None:
-    message = f"hydra/launcher=inline: the workers ended before the jobs. See their logs in {tmp_path}/logs."
+    message = f"hydra/launcher=inline: the workers ended before the jobs. See their logs in {tmp_path}/logs. "
     with pytest.raises(UserError) as rejected:
         Inline(lambda: None).run(jobs, FakeRuns().worker())
-    assert str(rejected.value) == message
+    assert str(rejected.value) == f"{message}Resume the sweep."
 
 
 @pytest.mark.long

@@ -236,7 +236,7 @@ def test_half_a_line_in_the_journal_is_dropped(tmp_path: Path) -> None:
     searched.study().set_user_attr("b", 2)
     assert searched.study().user_attrs | {"a": 1, "b": 2} == searched.study().user_attrs
     journal.write_bytes(b"{\n" + journal.read_bytes())
-    with pytest.raises(UserError, match=rf"{JOURNAL_FILE} is damaged or too large \(.*\)\. .* delete it"):
+    with pytest.raises(UserError, match=rf"{JOURNAL_FILE} is damaged or too large \(.*\)\. .* delete this file"):
         searched.study()
 
 

@@ -121,7 +121,7 @@ def test_a_sweep_of_an_older_version_names_the_remedy(
     (left(kind) / "planned.yaml").unlink()
     Path(kind, "sweep.yaml").write_text("command: [seed=0,1]\nconfig_name: config\n")
     assert code_of(main, "sweep", "resume", kind) == 2
-    assert "with its hydra.sweep.dir" in capsys.readouterr().err
+    assert "with the same hydra.sweep.dir" in capsys.readouterr().err
     assert code_of(main, "-m", *KINDS[kind], f"hydra.sweep.dir={kind}") == 0
 
 

@@ -71,11 +71,11 @@ def check_config(config: Config) -> None:
 def _check_data(config: Config, ranks: int) -> None:
     dataset = config.dataset
     if config.data.gives_test and config.fit.resume is None:
-        load_dataset(config.data.with_test())  # before training, because only `evaluate` reads it
+        load_dataset(config.data.with_test())  # checked now, although only `evaluate` uses the test split
     for split, images in (("train", len(dataset.train)), ("val", len(dataset.val))):
         if ranks > max(images, 1):
             raise UserError(
-                f"fit.gpus={ranks}, but {split} has only {amount(images, 'image')}. Each process needs an image."
+                f"fit.gpus={ranks}, but {split} has only {amount(images, 'image')}. Lower fit.gpus to {max(images, 1)}."
             )
     if dataset.task == "classify" and len(dataset.classes) == 1:
         given = config.resolved["data"]
@@ -119,7 +119,7 @@ def _check_monitors(config: Config, task: Task[Any]) -> None:
 
 
 def _check_network(config: Config, task: Task[Any]) -> nn.Module:
-    """Check the model at all image sizes, and the weights to start from."""
+    """Check the model at all image sizes, and its initial weights. Return the model."""
     size, classes = config.aug.size, config.dataset.classes
     outputs, channels = task.outputs(len(classes)), config.dataset.pixels.channels
     check = partial(check_model, config.model, outputs, size, channels=channels)
@@ -137,7 +137,7 @@ def check_resume(config: Config) -> None:
     """Check that the run that `fit.resume` names can be resumed.
 
     Raises:
-        UserError: it has no checkpoint, has finished, or had another plan, model, loss or optimizer.
+        UserError: that run has no checkpoint, has finished, or had another plan, model, loss or optimizer.
     """
     if config.fit.resume is None:
         return
@@ -160,7 +160,7 @@ def check_resume(config: Config) -> None:
     if task.monitor == "val_loss":  # otherwise losses of old and new epochs cannot be compared
         check_same(config.fit, saved, "fit", task.loss_settings)
     if "stages" in state.loader and not config.fit.stages:
-        raise UserError("fit.stages: missing, but the resumed run had stages. Repeat its stages.")
+        raise UserError("fit.stages is missing, but the resumed run had stages. Set the same stages.")
     with contents(run / LAST):
         loader.check_state(state.loader)
     with torch.device("meta"):
@@ -173,7 +173,7 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={run}: that run had other weights ({name}). Use the same model and the same classes."
         )
-    # The optimizer's state holds its settings, and only schedules replace them.
+    # The saved state of the optimizer also restores its settings. Only schedules change them afterwards.
     kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]
     kept += ["momentum_low"] if config.fit.momentum_low is None else []
     check_same(config.fit, saved, "fit", kept)

@@ -8,8 +8,8 @@ from augment.support.nested import section_of
 from augment.support.secrets import as_written
 from trainer.loop.callback import known_callbacks
 
-# Settings that were added later, with their defaults. Identities leave out these defaults, so that the ids of older
-# jobs stay the same.
+# Settings that newer versions added, with their defaults. Identities leave out these defaults, so that the ids of jobs
+# from older versions stay the same.
 _ADDED: Mapping[str, Mapping[str, Any]] = {
     "data": {"group": None, "cache_gb": None, "window": None, "labels": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
@@ -31,7 +31,7 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
 # Settings that name test data. Training does not use it.
 TEST_DATA = ("test", "test_dir", "test_images", "test_options", "test_targets")
 
-# Removed settings with their defaults, which are part of the ids of jobs.
+# Removed settings with their defaults, which still count in the ids of jobs.
 REMOVED = {"auto_batch_size": False, "skip_nonfinite": 0, "regression_loss": "huber"}
 
 
@@ -52,7 +52,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     data = dict(section_of(plain, "data"))
     if "labels" in data:
-        data["labels"] = str(data["labels"]).rpartition("#")[2]  # the hash of the file, wherever it is
+        data["labels"] = str(data["labels"]).rpartition("#")[2]  # the hash of the file, because its path does not count
     aug, fit = section_of(plain, "aug"), {**REMOVED, **section_of(plain, "fit")}
     callbacks = {
         name: value

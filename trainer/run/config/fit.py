@@ -41,7 +41,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             default=64,
             within=(1, 10**6),
             doc="images in a training batch, over all GPUs. Validation batches are larger on a GPU. auto: the largest "
-            "batch that fits on the GPU. It scales fit.lr",
+            "batch that fits on the GPU, with fit.lr scaled to it",
         )
     )
     base_batch_size: int = setting(
@@ -50,15 +50,15 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     drop_last: bool = setting(
         Flag(
             default=False,
-            doc="leave out the last training batch if it is smaller. Its images differ in each epoch. Needed if the "
-            "batch is a single image, because batch norm cannot train on one",
+            doc="leave out an incomplete last training batch. Each epoch leaves out other images. Needed if that batch "
+            "would be a single image, because batch norm cannot train on one",
         )
     )
     fresh_statistics: bool | None = setting(
         Flag(
             optional=True,
-            doc="reset the running statistics of batch norms in each epoch. Default: in epochs of fewer than 50 "
-            "batches, unless the model starts from given weights",
+            doc="reset the running statistics of batch norms at the start of each epoch. Default: in epochs of fewer "
+            "than 50 batches, unless the model starts from trained weights",
         )
     )
     threads: int | None = setting(
@@ -100,21 +100,22 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             default=1.0,
             within=(0, 100),
             above=0,
-            doc="divisor of the outputs of both models in the teacher's loss. Larger values show more of the classes "
-            "that the teacher considers unlikely",
+            doc="divisor of the outputs of both models in the teacher's loss. Larger values give more weight to "
+            "classes that the teacher considers unlikely",
         )
     )
     teacher_digest: str | None = setting(
         Text(
             optional=True,
-            doc="SHA-256 of the teacher's best.pt. Default: computed from the file. A resumed run checks it",
+            doc="SHA-256 of the teacher's best.pt. Default: computed from the file. A resumed run fails if the file "
+            "has changed",
         )
     )
     stages: tuple[StageSettings, ...] = field(default=())
 
     @property
     def images(self) -> int:
-        """Images in a training batch. As long as "auto" is not resolved, `base_batch_size`."""
+        """The number of images in a training batch, or `base_batch_size` until "auto" is resolved."""
         return self.base_batch_size if isinstance(self.batch_size, str) else self.batch_size
 
     def cpu_threads(self) -> int:
@@ -151,15 +152,15 @@ def parse_fit(given: object) -> Fit:
 
 
 def _teacher_digest(teacher: Path, known: str | None) -> str | None:
-    """Return the digest of the teacher's weights, so that equal configurations have equal teachers."""
+    """Return the digest of the teacher's weights. It makes configurations with different teachers unequal."""
     if not (teacher / BEST).is_file():
-        return known  # `check_teacher` reports this
+        return known  # `check_teacher` reports the missing file
     with regular(teacher / BEST).open("rb") as stream:
         digest = file_digest(stream, "sha256").hexdigest()
     if known not in (None, digest):
         raise UserError(
-            f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore it, or "
-            "set fit.teacher_digest=null to use another teacher."
+            f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore the file, "
+            "or set fit.teacher_digest=null to use another teacher."
         )
     return digest
 

@@ -1,4 +1,4 @@
-"""The whole configuration: parse what Hydra composed into checked and typed sections.
+"""Parse the configuration that Hydra composed into checked, typed sections.
 
 Nothing here imports PyTorch or DALI. Checks that need them are in `trainer.run.config.checks`.
 """
@@ -91,7 +91,7 @@ class Config:
     def dataset(self) -> Dataset:
         """The dataset. A resumed run gets the same images as before, including files that have become unreadable.
 
-        `fit.limit_batches` leaves a random sample of the validation images, because sources list them by class.
+        With `fit.limit_batches`, validation uses a random sample of the images, because sources list them by class.
         """
         resumed, limit = self.fit.resume, self.fit.limit_batches
         dataset = load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed)))
@@ -115,11 +115,11 @@ class Config:
             aug = replace(aug, **given)
         if pixels.is_rgb and AUTO in (aug.mean, aug.std):
             mean, std = measure(dataset.train.files, pixels)
-            pixels = replace(pixels, mean=mean, std=tuple(value or 1.0 for value in std))  # of constant channels
+            pixels = replace(pixels, mean=mean, std=tuple(value or 1.0 for value in std))  # constant channels have 0
         return replace(aug, pixels=pixels)
 
     def sized(self, size: int, why: str) -> "Config":
-        """Return the configuration with another batch size than `fit.base_batch_size`, and with its learning rate.
+        """Return the configuration with a new batch size, and scale `fit.lr` from `fit.base_batch_size` to it.
 
         The rate of SGD is proportional to the batch size (Goyal et al. 2017, arXiv:1706.02677). The rate of other
         optimizers is proportional to its square root (Malladi et al. 2022, arXiv:2205.10330).
@@ -165,7 +165,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     if launched() > 1:
         fit = replace(fit, gpus=fit.gpus or launched())
-    if fit.batch_size == AUTO and fit.resume is not None:  # a resumed run keeps what it has found
+    if fit.batch_size == AUTO and fit.resume is not None:  # a resumed run keeps the size and rate that it found
         saved = parse_fit(section_of(load_config(Path(fit.resume)), "fit"))
         fit = replace(fit, batch_size=saved.batch_size, lr=saved.lr)
     if fit.batch_size == AUTO and (fit.stages or aug.cache == "gpu"):
@@ -182,7 +182,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seed=top["seed"],
         run=run,
         resolved={
-            # The files of runs without a new setting stay as earlier versions wrote them.
+            # Newer settings are left out unless they are set, so config.yaml stays as in earlier versions.
             "data": {"source": _name_of(data, SOURCES)}
             | {
                 name: value
@@ -204,7 +204,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
 
 
 def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
-    """Warn if no recipe was chosen, if validation is random, and if the number of epochs has no effect."""
+    """Yield warnings: `fit.epochs` has no effect, no recipe was chosen, or validation is random."""
     if fit.steps is not None and fit.epochs != settings(Fit)["epochs"].default:
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
@@ -217,7 +217,7 @@ def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
 
 
 def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
-    """Return the mean and std that the initial weights were trained with, or None without a preference.
+    """Return the mean and std that the initial weights were trained with, or None if they do not require any.
 
     A resumed run reads them from its folder, because the weights that it started from may be gone.
     """
@@ -340,7 +340,7 @@ def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str
 def varied_name(varied: Sequence[str]) -> str:
     """Make a name from overrides, such as "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
 
-    A key loses its section, unless it would then equal another key.
+    A key loses its section and keeps at most two parts, unless two keys would then be equal.
     """
     pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
     short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}

@@ -17,27 +17,37 @@ class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
     n_trials: int = setting(
-        Count(default=20, within=(1, MAX_TRIALS), doc="trials of the search, including earlier trials")
+        Count(default=20, within=(1, MAX_TRIALS), doc="total number of trials, also after resuming")
     )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
     metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="score to improve, in the last epoch. Only one is allowed. Default: the task's own score")
+        Texts(default=(), doc="one metric to improve: its value in the last epoch. Default: the task's main metric")
     )
     prune: bool = setting(
         Flag(default=True, doc="end trials that score worse than others at the same epoch (successive halving)")
     )
     min_epochs: int | None = setting(
-        Count(optional=True, within=(1, 10**6), doc="epochs before a trial may be pruned. Default: a ninth of all")
+        Count(
+            optional=True,
+            within=(1, 10**6),
+            doc="epochs before a trial may be pruned. Default: a ninth of all epochs",
+        )
     )
     reduction: int = setting(
-        Count(default=3, within=(2, 100), doc="factor of pruning. 3 keeps one trial in 3, and trains it 3x as long")
+        Count(default=3, within=(2, 100), doc="strength of pruning. 3 keeps one trial in 3, and trains it 3x as long")
     )
     finalists: int = setting(
-        Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0 leaves out the verdict")
+        Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0: no verdict")
     )
     seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
-    confirm: int = setting(Count(default=5, within=(2, 100), doc="new seeds for the winner's score and verdict"))
+    confirm: int = setting(
+        Count(
+            default=5,
+            within=(2, 100),
+            doc="new seeds to compare the winner with the starting configuration",
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The folder of a run: what a run writes, who may write, and the one reader."""
+"""The folder of a run: its files, its lock, and its reader."""

@@ -13,7 +13,7 @@ Ids = Mapping[str, Mapping[str, Any]]
 
 
 def ids_of(dataset: Dataset) -> Ids:
-    """Return the ids of a dataset's classes and validation images, or nothing without COCO annotations."""
+    """Return the ids of a dataset's classes and validation images, or an empty mapping without COCO annotations."""
     if not dataset.class_ids:
         return {}
     names = portable_names(dataset.val.files)

@@ -1,4 +1,4 @@
-"""What a run records at its start: facts for its pages, versions and devices."""
+"""What a run records at its start: facts for its report and for dashboards, versions and devices."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Facts:
     # The values of each schedule at equal distances over the whole fit
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    display: Display | None = None  # how pages show the task
+    display: Display | None = None  # how reports and dashboards show the task
     overrides: tuple[str, ...] = ()  # the overrides of the run, without leading plus signs
     settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
 
 
 def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that pages need, by key."""
+    """Return the settings of a configuration that reports and dashboards need, by key."""
     return {key: value for key, value in leaves(config) if key in _SETTINGS}
 
 
@@ -77,7 +77,7 @@ def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Fact
 
 
 def environment() -> dict[str, Any]:
-    """Collect the git revision, versions and devices, which reproduce a run together with its configuration."""
+    """Collect the git revision, versions and devices. With the configuration, they make a run reproducible."""
     import torch
 
     versions = {package: installed_version(package) for package in _PACKAGES}

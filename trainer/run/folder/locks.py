@@ -38,11 +38,10 @@ SWEEP_FILE = "sweep.yaml"
 # A folder with any of these files belongs to a run.
 _FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
 
-# The file descriptors of locks that this process holds, by resolved folder: reserved for runs that are about to start,
-# claimed for jobs of a sweep, and all of them.
-_reserved: dict[Path, int] = {}
-_claimed: dict[Path, int] = {}
-_held: set[int] = set()
+# The file descriptors of the locks that this process holds.
+_reserved: dict[Path, int] = {}  # by resolved folder, for runs that are about to start
+_claimed: dict[Path, int] = {}  # by resolved folder, for jobs of a sweep
+_held: set[int] = set()  # all of them
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def named_folder(name: str, key: str) -> Path:
 def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", again: bool = False) -> None:
     """Lock a folder for a run until the run has ended or `release` is called.
 
-    This writes only the lock. Repeating it, or reserving a folder that this process has claimed, does nothing.
+    Only the lock file is written. If this process has already reserved or claimed the folder, nothing changes.
 
     Args:
         folder: the run's folder. Created if it is missing.
@@ -83,7 +82,7 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a job's folder, also during its run. Yield False if another process holds it.
+    """Hold the lock of a job's folder, also while the job runs. Yield False if another process holds the lock.
 
     Raises:
         UserError: the file system has no locks, and another process has not released this folder.
@@ -179,9 +178,9 @@ def _lock(folder: Path, key: str) -> int:
 def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
     """Lock an open file, or close it and return False if another process holds the lock.
 
-    On a file system without locks, this succeeds, except that `alone` requires that no other process uses the folder.
+    On a file system without locks, return True. With `alone`, raise an error if the file names another process.
     """
-    for pause in (0.01, 0.1, None):  # other programs, such as a dashboard, may hold it for a moment
+    for pause in (0.01, 0.1, None):  # other programs, such as a dashboard, may hold the lock for a moment
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
@@ -200,7 +199,7 @@ def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
                 ) from error
             log.warning("%s: not locked, because its file system has no locks: %s", shown(folder), error.strerror)
             break
-    with suppress(OSError):  # on a full disk, only messages lack the text
+    with suppress(OSError):  # the lock works on a full disk, but messages cannot name this process
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     _held.add(lock)
@@ -215,7 +214,7 @@ def _in_use(folder: Path, key: str, user: str) -> str:
 
 
 def _unlock(lock: int) -> None:
-    with suppress(OSError):  # without locks, the text in the file shows that a process uses the folder
+    with suppress(OSError):  # if the file system has no locks, an empty file means that the folder is free
         os.ftruncate(lock, 0)
     _held.discard(lock)
     os.close(lock)

@@ -33,7 +33,7 @@ from trainer.tasks.registry import learn_metrics, task_of
 T = TypeVar("T")
 JOB_FILE = "job.json"
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
-TEST_NAME = "test_scores"  # of the files that `python -m trainer evaluate RUN --split test` writes
+TEST_NAME = "test_scores"  # base name of what `python -m trainer evaluate RUN --split test` writes
 
 # A folder with any of these files belongs to a run. Other programs also write files called config.yaml.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -46,7 +46,7 @@ class RunFolder:
     and get a note.
 
     Attributes:
-        notes: why files could not be read so far, by name.
+        notes: why a file could not be read, by file name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,7 +54,7 @@ class RunFolder:
         self.notes: dict[str, str] = {}
 
     def attempt(self, name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
-        """Read a file with a function. Return `otherwise` if the file is missing, or after an error, with a note."""
+        """Return what `read` returns for a file, or `otherwise` if it is missing. After an error, also add a note."""
         file = self.folder / name
         try:
             with contents(regular(file, self.folder)):
@@ -93,7 +93,7 @@ class RunFolder:
         return self.attempt(STEPS_FILE, _read_rows, [])
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return the git revision, versions and GPUs of environment.json as texts by name."""
+        """Return the git revision, cut to `digits`, versions and GPUs of environment.json, as texts by name."""
         return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property
@@ -124,10 +124,10 @@ class RunFolder:
 
     @cached_property
     def score(self) -> str:
-        """The key of the score in the rows, such as val_accuracy. The task's own score is preferred."""
+        """The key of the score in the rows, such as val_accuracy. The main score of the task is preferred."""
         measured = [row for row in (*self.rows, self.summary.last) if row]
         own = task_of(measured).monitor
-        # Plugins are not imported here, so the task of a plugin may have none of the known keys.
+        # Plugins are not imported here, so the rows of a plugin's task may lack the score of the assumed task.
         keys = (own, self.summary.monitor, "val_loss")
         return next((key for key in keys if any(key in row for row in measured)), own)
 
@@ -152,7 +152,7 @@ class RunFolder:
 
     @cached_property
     def stress(self) -> Mapping[str, Any]:
-        """The mean score of a stress test, and what was tested, or an empty mapping."""
+        """The mean score of a stress test and a description of the test, or an empty mapping."""
         return self.attempt(STRESS_FILE, _read_stress, {})
 
     @property
@@ -162,17 +162,16 @@ class RunFolder:
 
     @property
     def trial(self) -> bool:
-        """Whether the run is a trial of a search."""
         return self.job is not None and self.job["trial"] is not None
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether a search used this run's score to choose. Such scores are too optimistic to be compared."""
+        """Whether a search chose a configuration by this run's score. Such scores are too optimistic to be compared."""
         return self.trial or bool(self.job and self.job["finalist"])
 
     @property
     def started(self) -> str:
-        """The local time at which the configuration was written, or empty before the start."""
+        """The local time at which the configuration was written, or an empty string before the start."""
         file = self.folder / CONFIG_FILE
         try:
             return datetime.fromtimestamp(file.lstat().st_mtime).strftime("%Y-%m-%d %H:%M")
@@ -197,7 +196,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
             raise UserError(f"{path}: {what}. Name the folder of a run or a sweep, or a folder above them.{near}")
-        for run in sorted(map(RunFolder, _folders(path)), key=_place):
+        for run in sorted(map(RunFolder, _folders(path)), key=_sort_key):
             runs.setdefault(run.folder.resolve(), run)
             learn_metrics(run.summary.metrics)
     return list(runs.values())
@@ -234,7 +233,7 @@ def _versions(found: Mapping[str, Any], digits: int | None) -> dict[str, str]:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """Yield the folders of runs in and below a folder. Inside runs, the search stops."""
+    """Yield the folders of runs in and below a folder. The folders inside a run are not searched."""
     for folder, names, _ in walk(path):
         if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
             yield Path(folder)
@@ -242,7 +241,7 @@ def _folders(path: Path) -> Iterator[Path]:
         names[:] = [name for name in names if not name.startswith(".")]
 
 
-def _place(run: RunFolder) -> tuple[Path, int, str]:
+def _sort_key(run: RunFolder) -> tuple[Path, int, str]:
     return run.sweep or run.folder, run.job["order"] if run.job else 0, run.folder.name
 
 
@@ -261,7 +260,7 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     """
     rows = []
     content = read_bytes(file)
-    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES:  # a number and its name have two of these
+    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES:  # a named number has two of these
         raise UserError(f"{file}: the file is too large. The limit is {MAX_VALUES:,} values.")
     lines = content.split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
     for number, line in enumerate(lines, start=1):

@@ -32,7 +32,7 @@ class RunParser(Parser):
 def named_run(given: Path) -> Path:
     """Return the folder of a named run, and print it. A run on the hub is downloaded. Other paths do not change.
 
-    `last` is the run in outputs that started last. `best` is the first job in the table of the sweep that started last.
+    `last` is the run in outputs that started last. `best` is the first job in the table of the newest sweep.
     `FOLDER:last` and `SWEEP:best` search only that folder. An existing folder takes precedence over a name.
 
     Raises:

@@ -38,11 +38,11 @@ class Summary:
         epochs: number of finished epochs.
         best: row of the best epoch, by the checkpoint's monitor, or empty. Its validation score is optimistic, because
             it is the reason why the epoch was chosen.
-        last: row of the last epoch, or empty. Its score is not a reason to choose it.
+        last: row of the last epoch, or empty. Its score is not optimistic, because it did not choose the epoch.
         seconds: duration of the run in this process. On the command line, this includes starting Python.
         error: why the run failed, or empty.
         stopped: why a callback ended the run before its last epoch, or empty.
-        monitor: the value that decides the best epoch, or empty for the task's own.
+        monitor: the key that decides the best epoch, or empty for the main score of the task.
         planned: number of planned epochs, or 0 if unknown.
         name: name of the run, or empty if unknown.
         tags: its tags.
@@ -66,7 +66,6 @@ class Summary:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Write the run's summary.json."""
         write_json(self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)})
 
     def __repr__(self) -> str:

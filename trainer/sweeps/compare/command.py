@@ -21,7 +21,8 @@ _EXAMPLES = """\
 _EPILOG = """
 
 Runs that differ only in seed and data.fold are replicates. Scores are from the last epoch, because the best of
-several epochs is too optimistic. Runs that failed, were interrupted or pruned, or stopped early do not count."""
+several epochs is too optimistic. Runs that failed, were interrupted or were pruned do not count. Runs that stopped
+early count only if all runs of their configuration did."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,18 +36,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="configuration to compare with, as the table names it, or one of its runs. Default: the first one with "
-        "several seeds, if any",
+        help="configuration to compare with, as the table names it, or one of its runs. Default: the first "
+        "configuration with several seeds, or else the first",
     )
     parser.add_argument(
-        "--metric", metavar="KEY", help="score, a key of metrics.jsonl, or stress. Default: the task's main score"
+        "--metric",
+        metavar="KEY",
+        help="score to compare: a key of metrics.jsonl, or stress. Default: the task's main score",
     )
     parser.add_argument(
         "--detect",
         type=positive_number(),
         metavar="D",
         help="smallest difference worth detecting, in points for scores in [0, 1]. Default: 0.5 points, or 1%% of the "
-        "mean of other scores",
+        "baseline's mean for other scores",
     )
     parser.add_argument(
         "--out",
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
                 "To also show test scores, add --split test."
             )
         if options.metric is not None and options.metric not in known:
-            raise UserError(f"--metric {options.metric}: no run has it.{suggest(options.metric, known)}")
+            raise UserError(f"--metric {options.metric}: no run has this score.{suggest(options.metric, known)}")
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
         console = table_console()
         if compared is None:

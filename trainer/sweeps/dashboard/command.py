@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 def render(data: Mapping[str, Any], version: str = "") -> str:
     """Render the page as HTML. It runs only its own scripts, which load nothing.
 
-    A page with a version is served, and polls the server for newer data.
+    With a version, the page polls the server that it comes from for newer data.
     """
     page = _HERE / "assets"
     code = "\n".join(file.read_text(encoding="utf-8") for file in sorted(page.glob("*.js")))
@@ -94,7 +94,7 @@ class Watched:
 
 
 def make_server(watched: Watched, port: int) -> ThreadingHTTPServer:
-    """Create a server of a watched page for this machine. Port 0 chooses a free one."""
+    """Create a server that shows a watched page only on this machine. Port 0 chooses a free port."""
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, watched))
     except OSError as error:
@@ -107,7 +107,6 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Answer a request."""
         # Another site whose name resolves to this machine may not read the page.
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in (HOST, "localhost"):
@@ -128,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND)
 
     def _served(self, path: str) -> Path | None:
-        """Return the file at a path. None unless the page links to such files."""
+        """Return the file at a path. None if the page links to no such file."""
         root = self._watched.folder.resolve()
         try:
             file = root / path.removeprefix("/")
@@ -171,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--out", type=output, metavar="FILE", help=f"file to write. Default: {DASHBOARD_FILE} in the folder"
     )
-    parser.add_argument("--watch", action="store_true", help="serve the page to this machine, and update it")
+    parser.add_argument("--watch", action="store_true", help="serve the page on this machine, and update it")
     parser.add_argument(
         "--port",
         type=whole_number(0, 65535),

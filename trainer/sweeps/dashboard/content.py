@@ -139,7 +139,7 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
     jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
     jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
-    # The later jobs of a search repeat a few trials with other seeds.
+    # In a search, only trials count, because later jobs repeat a few of them with other seeds.
     jobs = [i for i in jobs if runs[i].trial] or jobs
     scores = [runs[i].last[score] for i in jobs]
     return {
@@ -164,13 +164,13 @@ def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
 
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
-    """Return the positions of the best run of each sweep and of the single runs, then of the second best, and so on."""
+    """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
     of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
         score = rank(run.score, run.last.get(run.score, math.nan))
         of_sweep[run.sweep].append((math.inf if math.isnan(score) else score, i))
-    places = [(place, i) for scored in of_sweep.values() for place, (_, i) in enumerate(sorted(scored))]
-    return [i for _, i in sorted(places)]
+    ranked = [(better, i) for scored in of_sweep.values() for better, (_, i) in enumerate(sorted(scored))]
+    return [i for _, i in sorted(ranked)]
 
 
 def _metrics(runs: Sequence[RunFolder]) -> list[str]:
@@ -184,7 +184,7 @@ def _metrics(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _points(runs: Sequence[RunFolder], metrics: Sequence[str]) -> int:
-    """Return the largest number of points of a curve, so that the page stays small."""
+    """Return how many points a curve may have, so that the page stays small."""
     curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * (len(metrics) + len(_AXES))
     return max(_FEWEST_POINTS, min(_MOST_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
 
@@ -194,7 +194,8 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
     size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
-    most = size if limit and isinstance(size, int) and 0 < size < 2**31 else math.inf  # images in a batch
+    # Images per batch, for epochs that fit.limit_batches shortens.
+    most = size if limit and isinstance(size, int) and 0 < size < 2**31 else math.inf
     done, seconds = 0.0, 0.0
     for row in run.rows:
         epoch = row.get("epoch", math.nan)
@@ -212,7 +213,7 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
         found: the rows of a run.
         key: the key of the values.
         points: the largest number of points.
-        epochs: the distinct epochs of all curves so far, counted from 1, with their positions.
+        epochs: the distinct sequences of epochs of all curves so far, with their positions. Epochs start at 1.
 
     Returns:
         The position of the curve's epochs, and its values. None without values.
@@ -230,13 +231,13 @@ FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values(
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
 _MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # limits of a file. Real files are a tenth as large
-_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of the mistakes in an image, and pixels of each
+_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of mistakes in one image, and their side in pixels
 
 
 def _embed(
     runs: Sequence[RunFolder], settings: Settings, base: Path
 ) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
-    """Return the images of runs, and for each run the positions of its first batch, figure and mistakes.
+    """Return the images of runs, and for each run the positions of its batch, figure and mistakes among them.
 
     Runs with the same recipe share the image of a batch. The position of a missing image is -1. An image is a data URI
     with its width and height, and the address of its file relative to `base`. The URI is empty if the page is full.
@@ -259,7 +260,7 @@ def _embed(
         return known[kind, key]
 
     positions = {}
-    for i in _best_first(runs):  # the page has room for the images of a few runs
+    for i in _best_first(runs):  # the page may have room only for the images of some runs
         folder = runs[i].folder
         figure = next((name for name in FIGURES if (folder / name).is_file()), "")
         keys = (settings.recipe(i) or folder, folder, folder)

@@ -17,7 +17,7 @@ from trainer.sweeps.run_groups import REPEATED, flat, name_groups, same_configur
 MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
 
-FEWEST = 6  # jobs
+FEWEST = 6  # jobs that the importance of settings needs
 _LEVELS = 8  # more different numbers than this are put into bins
 
 _NOTE = (
@@ -104,7 +104,7 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     total = math.fsum((score - center) ** 2 for score in scores)
     within = math.fsum((score - fmean(group)) ** 2 for group in of_level.values() for score in group)
     free = len(scores) - len(of_level)
-    if free < 1:  # with a different value in each job, nothing is known
+    if free < 1:  # each job has its own value, which explains nothing
         return 0.0
     return max(0.0, 1 - within / free * (len(scores) - 1) / total) if total else 0.0
 

@@ -1,6 +1,6 @@
 """`python -m trainer sweep`: resume, retry or show a sweep, or work on its jobs.
 
-`sweep` starts one, for `python -m trainer -m`.
+The function `sweep` starts a sweep for `python -m trainer -m`.
 """
 
 import os
@@ -116,7 +116,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         plan = SearchPlan.of(section["sweeper"], request.fixed, [*params, *request.swept], folder, request.start)
         return search(plan, about, launcher, worker)
     overrides = split_sweep([*params, *request.fixed, *request.swept])
-    (fixed,) = split_sweep(request.fixed)  # in the jobs' notation, which has 0.001 for 1e-3
+    (fixed,) = split_sweep(request.fixed)  # in the notation of the jobs, with 0.001 for 1e-3
     configs = check_jobs(overrides, start=request.start, signals=signals)
     launcher.check(configs)
     signals.check()
@@ -166,7 +166,7 @@ def search(plan: "SearchPlan", about: Mapping[str, Any], launcher: Launcher, wor
     worker.search = plan
     with continued(folder), launcher.pool(folder, worker) as pool:
         code = searching.search(plan, pool, worker)
-    # A search that was interrupted may have left jobs that it no longer needs.
+    # Only failed jobs matter here: an interrupted search may have left jobs that it no longer needs.
     jobs = read_ledger(folder)
     return _exit_code(jobs, worker, f"Add trials with: {_RESUME} {shown(folder)} hydra.sweeper.n_trials=N") or code
 
@@ -216,14 +216,14 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         found = {**_LOCAL_GRID, **found}  # versions up to 0.18 stored only the overrides
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in _SECTIONS):
         raise UserError(
-            f"{file} is damaged, or a version before 0.19 wrote it. Repeat the sweep's command with its "
-            "hydra.sweep.dir."
+            f"{file} is damaged, or a version before 0.19 wrote it. Repeat the sweep's command with the "
+            "same hydra.sweep.dir."
         )
     return found
 
 
 def _plugin_override(token: str, *, sweeps: bool) -> str:
-    """Adapt an override to Hydra: `++` allows our settings, and quotes make `gpus=0,1` a single value."""
+    """Adapt an override to Hydra: `++` makes it accept our settings, and quotes make `gpus=0,1` a single value."""
     bare = token.lstrip("+")
     if not _PLUGINS.match(bare):
         return token
@@ -236,7 +236,7 @@ _EXAMPLES = """\
   resume SWEEP hydra.launcher.n_jobs=2    finish it with two jobs at a time
   retry SWEEP                             rerun the failed jobs, from their checkpoints
   show SWEEP                              print the tables so far
-  work SWEEP                              work on the jobs in this process, next to others, on any host"""
+  work SWEEP                              work on the jobs in this process, also on another host"""
 
 _ACTIONS = ("resume", "retry", "show", "work")
 
@@ -281,7 +281,7 @@ def _action_and_folder(paths: Sequence[Path]) -> tuple[str, Path]:
 
 
 def _work_for_parent(folder: Path, signals: StopSignals) -> int:
-    """Work on the jobs that the parent process has checked and names. Return the exit code."""
+    """Work on the jobs that the parent process has checked and sends. Return the exit code."""
     end_with_parent()
     if ranks.follows():
         return ranks.follow(callbacks=[EndWithMain()])

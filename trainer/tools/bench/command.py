@@ -1,7 +1,7 @@
 """Measure whether training waits for data: the loader alone, training on one batch, and training on the loader's data.
 
-Each round runs every row for a few seconds, and ratios are taken within a round. So other work on the machine slows all
-rows. All batches are full. The learning rate is 0, which keeps the weights and costs the same time.
+Each round runs every row of the table for a few seconds. Ratios compare rows of the same round, so other work on the
+machine slows both. All batches are full. The learning rate is 0, which takes the same time and keeps the weights.
 """
 
 import sys
@@ -19,7 +19,7 @@ _EXAMPLES = """\
   python -m trainer bench aug=imagenette data=folder data.root=DIR fit.precision=bf16 fit.batch_size=256
   python -m trainer bench aug=imagenette fit.graph=false --rounds 3 --out DIR
 
-Images have aug.size and batches have fit.batch_size. Stages are ignored.
+The benchmark uses aug.size and fit.batch_size, and ignores fit.stages.
 """
 
 

@@ -17,7 +17,7 @@ from trainer.run.build import make_learner, make_loaders
 from trainer.run.config.schema import Config
 from trainer.run.teacher import distill
 
-# Largest share of the speed that feeding may cost. Above it, training is bound by the input.
+# Waiting for data may cost this share of the speed. Above it, training counts as bound by the input.
 _CHEAP = 0.05
 
 
@@ -56,7 +56,7 @@ def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
 
 
 def make_rows(config: Config) -> list[Row]:
-    """Return the rows. They share a learner."""
+    """Return the rows of the benchmark. They share a learner."""
     loaders = make_loaders(config)
     learner = make_learner(
         config, loaders, callbacks=(Recorder(), ParamScheduler({"lr": constant(0.0)})), distill=distill

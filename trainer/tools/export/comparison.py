@@ -39,8 +39,8 @@ _CPU = torch.device("cpu")
 _PIXELS = 0.01  # largest share of a mask's pixels that may have another class
 _OVERLAP = 0.5  # lowest IoU of boxes that show the same object
 
-# Maps an image to the outputs of an export, without a batch dimension. The first output has no activation. It has shape
-# (K,) or (K, height, width). Detectors return boxes, (K, 4), scores and labels.
+# Maps an image to the outputs of an export, without a batch dimension. The first output is (K,) or (K, height, width),
+# before the activation. Detectors return boxes, (K, 4), scores and labels.
 RunExport = Callable[[ImageRef], Sequence[NDArray[Any]]]
 
 
@@ -53,17 +53,16 @@ class Check:
     exported: dict[str, float]  # scores of the export
     largest: float  # largest absolute difference of a probability, a number or an object's score
     # Names of the images with another top class. In segmentation, images with other classes in more than 1% of their
-    # pixels. In detection, images in which only one side finds an object. Empty for tasks that predict numbers.
+    # pixels. In detection, images in which only one side finds an object. Empty for tasks that do not rank classes.
     differing: tuple[str, ...]
     pixels: float | None = None  # largest absolute difference of the edges of boxes, in detection
 
     def values(self) -> dict[str, Any]:
-        """Return the values that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) -> dict[str, Check]:
-    """Compare exports with the model in PyTorch, image by image. Return the comparisons by name of the export."""
+    """Compare exports with the model in PyTorch, image by image. Return the comparison of each export by its name."""
     recorder = Recorder()
     kind = _ObjectComparison if trained.task.own_loss else _OutputComparison
     comparisons = {name: kind(trained, split, run) for name, run in exports.items()}
@@ -81,13 +80,12 @@ class _Comparison(Callback):
         self.differing: list[int] = []
 
     def before_validate(self, learner: Learner) -> None:
-        """Prepare to measure the metrics of the model for the export as well."""
-        # Exports return masks of objects only as small grids, so metrics of masks are skipped.
+        """Prepare to compute the model's metrics for the export as well."""
+        # Exports return the masks of objects only as small grids, so metrics that need masks are left out.
         metrics = tuple(metric for metric in learner.find(Recorder).metrics if not metric.needs)
         self.meter = Meter(learner.task, metrics, _CPU, keep=True)
 
     def result(self, recorder: Recorder) -> Check:
-        """Return the result of the pass."""
         exported = {f"val_{name}": value for name, value in self.meter.scores().items()}
         return Check(
             images=len(self._files),
@@ -136,10 +134,9 @@ class _ObjectComparison(_Comparison):
         self.meter.update(self._loss(exported, targets), exported, targets, frames=frames)
 
     def _match(self, objects: Tensor, others: Tensor) -> bool:
-        """Compare each shown object, (K, 6), with the other side's closest object of its class, (M, 6).
+        """Match each shown object, (K, 6), with the closest of the others, (M, 6), in its class.
 
-        Returns:
-            Whether each shown object has such an object with an IoU of at least 0.5.
+        Update the largest differences. Return whether each shown object has a match with an IoU of at least 0.5.
         """
         from torchvision.ops import box_iou
 
@@ -186,7 +183,7 @@ def _calibration(trained: Trained, number: int) -> Sequence[ImageRef]:
     files = load_dataset(trained.config.data).train.files
     if len(files) < _FEWEST:
         raise UserError(
-            f"--variants int8: the data has {amount(len(files), 'training image')}, but the ranges of int8 need at "
+            f"--variants int8: the data have {amount(len(files), 'training image')}, but the ranges of int8 need at "
             f"least {_FEWEST}. Set other data with overrides, or remove int8."
         )
     return [files[i] for i in np.linspace(0, len(files) - 1, min(number, len(files))).astype(int)]

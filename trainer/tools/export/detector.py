@@ -71,7 +71,7 @@ def _padded(images: Sequence[Tensor], size_divisible: int) -> Tensor:
 
 def _nms_of_each_class(boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float) -> Any:
     """Compute torchvision's `batched_nms` without branches. Boxes of different classes are moved apart."""
-    # torch.export assumes that nms keeps at least two boxes. These two never overlap others, and come last.
+    # torch.export assumes that nms keeps at least two boxes. These two overlap no other, come last, and are cut off.
     extra = boxes.new_tensor([[-2, -2, -1, -1], [-4, -4, -3, -3]])
     side = torch.cat([boxes, extra]).amax(dim=(0, 1)) + 1
     boxes = torch.cat([boxes + (labels.to(boxes) * side)[:, None], extra])

@@ -27,8 +27,8 @@ from trainer.tasks.regress import MEAN, STD
 INPUT = "images"  # name of the model's input
 _EXAMPLE = 2, 40, 56  # images, height and width to trace with. A 1 or equal numbers would become constants
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # ops whose second input may be a weight
-_FIRST = 16  # one in so many layers, the first ones, is not quantized
-_CLIPS = ("Clip", "Relu")  # ops that become part of the layer before them, whose range they limit
+_FIRST = 16  # the first sixteenth of the layers is not quantized
+_CLIPS = ("Clip", "Relu")  # ops that limit the range of the layer before them, and become part of it
 
 
 class Served(nn.Module):
@@ -75,7 +75,7 @@ class Served(nn.Module):
                 # Only strict tracing supports sizes that depend on the number of objects.
                 return torch.export.export(self, (example,), dynamic_shapes=shapes, strict=self.single)
         except Exception as error:  # torch.export raises errors of many types
-            raise UserError(f"the model cannot be exported: {first_line(error)}.") from error
+            raise UserError(f"the model cannot be exported: {first_line(error)}. Choose another model.") from error
 
 
 def program_bytes(program: torch.export.ExportedProgram, metadata: Mapping[str, object]) -> bytes:
@@ -86,14 +86,14 @@ def program_bytes(program: torch.export.ExportedProgram, metadata: Mapping[str, 
 
 
 def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
-    """Convert a graph to ONNX, with metadata as JSON texts."""
+    """Convert a graph to ONNX. The values of the metadata are stored as JSON."""
     try:
         with _quiet():
             made = torch.onnx.export(
                 program, input_names=[INPUT], output_names=list(served.outputs), dynamo=True, verbose=False
             )
     except Exception as error:  # as in `Served.export`
-        raise UserError(f"the model cannot be exported to ONNX: {first_line(error)}.") from error
+        raise UserError(f"the ONNX export failed: {first_line(error)}. Choose another model.") from error
     assert made is not None
     model = made.model_proto
     # Replace the exporter's names of axes, such as s34.
@@ -167,16 +167,18 @@ def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
                 per_channel=True,
             )
         except Exception as error:  # onnxruntime raises errors of many types
-            raise UserError(f"int8: onnxruntime cannot quantize the model: {first_line(error)}.") from error
+            raise UserError(
+                f"int8: onnxruntime cannot quantize the model: {first_line(error)}. Remove int8 from --variants."
+            ) from error
         return written.read_bytes()
 
 
 def _inner_nodes(graph: Any) -> list[str]:
-    """Return the names of the nodes with weights whose outputs reach other nodes with weights, and of their clips.
+    """Return the names of the layers to quantize: nodes with weights that lead to other such nodes, and their clips.
 
-    The first sixteenth of these layers is left out. They are small, and rounding them costs as much accuracy as all
-    others. A layer and its clip share a range. Otherwise, a ReLU6 would use only a few of the 256 levels of a layer
-    from -40 to 40.
+    The first sixteenth of these layers is left out. They are small, and rounding them costs as much accuracy as all the
+    others. A layer and its clip share a range. Otherwise, a ReLU6 after outputs from -40 to 40 would use only a few
+    of their 256 levels.
     """
     weights, used, found = {tensor.name for tensor in graph.initializer}, set[str](), []
     for node in reversed(graph.node):

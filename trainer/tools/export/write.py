@@ -31,7 +31,7 @@ from trainer.tasks.segment import Segment
 from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
 
 FILE = "model.onnx"
-_TIMED, _SECONDS = 20, 3.0  # number of images to time an export with, and for how long
+_TIMED, _SECONDS = 20, 3.0  # an export is timed with this many images, for this long
 
 _COLORS = 21  # number of class colors in predict.py
 
@@ -53,7 +53,6 @@ class Exported:
         return list(outputs) if self.single else [values[0] for values in outputs]
 
     def input_of(self, image: ImageRef) -> _Input:
-        """Return the model's input for an image."""
         return self.prepare(image)[None]
 
     def images_per_second(self, images: Sequence[ImageRef]) -> float:
@@ -79,7 +78,7 @@ def export(
 
     Args:
         trained: the model.
-        folder: the folder.
+        folder: where to write the files.
         inside: whether the model contains its preprocessing. Otherwise, transform.py contains it.
         variants: names of additional models: "torch", "fp16" and "int8".
         calibration: training images for int8.
