@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Cancel(Exception):  # noqa: N818  (not an error)
-    """Base of the exceptions with which a callback ends a level of the loop. The level's after event still runs.
+    """Base of the exceptions that end a level of the loop: the fit, an epoch, a pass, a batch or a step.
 
-    If a callback raises it outside its level, or in the after event, the run fails. All ranks must raise it at the
-    same time, see `trainer.loop.ranks.Ranks.agree`.
+    The `after_` event of the level still runs. The run fails if a callback raises such an exception in this event or
+    outside the level. All ranks must raise it at the same time, see `trainer.loop.ranks.Ranks.agree`.
     """
 
 
 class CancelFit(Cancel):
-    """End the fit now."""
+    """End the fit, without the rest of the epoch."""
 
 
 class CancelEpoch(Cancel):
@@ -47,11 +47,11 @@ class CancelValidate(Cancel):
 
 
 class CancelBatch(Cancel):
-    """Continue with the next batch. If a step was due, it is skipped as by `CancelStep`."""
+    """Continue with the next batch. A step that was due is skipped, as with `CancelStep`."""
 
 
 class CancelStep(Cancel):
-    """Skip the optimizer's step. The next step also uses its gradients."""
+    """Skip the optimizer's step, but keep the gradients for the next step."""
 
 
 CANCELS: Mapping[str, type[Cancel]] = {
@@ -62,7 +62,7 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Levels of this loop by words in the hook names of other libraries. The first match counts.
+# Words in the hook names of other libraries, and the levels of this loop that they mean. The first match counts.
 _LEVELS = {
     "batch": "batch",
     "step": "step",
@@ -86,7 +86,7 @@ class Phase(IntEnum):
     SAVE = 50  # writes checkpoints
     DRAW = 60  # draws, and sends to trackers
     SHOW = 80  # prints, and reports
-    LAST = 100  # may end the fit, so that later callbacks miss the event
+    LAST = 100  # may end the fit. Callbacks after it then miss the event
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class RunDescription:
         notes: sentences about the model for the user.
         began: start time of the run, from `time.monotonic`.
         folder: the folder that callbacks write to. None: callbacks write nothing.
-        classes: names of classes, labels or numbers. Empty: the names in the training data.
+        classes: names of the classes, labels, numbers or keypoints. Empty: the names in the training data.
         pixels: the pixel format of the images.
     """
 
@@ -123,8 +123,8 @@ class RunDescription:
 class Callback:
     """Base of all callbacks. Override the events you need.
 
-    Each event receives the `trainer.Learner`. Its type is not declared here, because the learner's module imports this
-    one. Annotate it as `trainer.Learner` in your own callbacks.
+    Each event method receives the `trainer.Learner`. Annotate it as such in your own callbacks. Here its type is `Any`,
+    because the module of the learner imports this module.
 
     If a callback keeps a state between batches or epochs, list the attributes of this state in `saves`. Otherwise, a
     resumed run differs from an uninterrupted one.
@@ -287,7 +287,7 @@ _CALLBACKS: dict[str, type[Callback]] = {}
 def known_callbacks() -> Mapping[str, type[Callback]]:
     """Return all configurable callbacks by their key in the configuration.
 
-    Built-in callbacks are in `trainer/callbacks/*.py`, and in `callback.py` of other packages.
+    This imports the built-in callbacks: `trainer/callbacks/*.py`, and the `callback.py` of other packages.
     """
     package = Path(__file__).parents[1]
     for file in sorted([*package.glob("callbacks/*.py"), *package.glob("*/callback.py")]):

@@ -1,4 +1,4 @@
-"""Checkpoint files. They are written completely or not at all, and read without running code."""
+"""Checkpoint files. They are written completely or not at all, and reading them cannot run code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_whole(path: Path) -> bool:
 
 
 def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
-    """Read a file from `torch.save`, which may contain only plain values and tensors.
+    """Read a file from `torch.save` that contains only plain values and tensors.
 
     Args:
         path: the file.
@@ -74,7 +74,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
                 if not is_whole(path):
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
-                    # PyTorch before 2.10 reads further than the file, into other memory of this process.
+                    # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
                         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     except ForeignTypeError as error:
@@ -83,7 +83,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message recommends to load the file without checks
+    except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise _other_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
@@ -109,7 +109,7 @@ def _is_pickle(name: str) -> bool:
 
 
 def _directory(path: Path) -> int:
-    """Return the offset at which PyTorch finds the directory of an archive, or -1 if the archive has two ends.
+    """Return the offset at which PyTorch finds the directory of an archive, or -1 if its end records disagree.
 
     Python's zipfile also accepts other files, such as an archive after other data.
     """
@@ -135,7 +135,7 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
         if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
             raise _wrong_types(path)
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
-            raise UserError(f"{path}: contains a tensor that is larger than its file. Use another checkpoint.")
+            raise UserError(f"{path}: contains a sparse or expanded tensor. Use another checkpoint.")
 
 
 def _wrong_types(path: Path) -> UserError:
@@ -176,12 +176,12 @@ class FitState:
         """
         if self.gradients and self.position[1] and self.ranks != ranks:
             raise UserError(
-                f"fit.gpus={ranks}, but the run stopped between the batches of a step (fit.accumulate) on "
-                f"{self.ranks}. Resume with fit.gpus={self.ranks}."
+                f"fit.gpus={ranks}, but the saved run has fit.gpus={self.ranks}, and stopped between the batches of a "
+                f"step (fit.accumulate). Resume with fit.gpus={self.ranks}."
             )
 
     def on(self, rank: int) -> FitState:
-        """Return the state for a rank. A rank that did not exist gets the state of rank 0."""
+        """Return the state for a rank. A rank that the saved run did not have gets the state of rank 0."""
         if not 0 < rank < self.ranks:
             return self
         own = dict(self.others[rank - 1])
@@ -199,7 +199,7 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
-    # For each label, the probability from which predictions list it. Empty: the task's default.
+    # For each label, the lowest probability with which predictions list it. Empty: the task's default.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
     # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
     pixels: dict[str, Any] = field(default_factory=dict)
@@ -227,12 +227,12 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
-                # Without these values, earlier versions can read the file.
+                # Versions before these fields reject them, so empty ones are not written.
                 new = ("thresholds", "pixels")
                 kept = {name: value for name, value in vars(state).items() if name not in new or value}
                 torch.save({"format": FORMAT, **kept}, file)
             except RuntimeError as error:
-                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # an error of PyTorch hides the cause
+                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # PyTorch raises its own error instead
                     raise error.__context__ from None
                 raise
         for number in range(keep, 1, -1):
@@ -290,7 +290,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, so that no tool fails on a file from a stranger."""
+    """Check the types of all values. A stranger's file could otherwise cause a traceback in any tool."""
     with contents(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -319,7 +319,7 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in plain values. A shared value counts each time that it is reached."""
+    """Yield all tensors in plain values. A shared value counts each time it occurs."""
     waiting, found = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()
@@ -360,7 +360,7 @@ def to_host(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        copied = copy(value)  # keeps the attributes of a module's state
+        copied = copy(value)  # keeps attributes, such as `_metadata` of a module's state
         copied.update((key, to_host(one)) for key, one in value.items())
         return copied
     if isinstance(value, list | tuple):

@@ -24,9 +24,9 @@ class Objective:
     """The objective of a fit.
 
     Attributes:
-        task: the task or its name. The task measures passes, and averages views.
+        task: the task or its name. It defines the metrics, and how the outputs for several views are averaged.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch. None: the task's own.
-        val_loss_function: the validation loss. None: `loss_function`, or else the task's own.
+        val_loss_function: the validation loss. None: `loss_function` if given, otherwise the task's own.
         training_step: replaces the forward pass and the loss of a training batch. None: the usual pass. For several
             optimizers, a mapping of steps by the optimizers' names.
     """
