@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class EMA(Callback):
     """Validates an exponential moving average of weights and batch-norm statistics, and saves it as best.pt.
 
-    The average is copied into the model and back, so that memory addresses stay valid.
+    For validation, the average is copied into the model's tensors. Their addresses stay valid in CUDA graphs.
     """
 
     decay: float = setting(Number(default=0.999, within=(0, 0.999999), doc="decay of the average per step"))
@@ -42,7 +42,7 @@ class EMA(Callback):
             _copy(self._average, loaded)
 
     def after_step(self, learner: Learner) -> None:
-        """Update the average after the last optimizer's step. Several optimizers cause a single update."""
+        """Update the average, once for all optimizers, after the step of the last one."""
         if learner.name_of_step != [*learner.optimizers][-1]:
             return
         if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:
@@ -64,7 +64,7 @@ class EMA(Callback):
             _copy(_averaged(learner.model), self._average)
 
     def after_validate(self, learner: Learner) -> None:
-        """Put the trained values back."""
+        """Put the trained values back into the model."""
         if self._trained:
             _copy(_averaged(learner.model), self._trained)
             self._trained = {}
@@ -84,7 +84,7 @@ class EMA(Callback):
 
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
-    """Return the averaged parameters and buffers, each once. Counters, and a base that never changes, are left out."""
+    """Return the parameters and buffers to average, each once, without counters and the fixed base of LoRA."""
     values = chain(model.named_parameters(), model.named_buffers())
     return {name: value for name, value in values if value.is_floating_point() and not is_base(model, name)}
 

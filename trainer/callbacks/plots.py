@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
 BATCH = "batch.png"
-REPORT = "report.html"  # of `trainer.report`
+REPORT = "report.html"  # `trainer.report` writes it
 
 
 @configurable
@@ -27,10 +27,11 @@ REPORT = "report.html"  # of `trainer.report`
 class Plots(Callback):
     """Draws the first training batch, and a figure of the best epoch's predictions.
 
-    The figure is a confusion matrix, the average precision of each label, or predicted numbers over their targets.
+    Depending on the task, the figure shows a confusion matrix, the average precision of each label, or predicted
+    numbers over their targets.
     """
 
-    images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
+    images: int = setting(Count(default=32, within=(1, 32), doc="number of images to show from the batch"))
     main_only = True
     order = Phase.DRAW
     _first: Background[None] | None = field(default=None, init=False)
