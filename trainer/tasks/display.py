@@ -1,4 +1,4 @@
-"""The predictions, tables, findings and figures of a task, as plain data. Other packages draw them."""
+"""The predictions, tables, findings and figures of a task, as plain data. Other packages display them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,14 +43,14 @@ class WrongSample(NamedTuple):
     position: int  # in the pass
     true: str  # the target in words
     predicted: str  # the prediction in words
-    confidence: float | None = None  # the probability of the prediction; None: the task has no probabilities
+    confidence: float | None = None  # the probability of the prediction. None: the task has no probabilities
 
 
 class FoundObject(NamedTuple):
     """An object that a detector found in an image."""
 
-    name: str  # of its class
-    label: int  # of its class
+    name: str  # the name of its class
+    label: int  # the index of its class
     score: float
     box: tuple[float, ...]  # left, top, right and bottom edge in pixels
     runs: Mapping[str, Any] | None = None  # the mask in COCO's run-length code, {"size": ..., "counts": ...}
@@ -88,11 +88,11 @@ NOTHING = "nothing found"  # shown instead of an empty list of labels or objects
 class Prediction:
     """A model's prediction for an image."""
 
-    file: Path  # or the name of an image in memory
-    # The most probable classes or labels with their probabilities in [0, 1], the highest first. In segmentation, the
-    # classes with their shares of the pixels. In detection, the classes of the objects with their scores.
+    file: Path  # the file, or the name of an image in memory
+    # The most probable classes or labels with their probabilities in [0, 1], the highest first. Segmentation lists
+    # classes with their shares of the pixels. Detection lists the classes of the objects with their scores.
     classes: tuple[tuple[str, float], ...] = ()
-    error: str = ""  # why the image cannot be used; then there is no prediction
+    error: str = ""  # why the image cannot be used, if there is no prediction
     numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
     unit: str = "class"  # what `classes` contains, "class" or "label"
     objects: FoundObjects | None = None
@@ -109,7 +109,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Bars:
-    """A table with a name, a bar and further cells in each row. The note stands below the table."""
+    """A table with a name, a bar and further cells in each row, and a note below it."""
 
     title: str
     head: tuple[str, ...]
@@ -119,7 +119,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts. The first `left` columns are aligned to the left. The others hold numbers."""
+    """A table of texts. The first `left` columns are aligned to the left. The others contain numbers."""
 
     title: str
     head: tuple[str, ...]

@@ -17,12 +17,12 @@ MetricsRow = dict[str, float]
 
 
 class Column(NamedTuple):
-    """A key of the metrics rows, and how the progress line and the report's table of epochs show it."""
+    """A key in metrics.jsonl, and how the progress line and the report's table of epochs show its values."""
 
     key: str
     title: str  # heading of the column
-    line: str = "{:.4f}"  # format in the progress line; empty: not shown there
-    page: str = ""  # format in the report; empty: the format of the progress line
+    line: str = "{:.4f}"  # format in the progress line. Empty: not shown there
+    page: str = ""  # format in the report. Empty: the format in the progress line
     smaller: bool = False  # whether a smaller value is better
     within: tuple[float, float] = (-inf, inf)  # lowest and highest possible value
     above: int = 0  # measured only if the data has more classes, labels or numbers than this
@@ -64,7 +64,7 @@ class TaskMetric:
 
     @property
     def stem(self) -> str:
-        """The start of the names for single units, such as `recall` for `recall_macro`."""
+        """The start of the names of this metric's variants for single units, such as `recall` for `recall_macro`."""
         return self.name.removesuffix("_macro")
 
     @property
@@ -78,7 +78,7 @@ class TaskMetric:
         return not self.function.__module__.startswith("trainer.")
 
     def of_unit(self, position: int, name: str) -> TaskMetric:
-        """Return the metric for a single unit, such as `mae_age` or `recall_cat`. It is measured only on request."""
+        """Return the metric for one class, label or number, such as `recall_cat`. It is measured only on request."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
             if self.of_class is not None:
@@ -109,7 +109,7 @@ class TaskMetric:
             )
         if values.is_floating_point():
             total.add_(values.mean(), alpha=count)
-        else:  # counts have an exact sum
+        else:  # integers have an exact sum
             total.add_(values.sum())
 
     def of_all(self, outputs: Tensor, targets: Tensor) -> float:
@@ -142,7 +142,7 @@ def metric(
     line: str = "{:.4f}",
     needs: str = "",
 ) -> Callable[[M], M]:
-    """Declare a function `(outputs, targets)` as a metric of a task. The metrics rows contain its mean.
+    """Declare a function `(outputs, targets)` as a metric of a task. metrics.jsonl contains its mean.
 
     The function returns one value per sample, (N,), on the device. It may return several values per sample, (N, K),
     which have equal weight. With `whole`, the function gets all samples of a validation pass on the CPU. It then

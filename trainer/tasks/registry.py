@@ -22,7 +22,7 @@ DEFAULT = "classify"  # the task of runs that do not name one
 
 @cache
 def known_tasks() -> Mapping[str, Task[Any]]:
-    """Import the tasks, losses and metrics of this package, and return the tasks by name."""
+    """Import the tasks, losses and metrics in this package, and return the tasks by name."""
     package = Path(__file__).parent
     for file in sorted(package.rglob("[!_]*.py")):
         import_module(".".join([str(__package__), *file.relative_to(package).with_suffix("").parts]))
@@ -32,7 +32,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    It also contains possible keys of single units, such as val_mae_age, because their names depend on the data.
+    It also contains all possible keys for single units, such as val_mae_age. The names of units depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -99,7 +99,7 @@ def monitored(monitor: str, task: Task[Any]) -> str:
 
 
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str], model: object = None) -> None:
-    """Check the names in `fit.metrics`, and the tasks of all declared metrics.
+    """Check the names in `fit.metrics`, and that all declared metrics belong to known tasks.
 
     Raises:
         UserError: an unknown task, or a metric that the task does not measure for these classes and this model.
@@ -110,7 +110,7 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
     allowed = [metric.name for metric in task.measured(classes, None, model)]
     known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
     if unknown := next((name for name in names if name not in known), None):
-        # Metrics of single classes may be thousands, so only their form is shown.
+        # There may be thousands of metrics of single classes, so only their form is listed.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
         tops = ", topK" if DEFAULT in task.lineage else ""
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
@@ -133,7 +133,7 @@ def check_views(tta: str, task: Task[Any]) -> None:
 
 
 def smaller_is_better(key: str) -> bool:
-    """Whether a smaller value of a metric is better. False for an unknown metric."""
+    """Return whether a smaller value of a metric is better. For an unknown metric, return False."""
     return any(column.smaller for column in _columns(key))
 
 
@@ -150,14 +150,14 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns whose variant for a single unit may have this key."""
+    """Yield the columns of the metrics whose variant for a single unit may have this key."""
     if re.fullmatch(r"val_top[1-9]\d*", key):
         return iter(METRICS[DEFAULT, "top5"].columns)
     columns = (c for task in known_tasks().values() for m in task.metrics if task.has_units(m) for c in m.columns)
     return (column for column in columns if key.startswith(f"{column.key.removesuffix('_macro')}_"))
 
 
-# Columns of plugin metrics from the descriptions in run folders. This process has not imported these plugins.
+# Columns of plugin metrics, as described in run folders. This process has not imported the plugins.
 _READ: dict[str, Column] = {}
 
 
