@@ -32,7 +32,7 @@ from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter
 
 SPLITS = (("train", GRAY), ("val", BLUE))
 TEXT, SMALL = 10, 9  # points
-# All threads share Matplotlib's font caches.
+# Figures are drawn one at a time, because all threads share Matplotlib's font caches.
 LOCK = Lock()
 
 
@@ -96,7 +96,7 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
         figure.set_size_inches(width, height)
         axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
         colors = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        # The square root keeps the rare confusions of a good model visible.
+        # The square root of the shares makes the rare confusions of a good model visible.
         image = axes.imshow(colors, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
         if named:
             _name_ticks(axes, names, points, rotation)
@@ -140,7 +140,7 @@ def _write_counts(axes: Axes, counts: NDArray[np.integer], colors: NDArray[np.fl
 
 
 def plot_bars(chart: BarChart, path: Path) -> None:
-    """Draw a bar for each label, the lowest first. With many labels, only the lowest `MAX_BARS`."""
+    """Draw a bar for each class or label, the lowest first. If there are many, draw only the lowest `MAX_BARS`."""
     bars = sorted(chart.bars, key=lambda bar: bar[2])[:MAX_BARS]
     values = [value for _, _, value in bars]
     with new_figure(path) as figure:
@@ -161,7 +161,7 @@ def plot_bars(chart: BarChart, path: Path) -> None:
 def plot_scatter(scatter: Scatter, path: Path) -> None:
     """Draw predictions over targets, with a panel for each target.
 
-    It draws at most the first `MAX_SCATTERS` targets, and only every n-th of many images.
+    At most the first `MAX_SCATTERS` targets are drawn, with a subset of the images if there are many.
     """
     targets, outputs = scatter.targets, scatter.outputs
     shown = min(len(scatter.names), MAX_SCATTERS)
@@ -191,7 +191,7 @@ def plot_rates(
     suggestion: float | None,
     path: Path,
 ) -> None:
-    """Draw the losses of batches over rising learning rates, a smoothed curve, and the suggested learning rate."""
+    """Draw the loss of each batch over rising learning rates, a smoothed curve, and the suggested learning rate."""
     rates, curve = np.array(lrs), np.array(smoothed)
     with new_figure(path) as figure:
         figure.set_size_inches(7, 4.2)

@@ -14,7 +14,8 @@ from trainer.models.lora import Lora, add_adapters
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
-# Arguments of timm models that other settings replace, or that would change inputs or outputs, with the remedy.
+# Arguments of timm models that users may not set, with the remedy. Other settings replace them, or they would change
+# inputs or outputs.
 _NOT_OPTIONS = {
     "pretrained": "Set model.pretrained instead.",
     "checkpoint_path": "Set model.weights instead.",
@@ -53,7 +54,7 @@ class Timm(Pretrained):
             of=Lora,
             optional=True,
             doc="train small low-rank adapters (peft) and the head, with all other weights fixed. "
-            "For pretrained weights",
+            "Useful with pretrained weights",
         )
     )
 
@@ -73,7 +74,7 @@ class Timm(Pretrained):
         return add_adapters(network, self.lora) if self.lora else ""
 
     def create(self, size: Size, channels: int = 3, **options: Any) -> "nn.Module":
-        """Create the network with further timm arguments. A network with a fixed input size is built for `size`.
+        """Create the network with `options` as further timm arguments. A fixed input size is set to `size`.
 
         timm adapts pretrained weights to the number of channels.
         """
@@ -96,7 +97,7 @@ class Timm(Pretrained):
         except (TypeError, AssertionError) as error:
             if not own:
                 raise
-            with torch.device("meta"):  # the signature of the model's class, because timm's functions hide it
+            with torch.device("meta"):  # find the class, because the signatures of timm's functions hide its arguments
                 takes = signature(type(timm.create_model(self.name))).parameters
             check_known(own, {name: None for name in takes if name not in _NOT_OPTIONS}, "model.options")
             raise UserError(
@@ -105,14 +106,14 @@ class Timm(Pretrained):
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the values of timm's weights, even if `weights` names another file."""
+        """Return mean and std of timm's weights for this model, even if `weights` names another file."""
         if not self.pretrained and self.weights is None:
             return None
         config = self._weights()
         return tuple(config.mean), tuple(config.std)
 
     def missing(self) -> str | None:
-        """Return the address of the weights on the hub, unless they are cached."""
+        """Return the URL of the weights on the hub, unless they are cached."""
         hub_id = self._weights().hf_hub_id if self.loads else None
         if hub_id is None:
             return super().missing()
@@ -125,7 +126,7 @@ class Timm(Pretrained):
         return hf_hub_url(repository, _NAMES[0], revision=tag or None)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Convert the tensors with timm's filter for this model, which resizes position embeddings, for example."""
+        """Convert the tensors with timm's filter for this model, which for example resizes position embeddings."""
         convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
         return tensors if convert is None else convert(dict(tensors), network)
 
