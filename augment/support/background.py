@@ -17,7 +17,7 @@ from augment.support.errors import UserError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Limits of repeated work: the seconds between two calls, and the share of one core.
+# Limits of repeated work: the least seconds between two calls, and the largest share of one core.
 _EVERY, _SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def prompt_turns() -> Iterator[None]:
-    """Let threads switch every 0.2 ms instead of 5 ms, because the training thread waits after each GPU call."""
+    """Let threads switch every 0.2 ms instead of 5 ms, so that training waits less for its turn after a GPU call."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(2e-4)
     try:
@@ -38,7 +38,7 @@ def prompt_turns() -> Iterator[None]:
 def in_threads(
     work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None, stopped: Event | None = None
 ) -> Iterator[Iterator[R]]:
-    """Call a function for each item in threads. At the end, the context waits for the calls that have begun.
+    """Call a function for each item in threads. At the end, the context waits for the calls that have started.
 
     Args:
         work: the function.
@@ -87,7 +87,7 @@ class Background(Generic[T]):
         return self._future.result()
 
     def drop(self) -> None:
-        """Wait for a call whose result is not needed. Log an error that `result` has not raised."""
+        """Wait for the call, and ignore its result. Log its error unless `result` has raised it."""
         error = self._future.exception()
         if error is not None and not self._is_reported:
             log.warning(
@@ -137,7 +137,8 @@ class CallQueue:
     """Calls functions one after the other in a daemon thread.
 
     Args:
-        on_error: receives the first error, in the thread. After an error, only the function of `close` is called.
+        on_error: receives the first error, in the thread. After an error, the queue calls only the last function, which
+            `close` adds.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
@@ -150,7 +151,7 @@ class CallQueue:
         self._waiting.put((work, False))
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
-        """Call a last function, also after an error. Return whether all calls ended within some seconds."""
+        """Call a last function, also after an error. Return whether all calls ended within the given seconds."""
         self._waiting.put((last, True))
         self._thread.join(seconds)
         return not self._thread.is_alive()
