@@ -50,7 +50,7 @@ class Freeze(Callback):
         self._freeze(learner, self.frozen(learner.model, learner.progress.epoch))
 
     def before_train(self, learner: Learner) -> None:
-        """Put frozen batch norms into evaluation mode. One without parameters is frozen with the layer before it."""
+        """Put frozen norms into evaluation mode. Norms without parameters are frozen with the layer before them."""
         keeps = False
         for module in learner.model.modules():
             if own := list(module.parameters(recurse=False)):
@@ -59,7 +59,6 @@ class Freeze(Callback):
                 module.eval()
 
     def after_fit(self, learner: Learner) -> None:
-        """Unfreeze everything."""
         self._freeze(learner, set())
 
     def frozen(self, model: nn.Module, epoch: int) -> set[str]:

@@ -145,7 +145,7 @@ class Prepare(Callback):
     order = Phase.MEASURE
 
     def after_batch(self, learner: Learner) -> None:
-        """Start after the first batch of an epoch, so that the training pipeline is built first."""
+        """Start after the first batch of each epoch, so that the training pipeline is built first."""
         if learner.training and learner.progress.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
@@ -207,7 +207,7 @@ class EarlyStopping(Callback):
     """Ends the fit when the monitored metric has not improved for some epochs.
 
     The decision depends only on the recorder's rows, so that a resumed run equals an uninterrupted run. A fit ends only
-    after an epoch that has the metric, but epochs without validation also count.
+    after an epoch that has the metric, but epochs without validation count towards the patience.
     """
 
     monitor: str = setting(monitor_param("metric that has to improve. auto: callbacks.checkpoint.monitor"))
@@ -247,8 +247,8 @@ class Interrupt(Callback):
     order = Phase.LAST
 
     def __init__(self) -> None:
-        # Whether a signal ended the fit, which a signal after the last batch does not. Setting `pressed` has the effect
-        # of a signal.
+        # Whether a signal ended the fit. A signal after the last batch has no effect. Setting `pressed` acts like a
+        # signal.
         self.pressed = self._ended = False
         self._signals = StopSignals()
 
@@ -269,7 +269,6 @@ class Interrupt(Callback):
             raise CancelFit
 
     def after_fit(self, learner: Learner) -> None:
-        """Restore the previous signal handlers."""
         if learner.ranks.size > 1:
             self.pressed = self._ended  # a signal after the last decision had no effect
         self.pressed |= isinstance(learner.error, KeyboardInterrupt)

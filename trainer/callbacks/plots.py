@@ -27,8 +27,7 @@ REPORT = "report.html"  # `trainer.report` writes it
 class Plots(Callback):
     """Draws the first training batch, and a figure of the best epoch's predictions.
 
-    Depending on the task, the figure shows a confusion matrix, the average precision of each label, or predicted
-    numbers over their targets.
+    The task chooses a confusion matrix, the average precision of each label, or predicted numbers over their targets.
     """
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images to show from the batch"))
@@ -40,7 +39,6 @@ class Plots(Callback):
         self._first = None
 
     def after_batch(self, learner: Learner) -> None:
-        """Draw the first training batch in the background."""
         if learner.training and self._first is None and learner.folder is not None:
             from augment.pipeline.batch import as_pixels
 
@@ -52,7 +50,6 @@ class Plots(Callback):
             self._first = Background(partial(_draw_first, learner.folder, number, images, labels))
 
     def after_fit(self, learner: Learner) -> None:
-        """Draw the figure of the best epoch."""
         if self._first is not None:
             (self._first.result if learner.error is None else self._first.drop)()
         if learner.folder is None or not learner.folder.is_dir():

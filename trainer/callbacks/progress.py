@@ -73,7 +73,6 @@ class ProgressBar(Callback):
     _text: str = field(default="", init=False)  # describes the current pass
 
     def before_fit(self, learner: Learner) -> None:
-        """Print the header of the table, and start the bar."""
         columns = self._columns(learner)
         if self.console.is_jupyter:
             self._table = LiveTable(["epoch", *(column.title for column in columns)])
@@ -104,7 +103,7 @@ class ProgressBar(Callback):
         self._start(learner, "val", learner.settings.limited(len(learner.val_loader)), 0)
 
     def after_batch(self, learner: Learner) -> None:
-        """Advance the bar. In training, it shows the values that the recorder has already read."""
+        """Advance the bar. In training, show the values that the recorder has already read."""
         if not (self._bar or self._table):  # outside a fit
             return
         values, left = _running(learner) if learner.training else "", _left(learner)
@@ -195,7 +194,7 @@ def _left(learner: Learner) -> str:
 class PassBar(Callback):
     """Advances a bar on stderr with every batch, if stderr is a terminal.
 
-    Evaluation, prediction and the search for a learning rate use it. Use a `with` statement, so that errors remove it.
+    Evaluation, prediction and the search for a learning rate use the bar, in a `with` statement that removes it.
     """
 
     order = Phase.SHOW

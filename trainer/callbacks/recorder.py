@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # of the epoch's training pass: those before an interruption, or all
+        self._seconds = 0.0  # time of the training pass: before an interruption, or in total once it has ended
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:
@@ -100,7 +100,7 @@ class Recorder(Callback):
         self._choose(learner)
 
     def before_epoch(self, learner: Learner) -> None:
-        """Clear the previous epoch's row, so that an epoch that ends early does not get its values."""
+        """Clear the row of the previous epoch. Otherwise, an epoch that ends early would repeat values of that row."""
         self._row, self.val, self.samples = {"epoch": learner.progress.epoch}, {}, None
 
     def before_train(self, learner: Learner) -> None:
@@ -130,7 +130,7 @@ class Recorder(Callback):
             self._waited += learner.waited
 
     def after_batch(self, learner: Learner) -> None:
-        """Add the batch to the sums, and read the running values if it is time."""
+        """Add the batch to the sums, and read the running values if they are due."""
         loss: Tensor | None = getattr(learner, "loss", None)
         if loss is None or loss is self._measured or not learner.batch.share:
             return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
@@ -155,7 +155,7 @@ class Recorder(Callback):
             _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
-        # The speed does not count images and time before an interruption, but the seconds of the row do.
+        # The speed leaves out images and time before an interruption. The seconds of the row include this time.
         seen = learner.ranks.size * (meter.samples - self._before)
         self._row |= {
             **{f"train_{name}": value for name, value in values.items()},
@@ -168,7 +168,6 @@ class Recorder(Callback):
             self._row["waiting"] = min(1.0, self._waited / seconds) if seconds else 0.0
 
     def after_validate(self, learner: Learner) -> None:
-        """Compute the scores of the validation pass."""
         meter = self._val if learner.ranks.size == 1 else self._val.merged(learner.ranks.gather)
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
@@ -176,7 +175,6 @@ class Recorder(Callback):
             _check_finite(learner, meter, self.val.get("val_loss", 0.0))
 
     def after_epoch(self, learner: Learner) -> None:
-        """Write the row and the running values."""
         memory = {}
         if learner.device.type == "cuda":
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}

@@ -57,7 +57,7 @@ class Tensorboard(Tracker):
             self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Write the settings and the final scores, for the tab HPARAMS."""
+        """Write the settings and the final scores, for TensorBoard's tab HPARAMS."""
         from torch.utils.tensorboard.summary import hparams
 
         # The best score was already sent. Sending it here would add a point at epoch 0 to its curve.

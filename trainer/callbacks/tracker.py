@@ -70,14 +70,14 @@ class Tracker(Callback):
     """Base of experiment trackers, which send curves, images, wrong predictions and optionally best.pt.
 
     A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `table`, `artifact` and
-    `finish`. All calls are made in one thread, in order, while training continues. They send values that the recorder
-    has already read, so nothing waits for a GPU.
+    `finish`. One thread calls them, in order, while training continues. The recorder has already read their values, so
+    nothing waits for a GPU.
 
     If the service rejects a value, image or file, the tracker leaves it out, and warns once. Tracking ends after an
     error in `start`, and after an OSError while values are sent, such as a lost connection. No error ends the run.
 
-    Values of epochs have their names in metrics.jsonl. The names of the best epoch's values start with `best/`, and the
-    names of running values within an epoch start with `step/`.
+    Values of epochs have the same names as in metrics.jsonl. The names of the best epoch's values start with `best/`.
+    The names of running values within an epoch start with `step/`.
 
     Attributes:
         package: the required package, which is also the name of the extra that installs it.
@@ -106,7 +106,7 @@ class Tracker(Callback):
     # --- what a tracker implements, called in its thread ---
 
     def start(self, run: TrackedRun) -> int | None:
-        """Begin to track a run, or continue with a resumed one.
+        """Begin to track a run, or continue to track a resumed run.
 
         Returns:
             The last epoch in the record, from 1, or -1 for an empty record. Later epochs are then sent. None: unknown,
@@ -156,7 +156,6 @@ class Tracker(Callback):
             raise missing_package(self._key, self.package, self.package)
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the tracking in its thread."""
         run, resumed = learner.run, self._id is not None and bool(_IDS.fullmatch(self._id))
         if not resumed:
             self._id = uuid4().hex
@@ -316,7 +315,7 @@ class Tracker(Callback):
 
 
 def _revision(folder: Path | None) -> str:
-    """Return the git revision in the environment.json of a run folder, or an empty text."""
+    """Return the git revision in the environment.json of a run folder."""
     try:
         git = read_object(folder / ENVIRONMENT_FILE).get("git") if folder else None
     except (OSError, UserError):
@@ -330,7 +329,7 @@ def _from_1(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def _epoch_values(learner: Learner, count: int) -> dict[str, float]:
-    """Return the values to send after a number of epochs: the last row, and the best epoch and score so far."""
+    """Return the values to send after a number of epochs: the last row, and the best score so far."""
     recorder, monitor = learner.find(Recorder), best_of(learner)[0]
     rows = recorder.rows[recorder.since if count > recorder.since else 0 : count]
     best = _from_1(best_row(rows, monitor))

@@ -22,7 +22,7 @@ from trainer.tasks.registry import smaller_is_better
 
 _PROJECT = "dali-trainer"
 
-_NAME, _TAG = 128, 64  # length limits
+_NAME, _TAG = 128, 64  # maximum lengths of names and tags
 
 
 @configurable
@@ -61,7 +61,7 @@ class Wandb(Tracker):
             )
 
     def start(self, run: TrackedRun) -> int | None:
-        """Start a run on the dashboard. A resumed run continues its run there."""
+        """Start a run in wandb. A resumed run continues its old run in wandb."""
         import wandb
 
         given, mode = os.environ, None if self.mode == "auto" else self.mode
@@ -69,7 +69,7 @@ class Wandb(Tracker):
             mode = "online" if _has_account() else "offline"
         # The agent of a Weights & Biases sweep chooses the id. Jobs of one command must not share an id.
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
-        # A resumed run keeps its name on the dashboard, because its new folder usually has a meaningless name.
+        # A resumed run keeps its name, because the name of its new folder means nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
         if run.folder is not None:
             own_folder(run.folder / "wandb")
@@ -112,7 +112,6 @@ class Wandb(Tracker):
         self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
 
     def artifact(self, file: Path) -> None:
-        """Log a checkpoint as an artifact."""
         self._run.log_artifact(str(file), name=f"{MODEL}-{self._run.id}", type=MODEL, aliases=["best"])
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:

@@ -1,6 +1,6 @@
 """Run the forward pass, backward pass and optimizer step of each batch, eagerly and in one process.
 
-The runners in `trainer.loop.cuda_graph_runner` replay CUDA graphs, or train on several ranks.
+`trainer.loop.cuda_graph_runner` has runners for CUDA graphs and several ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ from trainer.tasks.task import Task
 
 
 class Pass(NamedTuple):
-    """The results of a forward pass, on the device. A custom training step has no output except its loss."""
+    """The results of a forward pass, on the device. With a training step, the output is the loss."""
 
     output: Tensor
     loss: Tensor  # () mean over the batch
@@ -47,7 +47,7 @@ class LearnerParts(Protocol):
 
 
 class Runner:
-    """Computes the passes and steps of one of the optimizers.
+    """Runs the forward passes, backward passes and steps of one optimizer.
 
     Attributes:
         pending: whether there are gradients that no step has used yet.
@@ -61,7 +61,7 @@ class Runner:
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
         self._share = torch.ones((), device=device)  # weight of the current batch in its step
-        self._weights = torch.zeros(2, device=device)  # sums over the batches of the step, see `_weigh`
+        self._weights = torch.zeros(2, device=device)  # sums over the pending batches of the step, see `_weigh`
         # No parameter has this name, so it can be the key of `_weights` in `kept_gradients`.
         self._weights_key = self._name and f"{self._name}."
         self.pending = False
@@ -87,8 +87,6 @@ class Runner:
         return Pass(loss, loss)
 
     def validate(self, batch: Batch) -> Pass:
-        """Run the forward pass of a validation batch."""
-
         def forward(images: Tensor, targets: Tensor) -> Tensors:
             return self._forward(images, targets, self._learner.val_loss_function, self._learner.settings.tta)
 
@@ -102,7 +100,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Unscale and average the gradients for the step in the `with` block. Undo this if the step is cancelled."""
+        """Finish the gradients for the step in the `with` block. If it is cancelled, keep them for the next step."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -141,7 +139,7 @@ class Runner:
         return state if self.scaler is None else state | {"scaler": self.scaler.state_dict()}
 
     def kept_gradients(self) -> dict[str, Tensor]:
-        """Return copies of the pending gradients by parameter name, without the loss scale, and sums of weights."""
+        """Return unscaled copies of the pending gradients by parameter name. A loss with weights adds `_weights`."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
         found = self.parameters.items() if self.pending else ()
         weights = {self._weights_key: self._weights.clone()} if self.pending and self._weighted else {}
@@ -152,8 +150,8 @@ class Runner:
         if self.scaler is not None and "scaler" in state:  # the saved run may have another precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
-        # From the CPU, PyTorch moves step counts to the device that the optimizer expects. If a count stayed on a GPU,
-        # an eager step would wait for it.
+        # From the CPU, PyTorch moves step counts to the device that the optimizer expects. An eager step would wait for
+        # a count on a GPU.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
         for values in states.values():
             if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
@@ -233,7 +231,7 @@ class Runner:
 
 
 def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> None:
-    """Check that a model has an output for each class if its loss is cross entropy."""
+    """Check that a model has an output for each class, if the loss is cross entropy."""
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
         raise UserError(
@@ -263,9 +261,9 @@ class Scaler(GradScaler):
 
     Unlike PyTorch's `GradScaler`, it supports cancelled steps, and checkpoints within a step.
 
-    PyTorch's fused kernels decide on the GPU whether to skip a step. With other optimizers, the host waits for this
-    decision. `GradScaler` keeps some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use
-    the same scale, because they all check the sums of their gradients.
+    PyTorch's fused kernels can skip a step without the host. With other optimizers, the host waits. `GradScaler` keeps
+    some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use the same scale, because they
+    check the sums of their gradients.
 
     Args:
         device: the device of the loss and the gradients.
@@ -307,8 +305,8 @@ class Scaler(GradScaler):
 def complete_momentum(optimizer: Optimizer) -> None:
     """Create missing momentum buffers of fused SGD, with zeros.
 
-    SGD's fused kernel needs the momentum buffers of all parameters or of none. Some are missing after layers are
-    unfrozen. If the kernel skips the first step, it leaves new buffers uninitialized.
+    SGD's fused kernel needs the buffers of all parameters or of none, but newly trained parameters have none. If the
+    kernel skips the first step, it leaves new buffers uninitialized.
     """
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]

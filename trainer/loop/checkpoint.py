@@ -40,7 +40,7 @@ class DamagedError(UserError):
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether all parts of a file match their checksums, which PyTorch does not verify."""
+    """Return whether a file matches its checksums, which PyTorch does not verify."""
     try:
         with zipfile.ZipFile(path) as archive:
             return not _oddity(archive, path) and archive.testzip() is None
@@ -172,12 +172,12 @@ class FitState:
         """Check that a number of ranks can resume from this state.
 
         Raises:
-            UserError: another number of ranks saved it between the batches of a step.
+            UserError: another number of ranks saved the state between the batches of a step.
         """
         if self.gradients and self.position[1] and self.ranks != ranks:
             raise UserError(
-                f"fit.gpus={ranks}, but the saved run has fit.gpus={self.ranks}, and stopped between the batches of a "
-                f"step (fit.accumulate). Resume with fit.gpus={self.ranks}."
+                f"fit.gpus={ranks}, but the run stopped between the batches of a step (fit.accumulate), with "
+                f"fit.gpus={self.ranks}. Resume with fit.gpus={self.ranks}."
             )
 
     def on(self, rank: int) -> FitState:
@@ -197,7 +197,7 @@ class BestModel:
     row: dict[str, float]
     # Values that the meter kept for each validation image, by field. None: the epoch had no validation.
     samples: dict[str, Tensor] | None
-    classes: tuple[str, ...]  # names of the classes, labels or numbers
+    classes: tuple[str, ...]  # names of the classes, labels, numbers or keypoints
     task: str
     # For each label, the lowest probability with which predictions list it. Empty: the task's default.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
@@ -206,7 +206,6 @@ class BestModel:
 
     @property
     def pixel_format(self) -> PixelFormat:
-        """The pixel format of the images."""
         return parse_format(self.pixels or None, "pixels")
 
 
@@ -227,7 +226,7 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
-                # Versions before these fields reject them, so empty ones are not written.
+                # Earlier versions reject files with these fields, so write them only if they are set.
                 new = ("thresholds", "pixels")
                 kept = {name: value for name, value in vars(state).items() if name not in new or value}
                 torch.save({"format": FORMAT, **kept}, file)
@@ -275,7 +274,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
     state = read_plain(regular(path), device)
     if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("format"), int | None):
-        raise UserError(f"{path}: not a checkpoint of a run.")
+        raise UserError(f"{path}: not a checkpoint of a run. Use another checkpoint.")
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
@@ -284,13 +283,13 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST}.")
+        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
     _check_types(state, path)
     return kind(**state)
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values. A stranger's file could otherwise cause a traceback in any tool."""
+    """Check the types of all values, because a stranger's file must not cause a traceback."""
     with contents(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -333,9 +332,9 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that only one of a state and a network has, or whose shapes differ.
+    """Return the name of the first tensor that a state or a network lacks, or that has another shape there.
 
-    The name is empty if the state fits the network.
+    Empty: the state fits the network.
     """
     theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
     return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")

@@ -19,7 +19,7 @@ class Recorded(Runner):
 
     If the optimizer allows it, the learning rate of each parameter group becomes a scalar tensor. A new rate is copied
     into this tensor (`trainer.optim.optimizers.set_value`). The step is recorded once the optimizer's other settings
-    have been constant for some steps. It runs eagerly with a scaler, or while a schedule changes another setting.
+    have been constant for some steps. Steps run eagerly with a scaler, or while a schedule changes another setting.
     """
 
     def __init__(self, learner: LearnerParts, graphs: Graphs) -> None:
@@ -137,13 +137,13 @@ def _settings(optimizer: Optimizer) -> Hashable:
 
 
 class Ranked(Runner):
-    """Adds up the gradients of all ranks, and averages the running statistics of norms over the ranks.
+    """Adds up the gradients of all ranks, and averages the running statistics of batch norms over the ranks.
 
     An unused parameter gets the gradient 0, so that all ranks exchange the same tensors.
     """
 
     def enter(self, kind: str) -> None:
-        """Begin a pass, and find the statistics that norms update in training."""
+        """Begin a pass, and find the statistics that batch norms update in training."""
         super().enter(kind)
         names, modules = ("running_mean", "running_var"), [m for m in self._model.modules() if m.training]
         found = (getattr(module, name, None) for module in modules for name in names)
@@ -178,7 +178,7 @@ class RankedRecorded(Ranked, Recorded):
 
 
 def make_runner(learner: LearnerParts) -> Runner:
-    """Return the runner for a learner. On a GPU, it records CUDA graphs, unless the settings turn this off."""
+    """Return the runner for a learner. On a GPU, it records CUDA graphs if settings, task and training step allow."""
     ranked = learner.ranks.size > 1
     fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")
     if learner.settings.graph and learner.device.type == "cuda" and fixed:

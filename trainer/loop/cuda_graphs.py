@@ -24,7 +24,7 @@ from augment.support.torch_versions import end_allocating
 Tensors = tuple[Tensor, ...]
 Work = Callable[..., Tensors]
 
-# Number of eager batches of each shape before it is recorded. During these batches, cuDNN chooses algorithms,
+# Number of eager batches of each shape before the recording. During these batches, cuDNN chooses algorithms,
 # cuBLAS allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
@@ -66,7 +66,7 @@ class CudaBackend:
 
         Args:
             work: the work to record.
-            memory: name of a pool. A replay may overwrite results in the same pool only.
+            memory: name of a pool. A replay may overwrite results of the same pool, but not of other pools.
 
         Raises:
             UncapturableError: the work or another thread does something that graphs do not allow, such as waiting for
@@ -139,7 +139,7 @@ class Graphs:
         self._failures: Counter[str] = Counter()
 
     def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
-        """Run work: eagerly, or recorded and replayed."""
+        """Run work eagerly, or replay its recording."""
         shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
         key = kind, (shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         shape = self._shapes.setdefault(key, _Shape())

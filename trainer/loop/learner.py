@@ -48,8 +48,8 @@ class Learner:
         train_loader: training batches: a loader, or any iterable of `(images, targets)`.
         val_loader: validation batches, in the same form. None: no validation.
         settings: settings of the loop. None: the defaults.
-        optimizer: a function that makes the optimizer of the model on its device, or a mapping of such functions by
-            name.
+        optimizer: a function that takes the model, on its device, and returns the optimizer. For several optimizers, a
+            mapping of such functions by name.
         objective: the task, its losses and training steps, see `trainer.loop.objective`.
         callbacks: see `trainer.loop.callback`.
         run: describes the run to callbacks.
@@ -131,7 +131,7 @@ class Learner:
 
     def _epoch(self, epoch: int) -> None:
         self.progress.epoch = epoch
-        self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits for ten minutes only
+        self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits only ten minutes
         passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
         self._level("epoch", *passes, finish=lambda: self.progress.end_epoch(Position(epoch + 1)))
 
@@ -211,7 +211,7 @@ class Learner:
             getattr(callback, event)(self)
 
     def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
-        """Call all functions, even if one fails. `self.error` is the first error. Errors are chained."""
+        """Call all functions, even if one fails. Store the first error in `self.error`. Errors are chained."""
         self.error = error
         if calls:
             try:
@@ -311,7 +311,7 @@ class Learner:
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
-        """Restore a state from `state`. Return the position to pass to `fit`.
+        """Restore what the method `state` returned. Return the position to pass to `fit`.
 
         Raises:
             UserError: another number of ranks saved the state within an optimizer step.

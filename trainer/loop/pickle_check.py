@@ -1,6 +1,6 @@
 """Check which values the pickle in a checkpoint would create, before PyTorch creates them.
 
-With `weights_only`, `torch.load` calls only functions that it knows. These functions can still take unlimited memory
+With `weights_only`, `torch.load` calls only allowed functions. These functions can still take unlimited memory
 and time: they create large values from small files, copy a shared value many times, or hash nested tuples.
 """
 
@@ -42,7 +42,7 @@ class _Value:
         size: number of values in it.
         depth: how deeply its tuples are nested.
         items: the items of a tuple.
-        given: a number, a text or the name of a function.
+        given: the number, text or function name in the instruction.
     """
 
     __slots__ = ("depth", "given", "items", "size")
@@ -59,7 +59,7 @@ def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
     """Check one pickle, and read it to its end.
 
     Returns:
-        The key and the number of bytes of each storage that it uses.
+        The key and the number of bytes of each storage that the pickle uses.
 
     Raises:
         ForeignTypeError: the pickle uses something that checkpoints do not use.
@@ -70,7 +70,7 @@ def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
     below: list[list[_Value]] = []  # the stack under each mark
     memo: dict[object, _Value] = {}
     storages: set[tuple[str, int]] = set()
-    made = used = 0  # numbers of values that were created, and that arguments and keys use
+    made = used = 0  # numbers of created values, and of values in arguments and keys
     for instruction, given, _ in pickletools.genops(stream):
         name = instruction.name
         if name in ("PROTO", "STOP"):

@@ -39,12 +39,12 @@ class FitProgress:
         self.steps = settings.steps
 
     def start(self, position: Position, steps: int | None = None) -> None:
-        """Move to the start of a fit, and set the fit's length in steps. None: the length in the settings."""
+        """Move to the position where a fit starts or resumes. Set its steps. None: the steps in the settings."""
         self.steps = self._settings.steps if steps is None else steps
         self.end_epoch(position)
 
     def end_epoch(self, position: Position) -> None:
-        """Move to the position after an epoch. Count batches again, as the length of an iterable may be known now."""
+        """Move to the position after an epoch. Count batches again: the length of an iterable may be known now."""
         self.position = position
         self.__dict__.pop("_batches_before", None)
 

@@ -111,7 +111,7 @@ class LoopSettings:
     )
 
     def limited(self, batches: int) -> int:
-        """Return a number of batches, at most `limit_batches`."""
+        """Return the smaller one of a number of batches and `limit_batches`."""
         return batches if self.limit_batches is None else min(self.limit_batches, batches)
 
     @property
