@@ -29,7 +29,7 @@ def worst_images(
 ) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
     """Return the samples with the worst predictions, the worst first.
 
-    The task chooses the samples, and may draw on their thumbnails, see `Task.draw`.
+    The task chooses them, and may draw on their thumbnails, see `Task.draw`.
 
     Args:
         task: the task.
@@ -39,10 +39,9 @@ def worst_images(
         most: the largest number of samples.
 
     Returns:
-        Each sample with its file and its thumbnail. The thumbnail is None if the file cannot be read. The result is
-        None if the files of the samples are unknown.
+        Each sample with its file, and its thumbnail or None if the file cannot be read. None if the files are unknown.
     """
-    from augment.pipeline.geometry.frames import turns  # it imports PyTorch
+    from augment.pipeline.geometry.frames import turns  # imports PyTorch
 
     index = np.asarray(samples.index)
     if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
@@ -69,7 +68,7 @@ def worst_images(
 
 
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
-    """Return a PNG in RGB, scaled down to fit into the size `within`. None: it is too large or unreadable."""
+    """Return a PNG in RGB, scaled down to fit into the size `within`. None: the file is too large or unreadable."""
     try:
         with Image.open(regular(file), formats=["PNG"]) as image:
             if image.width * image.height > most_pixels:
@@ -101,7 +100,7 @@ def without_background(figure: Image.Image) -> Image.Image:
 
 
 def thumbnail(file: ImageRef) -> str:
-    """Return a thumbnail of an image as a data URI, or an empty text if the file cannot be read."""
+    """Return a thumbnail as a data URI. Empty: the file cannot be read."""
     try:
         with open_image(file) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))

@@ -22,7 +22,7 @@ from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknow
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
-_PAIRS = 20  # most pairs of a given and a suggested label in the report
+_PAIRS = 20  # most pairs of a given and a suggested label
 
 Array = NDArray[np.float64]
 
@@ -95,7 +95,6 @@ class Findings:
         return LabelReport(self.estimates, tuple(names), several, pairs, suspects)
 
     def as_csv(self, files: Sequence[ImageRef]) -> str:
-        """Return the content of labels.csv."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("path", "given_label", "suggested_label", "score", "probability"))

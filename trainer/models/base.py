@@ -15,7 +15,7 @@ from augment.support.user_code import reject_second
 
 Channels = tuple[float, ...] | str
 
-_TIMEOUT = 10  # seconds
+_TIMEOUT = 10  # seconds to wait for a server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Model:
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build the network, (N, 3, height, width) -> (N, classes), for images of a size.
+        """Build the network, (N, 3, height, width) -> (N, classes), for images of this size.
 
         A model for any number of channels has a third parameter, `channels: int = 3`.
 
@@ -45,9 +45,9 @@ class Model:
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the mean and standard deviation, in [0, 1], by which the weights expect images to be normalized.
+        """Return the mean and standard deviation, in [0, 1], with which images must be normalized for the weights.
 
-        None: the weights expect no particular normalization.
+        None: the weights need no particular normalization.
         """
         return None
 
@@ -67,14 +67,14 @@ class Model:
         """
 
     def adapt(self, network: "nn.Module") -> str:
-        """Change a network for training, once it has its initial weights. Return a sentence about it for the log.
+        """Change a network for training, once it has its initial weights. Describe the change, for the log.
 
-        best.pt contains the weights for the unchanged network that `build` returns.
+        best.pt contains the weights of the unchanged network.
         """
         return ""
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Convert the tensors of a weight file whose names or shapes differ from the network's, if possible.
+        """Convert the tensors of a weight file in another layout to this network, if possible.
 
         Args:
             tensors: the tensors by their names in the file.
@@ -107,7 +107,7 @@ class Pretrained(Model):
         return "" if self.missing() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check that the weights are cached or can be downloaded. The packages themselves would retry for a minute."""
+        """Check that the weights are cached or can be downloaded. Packages would retry for a minute."""
         if not (url := self.missing()):
             return
         try:
@@ -133,7 +133,7 @@ def build_network(settings: Model, classes: int, size: Size, channels: int = 3) 
     """Build the network of a model for images with this number of channels.
 
     Raises:
-        UserError: the model supports only three channels, or a reason of `Model.build`.
+        UserError: the model supports only three channels. See also `Model.build`.
     """
     if "channels" in signature(settings.build).parameters:
         return settings.build(classes, size, channels=channels)  # type: ignore[call-arg]

@@ -73,7 +73,7 @@ def add_adapters(network: nn.Module, settings: Lora) -> str:
 
 
 def _targets(network: nn.Module, given: tuple[str, ...]) -> list[str]:
-    """Return the names of the layers to adapt. Adapters of grouped convolutions could not be merged."""
+    """Return the names of the layers to adapt, but no grouped convolutions. Their adapters could not be merged."""
     layers = []
     for name, module in network.named_modules():
         fits = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)

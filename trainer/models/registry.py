@@ -1,6 +1,6 @@
 """All models by name, including the small network of the quick start.
 
-The settings of a model build its network. They import PyTorch only then, because the import takes seconds.
+The settings of a model build its network. PyTorch is imported only to build networks, because this takes seconds.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Cnn(Model):
 @model("xresnet")
 @dataclass(frozen=True, kw_only=True)
 class Xresnet(XresnetSettings):
-    """A residual network with the optional changes that lead fastai's leaderboard."""
+    """A residual network with optional changes, as in fastai's leaderboard."""
 
     any_size: ClassVar[bool] = True
 

@@ -14,8 +14,7 @@ from trainer.models.lora import Lora, add_adapters
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
-# Arguments of timm models that users may not set, with the remedy. Other settings replace them, or they would change
-# inputs or outputs.
+# Forbidden arguments of timm models, because other settings replace them, or they would change inputs or outputs.
 _NOT_OPTIONS = {
     "pretrained": "Set model.pretrained instead.",
     "checkpoint_path": "Set model.weights instead.",
@@ -70,7 +69,6 @@ class Timm(Pretrained):
         return network
 
     def adapt(self, network: "nn.Module") -> str:
-        """Add the adapters of `lora`, if set."""
         return add_adapters(network, self.lora) if self.lora else ""
 
     def create(self, size: Size, channels: int = 3, **options: Any) -> "nn.Module":
@@ -106,7 +104,7 @@ class Timm(Pretrained):
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return mean and std of timm's weights for this model, even if `weights` names another file."""
+        """Return the values of timm's weights, even if `weights` names another file."""
         if not self.pretrained and self.weights is None:
             return None
         config = self._weights()

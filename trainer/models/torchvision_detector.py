@@ -1,4 +1,4 @@
-"""Wraps torchvision detectors, so that they take batches of images and return tensors of a fixed shape."""
+"""torchvision detectors that take batches of images, and return tensors of a fixed shape."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -19,8 +19,8 @@ DETECTIONS = 100  # most objects found in an image, as in COCO
 class DetectorNetwork(nn.Module):
     """Runs a detector on batches of images that are already normalized and resized.
 
-    In training, it also takes targets, and returns its losses, (L,). Otherwise it returns the found objects, (N, 100,
-    6): left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
+    In training, it also takes targets, and returns losses, (L,). Otherwise, it returns the found objects, (N, 100, 6):
+    left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
 
     If `masks` is true, each row also contains the object's mask: 28 x 28 probabilities on a grid that covers the box.
     """
@@ -96,7 +96,7 @@ class _SmallBackbone(nn.Module):
 class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
     """Pads images to a multiple of the detector's stride, but does not resize or normalize them.
 
-    Found masks stay small grids, because masks of the size of the images would fill the memory.
+    Found masks stay small grids, because full masks would fill the memory.
     """
 
     def __init__(self, replaced: Any) -> None:

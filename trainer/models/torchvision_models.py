@@ -11,7 +11,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
-_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # names of some models contain these names
+_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # parts of the names of models with pretrained backbones
 
 
 class Backbone(Pretrained):
@@ -33,7 +33,7 @@ class Backbone(Pretrained):
     def set_channels(self, network: "nn.Module", channels: int) -> None:
         """Replace the weights of the first convolution if the images do not have three channels.
 
-        Pretrained weights are adapted as in timm. New weights are initialized as in torchvision.
+        Pretrained weights are adapted as in timm, new ones initialized as in torchvision.
         """
         first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
         if channels == first.in_channels:
@@ -68,7 +68,7 @@ _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 @model("detector")
 @dataclass(frozen=True, kw_only=True)
 class Detector(Backbone):
-    """A torchvision detector. Images keep the size and colors of the recipe."""
+    """A torchvision detector. The recipe, not torchvision, resizes and normalizes images."""
 
     task: ClassVar[str] = "detect"
     any_size: ClassVar[bool] = True

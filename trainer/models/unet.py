@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 _WIDEST = 256  # most channels in the decoder. Encoders may have thousands
-_PLAIN = (16, 32, 64, 128)  # channels of the small encoder, each at half the resolution of the one before
+_PLAIN = (16, 32, 64, 128)  # channels of the small encoder's stages. Each stage halves the resolution
 
 
 class UnetNetwork(nn.Module):
@@ -18,7 +18,7 @@ class UnetNetwork(nn.Module):
 
     Args:
         encoder: maps images, (N, C, height, width), to a list of features, (N, channels, ...), the finest first.
-        channels: channels of the features.
+        channels: numbers of channels of the features.
         classes: number of classes.
     """
 

@@ -3,7 +3,7 @@
 Sources: He et al. 2019 (Bag of Tricks) for ResNet-D's stem and shortcuts, Xie et al. 2017 for grouped convolutions, Hu
 et al. 2018 for squeeze and excitation, and Zhang 2019 for anti-aliased pooling. The combination is fastai's.
 
-All shapes are fixed and no control flow depends on data, so a network can be compiled and captured as a graph.
+All shapes are fixed and no control flow depends on data, so a network can be compiled, and recorded as a CUDA graph.
 """
 
 import math
@@ -50,7 +50,7 @@ class BlurPool(nn.Module):
         return F.conv2d(padded, self.kernel.expand(channels, 1, 3, 3), stride=2, groups=channels)
 
 
-# Pooling layers of the shortcuts. They round odd sides up, like a convolution with stride 2.
+# Pooling of the shortcuts. It rounds odd sides up, like a convolution with stride 2.
 POOLS: dict[str, Make] = {
     "avg": partial(nn.AvgPool2d, 2, ceil_mode=True, count_include_pad=False),
     "max": partial(nn.MaxPool2d, 2, ceil_mode=True),
@@ -59,7 +59,7 @@ POOLS: dict[str, Make] = {
 
 
 class SqueezeExcite(nn.Module):
-    """Multiplies each channel by a weight computed from the means of all channels (squeeze and excitation)."""
+    """Multiplies each channel by a weight from the means of all channels (squeeze and excitation)."""
 
     def __init__(self, channels: int, activation: Make) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class SqueezeExcite(nn.Module):
 class SelfAttention(nn.Module):
     """Adds a mix of all positions to each position, without a softmax (Doria's simple self-attention).
 
-    The mix is a mean over positions, so its scale does not depend on the image size. Its factor starts at 0.
+    The mix is a mean, so it does not grow with the image size. Its factor starts at 0.
     """
 
     def __init__(self, channels: int) -> None:
@@ -99,7 +99,7 @@ def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1,
 
 
 class Block(nn.Module):
-    """A basic or bottleneck block. The shortcut pools, and then changes the number of channels (ResNet-D)."""
+    """A basic or bottleneck block. The shortcut pools before it changes the channels (ResNet-D)."""
 
     def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: XresnetSettings) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ class XresnetSettings(Model):
     """Settings of an xresnet."""
 
     depth: str = setting(
-        Choice(default="50", options=("18", "26", "34", "50"), doc="number of layers. 26 and 50 have bottlenecks")
+        Choice(default="50", options=("18", "26", "34", "50"), doc="number of layers. 26 and 50 have bottleneck blocks")
     )
     width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
     groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))

@@ -12,8 +12,7 @@ from augment.support.lazy_torch import nn
 def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
     """Return the layer number of each parameter by name. 0 is the stem, the highest number is the head.
 
-    timm models define their layers. In other networks, each child module is a layer. A child with only norms belongs
-    to the layer before it.
+    timm models define their layers. In other networks, each child is a layer. A norm belongs to the layer before it.
     """
     matcher = getattr(network, "group_matcher", None)
     if callable(matcher):

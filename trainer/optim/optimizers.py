@@ -162,7 +162,7 @@ def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) 
 
 
 def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the options. Check that the optimizer takes them, and that they have no settings of their own."""
+    """Return the options, after checking that the optimizer takes them and that no other setting exists for them."""
     elsewhere = {name: name for name in ("lr", "weight_decay", "momentum", "eps", "beta2", "nesterov")}
     elsewhere["betas"] = "momentum and fit.beta2"
     allowed = [

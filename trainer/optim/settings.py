@@ -81,7 +81,7 @@ class ScheduleSettings(OptimizerSettings):
             options=("one_cycle", "flat_cos", "step", "plateau", "constant"),
             others={"cosine": "one_cycle"},
             doc="schedule of the learning rate. one_cycle: up and down along cosines. flat_cos: constant, then down "
-            "along a cosine. step: multiplied by drop_factor at equal distances. plateau: multiplied by drop_factor "
+            "along a cosine. step: multiplied by drop_factor after each step_share. plateau: multiplied by drop_factor "
             "after plateau_patience epochs without a better score",
         )
     )

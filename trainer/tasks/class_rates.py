@@ -28,7 +28,7 @@ RATES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def rates_of_classes(counts: Counts, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the rates of each class, by the name of the class and of the rate."""
+    """Return all rates of each class by name."""
     columns = {name: rate(*counts).tolist() for name, rate in RATES.items()}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return dict(zip(names, rows, strict=True))
@@ -50,7 +50,7 @@ def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor)
 
 
 def declare_rates(task: str, count: CountClasses) -> None:
-    """Declare the rates of a task as metrics that are measured on request: `recall_macro`, `recall_micro` and so on.
+    """Declare the rates of a task as optional metrics: `recall_macro`, `recall_micro` and so on.
 
     The macro average has a variant for each class, such as `recall_cat`. As in scikit-learn, an undefined rate is 0.
     Macro averages skip classes that occur in neither targets nor predictions.

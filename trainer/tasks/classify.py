@@ -93,7 +93,7 @@ def calibration_error(outputs: Tensor, targets: Tensor) -> float:
     """
     from torchmetrics.functional.classification import binary_calibration_error  # imports torchvision, which is slow
 
-    # In the binary problem, the target is whether the predicted class is correct, and the confidence is its score.
+    # In the binary problem, the target is whether the predicted class is correct. The score is the confidence.
     predictions = outputs.argmax(dim=1)
     confidence = outputs.softmax(dim=1).gather(1, predictions[:, None])[:, 0]
     return float(binary_calibration_error(confidence, (predictions == targets).int(), n_bins=15))
@@ -200,7 +200,6 @@ class Classify(ClassTask[ClassSamples]):
         return {name: {"right": right[i], "of": of[i], **rates[name]} for i, name in enumerate(names)}
 
     def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
-        """Return the scores of a pass, including the 95% interval of the accuracy."""
         scores = super().evaluate(values, samples, names)
         low, high = wilson_interval(*self.right_of(samples))
         interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
@@ -219,7 +218,6 @@ class Classify(ClassTask[ClassSamples]):
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's accuracy, the confusion matrix, and the rates of each class."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
@@ -232,7 +230,6 @@ class Classify(ClassTask[ClassSamples]):
         return scores, *self.confused(matrix), self.rates_table(self.per_class(samples, names))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield a warning if the model only guesses, and a sentence about the worst class."""
         counts = confusion(samples.target, samples.prediction, len(names))
         # The accuracy of a model that always predicts the largest class.
         chance = float(counts.sum(axis=1).max()) / int(counts.sum())

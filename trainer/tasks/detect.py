@@ -63,10 +63,10 @@ def mask_mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
 
 @lru_cache(maxsize=1)  # the three metrics of boxes use the values of the same pass
 def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False) -> tuple[Tensor, tuple[int, ...]]:
-    """Compute the average precisions of a pass as COCO's own code does, for the classes that have objects.
+    """Compute the average precisions of a pass as COCO's own code does, for the classes with true objects.
 
     Only the 100 objects with the highest scores count in each image. Precision is averaged over 101 recall values. With
-    `masks`, objects are matched by the overlaps of their masks, see `Detect.keep_matches`.
+    `masks`, it compares masks instead of boxes, see `Detect.keep_matches`.
 
     Returns:
         The average precisions for each IoU threshold and class, (10, C), and the labels of the C classes.
@@ -123,7 +123,7 @@ class Detect(PlacedTask):
     mistakes_text = "with the most missed or wrong objects in the best epoch: true objects left, found objects right"
 
     def count(self, number: int) -> str:
-        """Return a text such as "3 classes". The number includes the background, but the text does not."""
+        """Return a text such as "3 classes", for a number that includes the background."""
         return super().count(number - 1)
 
     def require(self) -> None:
@@ -147,7 +147,7 @@ class Detect(PlacedTask):
         return {"output": outputs[..., :COLUMNS]}
 
     def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
-        """Return the targets with the IoU of their masks and the found masks, (N, K, 6 + 100), if there are masks."""
+        """Return the targets, with the IoU of true and found masks as further columns, (N, K, 6 + 100), if any."""
         if outputs.shape[2] == COLUMNS:
             return {}
         size = next((target["masks"].shape[1:] for target in targets if "masks" in target), (0, 0))
@@ -159,7 +159,7 @@ class Detect(PlacedTask):
         return replace(samples, target=samples.target[..., :COLUMNS].float())
 
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
-        """Return the objects of an image, with boxes and masks in its pixels, the highest score first.
+        """Return the objects found in an image, with boxes and masks in image pixels, the highest score first.
 
         Args:
             output: (D, 6) or wider.
@@ -225,7 +225,7 @@ class Detect(PlacedTask):
         return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with missed or wrong objects, most first. Objects with a score below 0.5 do not count."""
+        """Yield the images with most missed and wrong objects first. Scores below 0.5 do not count."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             missed, wrong = _compare(target, output)
@@ -259,8 +259,8 @@ def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
     """Return the labels of an image's missed objects and of its wrong objects.
 
-    Found objects are matched in descending order of score. Each takes the remaining true object of its class with the
-    largest IoU. A found or missed crowd or difficult object is not a mistake.
+    Found objects are matched in descending order of score. Each gets the remaining true object of its class with
+    the largest IoU, of at least 0.5. A found or missed crowd or difficult object is not a mistake.
     """
     from torchvision.ops import box_iou
 

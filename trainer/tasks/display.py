@@ -1,4 +1,4 @@
-"""The predictions, tables, findings and figures of a task, as plain data. Other packages display them."""
+"""The predictions, tables, findings and figures of a task, as plain data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ class Display:
     monitor: str
     score: str
     score_title: str
-    share: bool
-    smaller: bool
+    share: bool  # whether the score is in [0, 1]
+    smaller: bool  # whether a smaller score is better
     columns: tuple[Column, ...]
     figure_file: str
     panels: int
@@ -49,8 +49,8 @@ class WrongSample(NamedTuple):
 class FoundObject(NamedTuple):
     """An object that a detector found in an image."""
 
-    name: str  # the name of its class
-    label: int  # the index of its class
+    name: str  # name of its class
+    label: int  # index of its class
     score: float
     box: tuple[float, ...]  # left, top, right and bottom edge in pixels
     runs: Mapping[str, Any] | None = None  # the mask in COCO's run-length code, {"size": ..., "counts": ...}
@@ -88,13 +88,13 @@ NOTHING = "nothing found"  # shown instead of an empty list of labels or objects
 class Prediction:
     """A model's prediction for an image."""
 
-    file: Path  # the file, or the name of an image in memory
+    file: Path  # or the name of an image in memory
     # The most probable classes or labels with their probabilities in [0, 1], the highest first. Segmentation lists
     # classes with their shares of the pixels. Detection lists the classes of the objects with their scores.
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""  # why the image cannot be used, if there is no prediction
     numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
-    unit: str = "class"  # what `classes` contains, "class" or "label"
+    unit: str = "class"  # the kind of names in `classes`, "class" or "label"
     objects: FoundObjects | None = None
     mask: Path | None = None  # the file of the mask, whose pixels are labels
     labels: NDArray[np.uint8] | None = None  # the mask, (height, width), if it has no file

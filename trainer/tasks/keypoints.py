@@ -89,7 +89,7 @@ class PlacedTask(Task[PlacedSamples]):
     ) -> Sequence[int]:
         """Draw a sample's target on the left image and its output on the right. Return the classes for the legend.
 
-        `matrix` converts coordinates of targets and outputs to pixels of the images.
+        `matrix` converts coordinates to image pixels.
         """
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class PlacedTask(Task[PlacedSamples]):
 
         from augment.drawing.target_overlays import Drawing, with_legend
 
-        # A wide result gets a gap in the middle. Its text stays readable on pages that show it at half its size.
+        # A wide result gets a gap in the middle, and text that is readable at half its size.
         scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
         sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()

@@ -101,7 +101,7 @@ def estimate(
 
 
 def _probabilities(scores: Array, known: Array, wrong: NDArray[np.bool_], share: float) -> Array:
-    """Return the probability that each label is wrong, (N,). High scores have low ones, and the mean is `share`."""
+    """Return the probability that each label is wrong, (N,), higher for lower scores. The mean is `share`."""
     from scipy.optimize import brentq, minimize  # slow imports
     from scipy.special import expit, log_expit
 

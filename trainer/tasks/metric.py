@@ -1,4 +1,4 @@
-"""Declare metrics: functions with the decorator `metric`."""
+"""Metrics: functions that are declared with the decorator `metric`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ METRICS: dict[tuple[str, str], TaskMetric] = {}
 class TaskMetric:
     """A metric of a task. See `metric` for its fields."""
 
-    name: str  # the end of its keys, after train_ and val_
+    name: str  # the end of its keys in metrics.jsonl, after train_ and val_
     function: Callable[[Tensor, Tensor], Any]
     columns: tuple[Column, ...]  # for training and validation, or for validation only
     whole: bool
@@ -64,7 +64,7 @@ class TaskMetric:
 
     @property
     def stem(self) -> str:
-        """The start of the names of this metric's variants for single units, such as `recall` for `recall_macro`."""
+        """The start of the names for single units, such as `recall` for `recall_macro`."""
         return self.name.removesuffix("_macro")
 
     @property
@@ -157,7 +157,8 @@ def metric(
         whole: whether the function needs all samples at once. Then only validation measures it.
         train: whether training also measures it.
         above: measure it only if the data has more classes, labels or numbers than this.
-        on_request: measure it only if `fit.metrics` or a callback's `monitor` names it, and in evaluations.
+        on_request: in a fit, measure it only if `fit.metrics` or a callback's `monitor` names it. Evaluations always
+            measure it.
         finish: converts the mean over the samples into the metric's value.
         line: format in the progress line. Empty: not shown there.
         needs: measure it only with models for which this attribute is true, such as `masks`. Empty: with all models.

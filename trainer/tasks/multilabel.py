@@ -126,13 +126,13 @@ class Multilabel(Task[OutputSamples]):
         """Return the threshold with the best F1 score of each label. A label without images keeps the default."""
         found = self.per_class(samples, [*map(str, range(samples.target.shape[1]))]).values()
         best = (label["threshold"] for label in found)
-        # Slightly below the probability of an image, because later predictions may round it differently.
+        # The threshold is slightly below an image's probability, because later predictions may round differently.
         return tuple(self.threshold if math.isnan(value) else value * (1 - _ROUNDING) for value in best)
 
     def at_thresholds(
         self, scores: Evaluation, samples: OutputSamples, names: Sequence[str], thresholds: Sequence[float]
     ) -> Evaluation:
-        """Add the rates at the thresholds of a run, and their means over the labels."""
+        """Add the rates at the thresholds that a run has chosen, and their means over the labels."""
         shifted = samples.output.double() - torch.tensor(thresholds, dtype=torch.float64).logit()
         means = {f"run_{m.name}": m.of_all(shifted, samples.target) for m in self.metrics if m.of_class is not None}
         rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)

@@ -1,4 +1,4 @@
-"""The registry of tasks, and facts about their metrics by key."""
+"""The registry of tasks, and facts about metrics by their keys in metrics.jsonl."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    It also contains all possible keys for single units, such as val_mae_age. The names of units depend on the data.
+    All keys that single units may have, such as val_mae_age, are included. The names of units depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -47,7 +47,7 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-# Common names from other libraries.
+# Names of metrics in other libraries, and our names.
 METRICS_AS = {
     "acc": "accuracy",
     "f1_macro": "f1",
@@ -133,7 +133,7 @@ def check_views(tta: str, task: Task[Any]) -> None:
 
 
 def smaller_is_better(key: str) -> bool:
-    """Return whether a smaller value of a metric is better. For an unknown metric, return False."""
+    """Return whether a smaller value of a metric is better. Unknown metrics: false."""
     return any(column.smaller for column in _columns(key))
 
 
@@ -150,14 +150,14 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns of the metrics whose variant for a single unit may have this key."""
+    """Yield the columns whose variant for a single unit may have this key."""
     if re.fullmatch(r"val_top[1-9]\d*", key):
         return iter(METRICS[DEFAULT, "top5"].columns)
     columns = (c for task in known_tasks().values() for m in task.metrics if task.has_units(m) for c in m.columns)
     return (column for column in columns if key.startswith(f"{column.key.removesuffix('_macro')}_"))
 
 
-# Columns of plugin metrics, as described in run folders. This process has not imported the plugins.
+# Columns of plugin metrics, as run folders describe them. The plugins are not imported here.
 _READ: dict[str, Column] = {}
 
 

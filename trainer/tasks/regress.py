@@ -108,7 +108,7 @@ class Regress(Task[OutputSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the same loss for both. It uses standardized errors if `prepare` standardized the targets."""
+        """Return one loss for training and validation, of standardized errors if `prepare` standardized targets."""
         loss: LossFunction = self.named_loss(fit)
         if (std := network.state_dict().get(STD)) is None:
             return loss, loss
@@ -133,7 +133,6 @@ class Regress(Task[OutputSamples]):
         return self.table(self.per_class(samples, names)), scatter
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield a warning about each number with an R2 of 0 or less."""
         for name, found in self.per_class(samples, names).items():
             if found["r2"] <= 0:
                 text = f"The model predicts {name} no better than its mean (R² {found['r2']:.2f})."

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-_NAMED = 3  # most classes in the caption of a mask
+_NAMED = 3  # maximum number of classes in the caption of a mask
 _DRAWN, _SIDE = 96, 96  # number of thumbnails of the worst images, and their longer side in pixels
 
 
@@ -150,7 +150,7 @@ class Segment(ClassTask[MaskSamples]):
         return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return IoU, recall, precision, specificity and F1 of each class, and the number of its pixels and images."""
+        """Return IoU, recall, precision, specificity, F1, and the numbers of pixels and images of each class."""
         right, predicted, having, _ = counts = _counts(samples.output, samples.target)
         rates, pixels = rates_of_classes(counts, names), having.long().tolist()
         iou = (right / (having + predicted - right)).tolist()
@@ -164,7 +164,6 @@ class Segment(ClassTask[MaskSamples]):
         return Matrix(samples.counts, names, shares=True)
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's IoU, the confusion matrix, and the rates of each class."""
         total = max(int(samples.counts.sum()), 1)
         per_class = self.per_class(samples, names)
         bars = self.bars(
@@ -176,7 +175,6 @@ class Segment(ClassTask[MaskSamples]):
         return (*bars, *self.confused(self.figure(samples, names)), self.rates_table(per_class))
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield a sentence about the worst class, and a warning about classes without pixels."""
         counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
         if len(known) > 1:
             name, worst = known[0]

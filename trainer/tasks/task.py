@@ -53,17 +53,17 @@ _SHOWN = 60  # maximum number of rows in a table on the terminal
 
 
 class Task(Generic[S]):
-    """A kind of prediction. A subclass overrides hooks, declares metrics for its `name`, and registers itself."""
+    """A kind of prediction. A subclass overrides methods, declares metrics for its `name`, and registers itself."""
 
-    name: ClassVar[str]  # the name in datasets and checkpoints
+    name: ClassVar[str]  # in datasets and checkpoints
     kind: ClassVar[Kind] = CLASSES  # the kind of targets
-    unit: ClassVar[str]  # the meaning of one output of the model, such as "class"
-    units: ClassVar[str]  # the plural
+    unit: ClassVar[str]  # what each name stands for, such as "class"
+    units: ClassVar[str]  # the plural of `unit`
 
-    monitor: ClassVar[str]  # the metric that selects the best epoch, unless callbacks.checkpoint.monitor is set
+    monitor: ClassVar[str]  # the metric that selects the best epoch by default
     score: ClassVar[str]  # the metric that curves and report show in addition to the loss
-    score_title: ClassVar[str]  # its heading
-    unit_score: ClassVar[str] = ""  # the score in `per_class` that ranks units, the lowest being worst. Empty: none
+    score_title: ClassVar[str]  # the heading of `score`
+    unit_score: ClassVar[str] = ""  # the score in `per_class` whose lowest value is the worst. Empty: none
 
     own_models: ClassVar[bool] = False  # whether the task needs special models, see `trainer.models.base.Model.task`
     # Whether models also take the targets in training, and return losses. Then validation has no loss.
@@ -74,15 +74,15 @@ class Task(Generic[S]):
 
     loss_type: ClassVar[type[NamedLoss]] = NamedLoss
     default_loss: ClassVar[str] = ""  # default of `fit.loss`. Empty: `loss_type` without terms
-    loss_settings: ClassVar[tuple[str, ...]] = ()  # the loss settings that have an effect on this task
+    loss_settings: ClassVar[tuple[str, ...]] = ()  # the loss settings that have an effect
 
-    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit, so that units have metrics
+    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit
     ranked: ClassVar[bool] = True  # whether a prediction lists probabilities, highest first, rather than values
     top: ClassVar[int | None] = None  # number of units in a ranked prediction by default. None: all
     threshold: ClassVar[float | None] = None  # lowest probability in a ranked prediction by default. None: any
 
     figure_file: ClassVar[str] = ""  # name of the best epoch's figure. Empty: no figure
-    panels: ClassVar[int] = 1  # width of the result of `draw` in the report, in usual thumbnails
+    panels: ClassVar[int] = 1  # width of `draw`'s result, in usual thumbnails
     thumbnail: ClassVar[int] = 160  # longer side of the image for `draw`, in pixels
     mistakes_title: ClassVar[str] = "Most confidently wrong"  # heading of the report's worst samples
     mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"  # after "Validation images"
@@ -111,7 +111,9 @@ class Task(Generic[S]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the losses of training and validation. Validation losses of different fits are comparable.
+        """Return the losses of training and validation.
+
+        By default, the validation loss ignores the settings, so that different fits are comparable.
 
         Args:
             fit: settings of the fit.
@@ -191,7 +193,7 @@ class Task(Generic[S]):
 
         Args:
             outputs: (N, K) float32.
-            targets: what `unmixed` returned.
+            targets: the result of `unmixed`.
         """
         return {"output": outputs}
 
@@ -231,11 +233,11 @@ class Task(Generic[S]):
         return None
 
     def figure(self, samples: S, names: Sequence[str]) -> FigureData | None:
-        """Return the content of the best epoch's figure, or None if there is no figure."""
+        """Return the content of the best epoch's figure, if any."""
         return None
 
     def section(self, samples: S, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the blocks of the report's section about single units. Without blocks, the section is left out."""
+        """Return the report's section about single units. Empty: no section."""
         table = self.table(self.per_class(samples, names))
         return (table,) if table.rows else ()
 
@@ -308,7 +310,7 @@ class Task(Generic[S]):
         Args:
             per_class: scores of the units.
             score: the name of `unit_score` in the first sentence.
-            of: the counted things in the singular, such as "image" if the score "images" is the number of images.
+            of: what is counted, such as "image" for the score "images".
             absent: the middle of the second sentence, in singular and plural. It states why units have no score.
         """
         known = self.worst_first(per_class)
@@ -380,7 +382,7 @@ class Task(Generic[S]):
             names: names of the units.
             asked: names or keys of the metrics on request to include. None: all except metrics of single classes,
                 because there may be thousands.
-            model: the network or its settings, for metrics with `needs`. Default: none of these metrics.
+            model: the network or its settings, for metrics with `needs`.
         """
         able = (metric for metric in self.metrics if not metric.needs or getattr(model, metric.needs, False))
         usual = (metric for metric in able if max(1, len(names)) > metric.columns[0].above)
