@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_SHOWN = 200  # maximum number of characters of an invalid value in messages
+_SHOWN = 200  # maximum characters of an invalid value in messages
 
-# Values of `Param.reach`. They complete the sentence "a run folder may not decide ...".
+# Values of `Param.reach`, as ends of the sentence "a run folder may not decide ...".
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "what is imported",
     "what is downloaded",
@@ -29,13 +29,13 @@ class Param(Generic[T]):
     """A parameter of type T with its default.
 
     Attributes:
-        default: the value if the configuration sets none. If it is None, `doc` explains the effect.
+        default: the value if the configuration sets none. `doc` explains what None means.
         doc: the help text, a noun phrase.
         unit: the unit of the value, in tables and messages.
         optional: whether null is allowed.
         required: whether the configuration must give a value.
-        reach: the side effect of the value outside this process, such as imports. A run folder may not set such a
-            parameter, because the folder may come from a stranger. Empty: no side effect.
+        reach: the side effect outside this process, such as imports. A stranger's run folder may not set such a
+            parameter. Empty: no side effect.
         aliases: names in other tools. Errors about these keys suggest this parameter.
     """
 
@@ -59,7 +59,7 @@ class Param(Generic[T]):
             object.__setattr__(self, "default", default)
 
     def parse(self, value: object, key: str) -> T | None:
-        """Validate and convert the value that the configuration contains at a key path."""
+        """Validate and convert the configured value at a key path."""
         if value is None and self.optional:
             return None
         parsed = self._convert(value)

@@ -163,8 +163,8 @@ class Channels(Param[Any]):
 
     within: Interval
     above: float = -inf
-    count: int | None = 3  # the length of the list. None: the number of channels, which the data decide
-    auto: bool = False  # whether "auto" is allowed, which computes the numbers from the training images
+    count: int | None = 3  # the length of the list. None: one number for each channel of the data
+    auto: bool = False  # whether "auto" is allowed, for numbers that are computed from the training images
 
     def _convert(self, value: object) -> tuple[float, ...] | str | None:
         if self.auto and value == "auto":
@@ -195,7 +195,6 @@ class Size(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether both sides are equal."""
         return self.height == self.width
 
     @property
@@ -248,9 +247,8 @@ class Range(Param[Interval | Values]):
         whole: whether to draw only integers. Both ends are included.
         few: whether `{values: [...]}` is allowed. Set it to false if DALI draws the value.
         log: whether to draw the logarithm uniformly, so that x and 1 / x are equally likely.
-        doubt: a limit and a note. A range with only smaller values probably has the wrong unit. The note explains it.
-        severe: the strongest values that `trainer stress` uses, one for each direction. Default: derived from the
-            range.
+        doubt: a limit and a note. Ranges below the limit probably have the wrong unit, which the note explains.
+        severe: the strongest values in `trainer stress`, one for each direction. Default: derived from the range.
     """
 
     within: Interval = (-inf, inf)

@@ -24,8 +24,8 @@ DTYPES: Mapping[str, tuple[float, float]] = {
 class PixelFormat:
     """The pixel format of images. The default is 8-bit RGB.
 
-    Augmentation works on levels from 0 to 255. 8-bit pixels are used as levels. Other pixels are converted to float32,
-    which keeps their precision: `low` becomes 0, `high` becomes 255, and values beyond them are clipped.
+    Augmentation works on levels from 0 to 255. Bytes are used as levels. Other pixels become float32, which keeps their
+    precision: `low` becomes 0, `high` becomes 255, and values beyond them are clipped.
 
     Attributes:
         channels: number of channels.
@@ -33,8 +33,8 @@ class PixelFormat:
         low: stored value of level 0 for each channel. Empty: stored bytes are the levels.
         high: stored value of level 255 for each channel. Empty: stored bytes are the levels.
         rgb: channels that serve as red, green and blue, or None.
-        mean: mean of each channel, for levels scaled to 0..1. Empty: ImageNet's.
-        std: standard deviation of each channel, for levels scaled to 0..1. Empty: ImageNet's.
+        mean: mean of each channel, of levels scaled to 0..1. Empty: ImageNet's.
+        std: standard deviation of each channel, of levels scaled to 0..1. Empty: ImageNet's.
         nodata: stored value of pixels without data, or None. These pixels become level 0.
     """
 
@@ -116,10 +116,10 @@ RGB = PixelFormat()
 
 
 def parse_format(given: object, key: str) -> PixelFormat:
-    """Return the format with given plain values, such as from a run folder, after checking them.
+    """Check plain values, such as from a run folder, and return their format.
 
     Raises:
-        UserError: the values are not a pixel format.
+        UserError: the values are invalid.
     """
     if given is None:
         return RGB

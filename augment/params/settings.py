@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def setting(param: Param[T]) -> T:
-    """Declare a field of a dataclass of settings. The parameter validates its values."""
+    """Declare a dataclass field whose value a parameter validates."""
     default = MISSING if param.required else param.default
     made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
     return made

@@ -17,7 +17,7 @@ from augment.support.errors import UserError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Limits of repeated work: the least seconds between two calls, and the largest share of one core.
+# Limits of repeated work: minimum seconds between two calls, and maximum share of one core.
 _EVERY, _SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,6 @@ class Background(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether the call has ended."""
         return self._future.done()
 
     def result(self) -> T:
@@ -98,7 +97,7 @@ class Background(Generic[T]):
 
 
 class Refresher:
-    """Repeats work in the background, at most every 10 s and for at most 1% of the time."""
+    """Limits repeated work in the background to one call in 10 s, and to 1% of the time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -111,7 +110,6 @@ class Refresher:
         return monotonic() >= self._next and (self._running is None or self._running.done)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Call a function in the background."""
         begun = monotonic()
 
         def measured() -> None:
@@ -124,7 +122,7 @@ class Refresher:
         self._running = Background(measured)
 
     def finish(self) -> None:
-        """Wait for the running call, if there is one."""
+        """Wait for the running call, if there is one. Log its error."""
         running, self._running = self._running, None
         try:
             if running is not None:
@@ -137,8 +135,7 @@ class CallQueue:
     """Calls functions one after the other in a daemon thread.
 
     Args:
-        on_error: receives the first error, in the thread. After an error, the queue calls only the last function, which
-            `close` adds.
+        on_error: receives the first error, in the thread. Then only the last function, from `close`, is called.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:

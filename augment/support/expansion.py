@@ -32,5 +32,4 @@ def combinations(choices: Collection[Collection[T]], what: str) -> Iterator[tupl
 
 
 def too_many(what: str) -> UserError:
-    """Return the error about an expression with too many values."""
     return UserError(f"{what}: expands to more than {MAX_EXPANDED:,} values. Use fewer.")

@@ -35,7 +35,7 @@ def write_atomically(
         content: bytes or a string.
         durable: see `atomic_path`.
         folder: a folder above the file. No link below this folder is followed. Default: the file's own folder.
-        follow: whether to follow a link, and to write to a device or pipe. Set it only if the user named the file.
+        follow: whether the user named the file. If so, links are followed, and devices and pipes are written.
     """
     data = as_bytes(content) if isinstance(content, str) else content
     if follow and path.exists() and not path.is_file() and not path.is_dir():
@@ -76,13 +76,13 @@ def _parent(path: Path, folder: Path | None) -> Iterator[Path]:
 def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`. At the end, rename the file or folder there to `path`.
 
-    After an exception, the temporary file is deleted. A killed process may leave it, for `remove_parts` to delete.
+    After an exception, the temporary file is deleted. `remove_parts` deletes the temporary files of killed processes.
 
     Args:
         path: the file or folder.
-        durable: whether to wait until the file and its new name are on the disk, so that either the old or the new file
-            survives a power failure. This takes milliseconds, so caches do not use it.
-        parents: whether to create a missing parent folder.
+        durable: whether to wait until the file is on the disk. Either the old or the new file then survives a power
+            failure. This takes milliseconds, so caches do not need it.
+        parents: whether to create missing parent folders.
 
     Raises:
         OSError: `path` cannot be written, or is a folder that is not empty.
@@ -215,7 +215,7 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
         folder: the folder.
         names: the files.
         key: the text before the folder in the message, such as "fit.resume=".
-        allowed: the kind of folder to name instead, for the message.
+        allowed: the folder to name instead, for the message.
     """
     missing = [name for name in names if not (folder / name).is_file()]
     if not missing:

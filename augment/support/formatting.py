@@ -7,8 +7,8 @@ from html import escape
 from io import TextIOWrapper
 from unicodedata import category
 
-# A spreadsheet may treat the start of a cell, or text after a separator, as a formula. An apostrophe before it prevents
-# this. The signs at the end include variants from East Asian keyboards.
+# A spreadsheet may find a formula at the start of a cell, or after a separator. An apostrophe before it prevents this.
+# The pattern includes the variants of =, +, - and @ on East Asian keyboards.
 _FORMULA = r"(?:^|(?<=[;,|\t\r\n])){0}(?=[\s\"']{{0,9}}[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
 _CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 

@@ -1,4 +1,4 @@
-"""PyTorch, imported on first use. The import takes seconds, and checking a configuration does not need it."""
+"""PyTorch, imported on first use. The import takes seconds, and many commands do not need PyTorch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ForwardRef

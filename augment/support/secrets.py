@@ -1,4 +1,4 @@
-"""Keep secrets out of written files. References to environment variables are written instead of their values."""
+"""Write references to environment variables instead of their values, which may be secrets."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def masked(token: str) -> str:
 
 
 def as_written(value: Any, key: str = "") -> Any:
-    """Return plain values for a file, with unresolved references, and with masks instead of other secrets."""
+    """Return plain values for a file: with references unresolved, and with masks for other secrets."""
     if isinstance(value, Reference):
         return value.written
     if isinstance(value, Mapping):

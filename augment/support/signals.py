@@ -17,8 +17,8 @@ from augment.support.process import launched
 # Schedulers usually send SIGUSR1 as a preemption notice.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-# Processes that train together get each signal twice: directly, and from their launcher. A repetition within this time
-# does not count.
+# Processes that train together get signals twice, directly and from their launcher. Repetitions within this time do not
+# count.
 _RELAYED_SECONDS = 5.0
 
 
@@ -40,7 +40,6 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Replace the current signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in STOP_SIGNALS:
@@ -53,7 +52,6 @@ class StopSignals:
             signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        """Restore the handlers from before `install`."""
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         self._previous = {}

@@ -143,7 +143,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_numbers(value: Any, depth: int = 0) -> None:
-    """Raise a ValueError if plain values are nested too deeply, or contain a too long integer."""
+    """Raise a ValueError if plain values are nested too deeply, or contain an integer that is too long."""
     if depth > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:

@@ -21,8 +21,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
 
     Args:
         file: the file.
-        folder: the run or sweep folder that contains the file. Such a file is read with libyaml, which is 10x faster.
-            None: the file is not in such a folder.
+        folder: the run or sweep folder that contains the file, if any. libyaml reads such files, which is 10x faster.
         as_text: whether to read all values as strings.
 
     Raises:
