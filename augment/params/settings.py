@@ -98,7 +98,7 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
         kinds: the dataclasses by name.
         given: a mapping, `{selector: name, ...settings}`.
         key: the key path of the mapping.
-        selector: the key of the name, such as "source". Messages also use it as the noun for the dataclasses.
+        selector: the key of the name, such as "source". Messages also use this word.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector} is required. Allowed: {', '.join(kinds)}.")

@@ -122,7 +122,7 @@ class Refresher:
         self._running = Background(measured)
 
     def finish(self) -> None:
-        """Wait for the running call, if there is one. Log its error."""
+        """Wait for the running call, and log its error."""
         running, self._running = self._running, None
         try:
             if running is not None:

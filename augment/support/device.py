@@ -16,7 +16,7 @@ def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tens
     """
     if device.type == "cpu":
         return {name: torch.from_numpy(np.require(array, requirements=["C", "W"])) for name, array in arrays.items()}
-    # Align each array at a multiple of 16 bytes.
+    # Align each array to a multiple of 16 bytes.
     starts = np.cumsum([0, *(-(-array.nbytes // 16) * 16 for array in arrays.values())]).tolist()
     # `Tensor.pin_memory` would use one thread per core for this copy.
     pinned = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)

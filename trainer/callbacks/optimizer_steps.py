@@ -39,8 +39,8 @@ class ParamScheduler(Callback):
     Args:
         schedules: schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
-        plateau: patience and factor. "lr" is multiplied by the factor after each `patience` epochs without a better
-            score. None: no drops.
+        plateau: a number of epochs, and a factor. "lr" is multiplied by the factor after so many epochs without a
+            better score. None: no drops.
 
     Attributes:
         now: the values of the last training batch, by the keys of the schedules.

@@ -156,7 +156,7 @@ class ProgressBar(Callback):
         self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)
 
     def _columns(self, learner: Learner) -> list[Column]:
-        """Return the columns that fit into the terminal. It leaves out the columns of `PACE` first, then training."""
+        """Return the columns that fit into the terminal. Columns of `PACE` are left out first."""
         columns = _columns(learner)
         optional = [*reversed(PACE), *reversed([c for c in columns if c.key.startswith("train_")])]
         for column in optional if self.console.is_terminal else ():

@@ -39,7 +39,8 @@ def worst_images(
         most: the largest number of samples.
 
     Returns:
-        Each sample with its file, and its thumbnail or None if the file cannot be read. None if the files are unknown.
+        Each sample with its file, and its thumbnail or None if the file cannot be read. If the files are unknown, the
+        result is None.
     """
     from augment.pipeline.geometry.frames import turns  # imports PyTorch
 

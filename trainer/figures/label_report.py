@@ -35,7 +35,7 @@ class Suspect:
     given: str
     suggested: str
     score: float
-    probability: float  # probability that the label is wrong, NaN if unknown
+    probability: float  # of a wrong label, NaN if unknown
     uri: str = ""  # the thumbnail as a data URI. Empty: the file cannot be read
 
     def __post_init__(self) -> None:

@@ -100,7 +100,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Finish the gradients for the step in the `with` block. If it is cancelled, keep them for the next step."""
+        """Finish the gradients for the step in the `with` block. If the step is cancelled, keep them for the next."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -139,7 +139,7 @@ class Runner:
         return state if self.scaler is None else state | {"scaler": self.scaler.state_dict()}
 
     def kept_gradients(self) -> dict[str, Tensor]:
-        """Return unscaled copies of the pending gradients by parameter name. A loss with weights adds `_weights`."""
+        """Return unscaled copies of the pending gradients by parameter name. A weighted loss adds `_weights`."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
         found = self.parameters.items() if self.pending else ()
         weights = {self._weights_key: self._weights.clone()} if self.pending and self._weighted else {}
@@ -261,9 +261,9 @@ class Scaler(GradScaler):
 
     Unlike PyTorch's `GradScaler`, it supports cancelled steps, and checkpoints within a step.
 
-    PyTorch's fused kernels can skip a step without the host. With other optimizers, the host waits. `GradScaler` keeps
-    some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use the same scale, because they
-    check the sums of their gradients.
+    PyTorch's fused kernels can skip a step without the host. With other optimizers, the host waits for the decision.
+    `GradScaler` keeps some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use the same
+    scale, because they check the sums of their gradients.
 
     Args:
         device: the device of the loss and the gradients.

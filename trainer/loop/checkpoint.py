@@ -332,7 +332,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that a state or a network lacks, or that has another shape there.
+    """Return the name of the first tensor that a state or a network lacks, or whose shape differs.
 
     Empty: the state fits the network.
     """

@@ -178,7 +178,7 @@ class RankedRecorded(Ranked, Recorded):
 
 
 def make_runner(learner: LearnerParts) -> Runner:
-    """Return the runner for a learner. On a GPU, it records CUDA graphs if settings, task and training step allow."""
+    """Return the runner for a learner. If the settings, the task and the training step allow it, use CUDA graphs."""
     ranked = learner.ranks.size > 1
     fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")
     if learner.settings.graph and learner.device.type == "cuda" and fixed:

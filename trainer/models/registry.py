@@ -1,6 +1,6 @@
 """All models by name, including the small network of the quick start.
 
-The settings of a model build its network. PyTorch is imported only to build networks, because this takes seconds.
+The settings of a model build its network. PyTorch is imported only to build networks, as the import takes seconds.
 """
 
 from dataclasses import dataclass

@@ -68,7 +68,7 @@ def declare_rates(task: str, count: CountClasses) -> None:
             *classes, total = count(outputs, targets)
             return float(rate(*(numbers.sum() for numbers in classes), total * len(classes[0])))
 
-        key = name if name == "f1" else f"{name}_macro"  # f1 is older than the others, and keeps its name
+        key = name if name == "f1" else f"{name}_macro"  # f1 is older, and keeps its name
         metric(task, name=key, within=SHARE, whole=True, on_request=True)(macro)
         metric(task, name=f"{name}_micro", within=SHARE, whole=True, on_request=True)(micro)
         METRICS[task, key] = replace(METRICS[task, key], of_class=each)

@@ -147,7 +147,7 @@ class Detect(PlacedTask):
         return {"output": outputs[..., :COLUMNS]}
 
     def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
-        """Return the targets, with the IoU of true and found masks as further columns, (N, K, 6 + 100), if any."""
+        """Return the targets with the IoU of true and found masks, (N, K, 6 + 100), or nothing without masks."""
         if outputs.shape[2] == COLUMNS:
             return {}
         size = next((target["masks"].shape[1:] for target in targets if "masks" in target), (0, 0))
@@ -225,7 +225,7 @@ class Detect(PlacedTask):
         return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with most missed and wrong objects first. Scores below 0.5 do not count."""
+        """Yield the images with missed or wrong objects, the most first. Objects with scores below 0.5 do not count."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             missed, wrong = _compare(target, output)

@@ -183,7 +183,7 @@ class KeypointTask(PlacedTask):
         return super().example(names)[0], torch.ones(2, names, 3)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
-        """Mirror the keypoints, and swap the pairs of left and right keypoints."""
+        """Mirror the keypoints, and swap left and right keypoints."""
         if not len(network.get_buffer(MIRRORED)):
             raise missing_pairs((), "fit.tta=flip")
         x, y = outputs[:, 0::2], outputs[:, 1::2]

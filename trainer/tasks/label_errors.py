@@ -81,7 +81,7 @@ def estimate(
     logistic regression on the scores of these samples, shifted so that their mean is the share.
 
     Args:
-        scores: (N,) mean margins between the label and the best other class. Lower scores are more suspicious.
+        scores: (N,) mean margins, see `LabelAudit`. Lower scores are more suspicious.
         given: (N,) the labels.
         sure: (N,) the result of `confident`.
         what: see `Estimate`.

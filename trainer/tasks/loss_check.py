@@ -31,7 +31,7 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
     named = task.named_loss(fit)
     if fit.label_smoothing and task.loss_type is NamedLoss and not any(map(smooths, named.terms)):
         raise UserError(
-            f"fit.label_smoothing={fit.label_smoothing:g}: fit.loss={fit.loss} cannot smooth targets. Set "
+            f"fit.label_smoothing={fit.label_smoothing:g}: fit.loss={fit.loss} has no label smoothing. Set "
             "fit.label_smoothing=0."
         )
     for term in named.terms:

@@ -157,8 +157,7 @@ def metric(
         whole: whether the function needs all samples at once. Then only validation measures it.
         train: whether training also measures it.
         above: measure it only if the data has more classes, labels or numbers than this.
-        on_request: in a fit, measure it only if `fit.metrics` or a callback's `monitor` names it. Evaluations always
-            measure it.
+        on_request: in a fit, measure it only if `fit.metrics` or a callback's `monitor` names it.
         finish: converts the mean over the samples into the metric's value.
         line: format in the progress line. Empty: not shown there.
         needs: measure it only with models for which this attribute is true, such as `masks`. Empty: with all models.
