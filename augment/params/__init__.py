@@ -1,6 +1,6 @@
-"""Typed parameters. Each declares its default, allowed values, unit, help text and error messages in one place.
+"""Typed parameters. The declaration of a parameter contains its default, allowed values, unit and help text.
 
-Ops declare parameters in their decorators. Configuration sections declare them as dataclass fields, with `setting`.
+Ops declare parameters in their decorators. Configuration sections declare them as dataclass fields with `setting`.
 """
 
 from augment.params.param import DOWNLOADS, IMPORTS, MATCHES, PASSES, READS, SENDS, WRITES, Interval, Param

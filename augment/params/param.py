@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_SHOWN = 200  # maximum length of an invalid value in messages
+_SHOWN = 200  # maximum characters of an invalid value in messages
 
-# The side effects in `Param.reach`. They complete the sentence "a run folder may not decide ...".
+# Values of `Param.reach`, as ends of the sentence "a run folder may not decide ...".
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "what is imported",
     "what is downloaded",
@@ -29,12 +29,13 @@ class Param(Generic[T]):
     """A parameter of type T with its default.
 
     Attributes:
-        default: the value if the configuration does not set one. `doc` explains what None means.
+        default: the value if the configuration sets none. `doc` explains what None means.
         doc: the help text, a noun phrase.
         unit: the unit of the value, in tables and messages.
         optional: whether null is allowed.
         required: whether the configuration must give a value.
-        reach: a side effect outside this process, such as imports. A run folder may not set such a parameter.
+        reach: the side effect outside this process, such as imports. A stranger's run folder may not set such a
+            parameter. Empty: no side effect.
         aliases: names in other tools. Errors about these keys suggest this parameter.
     """
 
@@ -54,11 +55,11 @@ class Param(Generic[T]):
             default = self._convert(self.default)
             if default is None:
                 raise ValueError(f"the default {self.default!r} is not allowed. Use {self.allowed()}")
-            # Parsed, so that setting the default explicitly gives the same value.
+            # Store the parsed default, so that setting it explicitly gives the same value.
             object.__setattr__(self, "default", default)
 
     def parse(self, value: object, key: str) -> T | None:
-        """Validate and convert the configured value of a key path."""
+        """Validate and convert the configured value at a key path."""
         if value is None and self.optional:
             return None
         parsed = self._convert(value)
@@ -94,7 +95,7 @@ class Param(Generic[T]):
 def number_in(value: object, within: Interval) -> float | None:
     """Return `value` as a float if it is a finite number within closed bounds, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**1023:
-        return None  # a larger number does not fit into a float
+        return None  # not a number, or an integer too large for a float
     return float(value) if within[0] <= value <= within[1] else None
 
 

@@ -71,7 +71,7 @@ class Text(Param[str]):
         return text if text and len(text) <= 4096 and "\0" not in text else None  # 4096 is the longest path
 
     def _rejection(self, value: object, key: str) -> str:
-        return f"{super()._rejection(value, key)[:-1]} ({self.doc})."  # the description states which text is needed
+        return f"{super()._rejection(value, key)[:-1]} ({self.doc})."  # `doc` states which text is needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +159,12 @@ MAX_CHANNELS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Channels(Param[Any]):
-    """A list of numbers, by default for red, green and blue."""
+    """A list of numbers. Its default length is 3, for red, green and blue."""
 
     within: Interval
     above: float = -inf
-    count: int | None = 3  # the length of the list. None: the number of channels, which the data decide
-    auto: bool = False  # whether "auto" is allowed, which computes the numbers from the training images
+    count: int | None = 3  # the length of the list. None: one number for each channel of the data
+    auto: bool = False  # whether "auto" is allowed, for numbers that are computed from the training images
 
     def _convert(self, value: object) -> tuple[float, ...] | str | None:
         if self.auto and value == "auto":
@@ -195,7 +195,6 @@ class Size(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether both sides are equal."""
         return self.height == self.width
 
     @property
@@ -246,10 +245,10 @@ class Range(Param[Interval | Values]):
         draws: names of the values that are drawn independently from the range. Default: one value, named like the
             parameter without its ending `_range`.
         whole: whether to draw only integers. Both ends are included.
-        few: whether `{values: [...]}` is allowed. It is not if DALI itself draws the value.
+        few: whether `{values: [...]}` is allowed. Set it to false if DALI draws the value.
         log: whether to draw the logarithm uniformly, so that x and 1 / x are equally likely.
-        doubt: a size and a note. A range below this size probably has the wrong unit, which the note explains.
-        severe: the severest values of `trainer stress`, one for each direction. Default: derived from the range.
+        doubt: a limit and a note. Ranges below the limit probably have the wrong unit, which the note explains.
+        severe: the strongest values in `trainer stress`, one for each direction. Default: derived from the range.
     """
 
     within: Interval = (-inf, inf)
@@ -263,7 +262,7 @@ class Range(Param[Interval | Values]):
 
     @property
     def neutral(self) -> float | None:
-        """The middle of the default range if it is 0 or 1, where the op changes nothing. Otherwise None."""
+        """The value that changes nothing: the middle of the default range if it is 0 or 1, otherwise None."""
         low, high = self.default if isinstance(self.default, tuple) else (0, 1)
         return {0.0: 0.0, 2.0: 1.0}.get(float(low + high)) if not self.whole else None
 
@@ -318,7 +317,7 @@ class Range(Param[Interval | Values]):
 
 
 def _shown(values: tuple[float, ...]) -> str:
-    """Return a set of values as text. Opposite values become +-3, and long lists show only their ends."""
+    """Return a set of values as text. -3 and 3 become +-3. Long lists become their ends and the number of values."""
     unique = sorted(set(values))
     size = sorted({abs(v) for v in unique})
     if len(unique) > 1 and unique == sorted({-v for v in unique}):

@@ -1,4 +1,4 @@
-"""The pixel format of a dataset's images: channels, data type, and the range of values that augmentation sees."""
+"""The pixel format of a dataset's images: channels, data type, and the values of black and white."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -24,17 +24,17 @@ DTYPES: Mapping[str, tuple[float, float]] = {
 class PixelFormat:
     """The pixel format of images. The default is 8-bit RGB.
 
-    Augmentation works on levels from 0 to 255. Bytes are their own levels. Other values become float32 levels, so they
-    keep their precision: `low` becomes 0, `high` becomes 255, and values beyond them are clipped.
+    Augmentation works on levels from 0 to 255. Bytes are used as levels. Other pixels become float32, which keeps their
+    precision: `low` becomes 0, `high` becomes 255, and values beyond them are clipped.
 
     Attributes:
         channels: number of channels.
         dtype: data type of the stored pixels, a key of `DTYPES`.
-        low: stored value of level 0 for each channel. Empty: pixels are bytes.
-        high: stored value of level 255 for each channel. Empty: pixels are bytes.
+        low: stored value of level 0 for each channel. Empty: stored bytes are the levels.
+        high: stored value of level 255 for each channel. Empty: stored bytes are the levels.
         rgb: channels that serve as red, green and blue, or None.
-        mean: mean of each channel in 0..1. Empty: ImageNet's.
-        std: standard deviation of each channel in 0..1. Empty: ImageNet's.
+        mean: mean of each channel, of levels scaled to 0..1. Empty: ImageNet's.
+        std: standard deviation of each channel, of levels scaled to 0..1. Empty: ImageNet's.
         nodata: stored value of pixels without data, or None. These pixels become level 0.
     """
 
@@ -62,7 +62,7 @@ class PixelFormat:
             channels: number of channels.
             dtype: data type: uint8, uint16, int16 or float32.
             range: values that become black and white. Default: all values of the type, and 0..1 for float32.
-            rgb: channels that serve as red, green and blue. Default: the three channels of images with three.
+            rgb: channels that serve as red, green and blue. Default: 0, 1, 2 if there are three channels.
 
         Raises:
             UserError: a value is not allowed.
@@ -82,7 +82,7 @@ class PixelFormat:
 
     @property
     def is_rgb(self) -> bool:
-        """Whether images are ordinary 8-bit RGB images, which DALI decodes and the GPU kernels support."""
+        """Whether images are 8-bit RGB images, which DALI can decode and the GPU kernels support."""
         return self.is_bytes and self.channels == 3 and self.rgb == (0, 1, 2)
 
     @property
@@ -116,7 +116,11 @@ RGB = PixelFormat()
 
 
 def parse_format(given: object, key: str) -> PixelFormat:
-    """Check a format in the form of `PixelFormat.plain`, such as from a run folder."""
+    """Check plain values, such as from a run folder, and return their format.
+
+    Raises:
+        UserError: the values are invalid.
+    """
     if given is None:
         return RGB
     try:
@@ -133,7 +137,7 @@ def parse_format(given: object, key: str) -> PixelFormat:
 
 
 def _is_valid(of: PixelFormat) -> bool:
-    """Return whether a format makes sense. Values of unexpected types return False or raise an error."""
+    """Return whether a format is valid. Values of unexpected types return False or raise an error."""
     per_channel = of.low, of.high, of.mean, of.std
     numbers = [number for values in per_channel for number in values]
     if of.nodata is not None:

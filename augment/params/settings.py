@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def setting(param: Param[T]) -> T:
-    """Declare a dataclass field with a parameter."""
+    """Declare a dataclass field whose value a parameter validates."""
     default = MISSING if param.required else param.default
     made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
     return made
@@ -37,7 +37,7 @@ def check_known(
 
     Args:
         given: the mapping.
-        known: the known keys with their parameters, or None for keys without one.
+        known: the known keys with their parameters. None: a key without a parameter.
         key: the key path of the mapping, empty at the top.
         others: maps names from other tools to our keys.
     """
@@ -48,7 +48,7 @@ def check_known(
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Validate the mapping at a key path (empty at the top), and fill in defaults. None counts as empty."""
+    """Validate the mapping `given` at a key path, empty at the top, and fill in defaults. None: an empty mapping."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -69,7 +69,7 @@ def parse_settings(cls: type[T], given: object, key: str) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Nested(Param[Any]):
-    """An optional mapping with settings of its own, which becomes a dataclass."""
+    """An optional mapping of settings, which becomes the dataclass `of`."""
 
     of: type
 
@@ -98,7 +98,7 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
         kinds: the dataclasses by name.
         given: a mapping, `{selector: name, ...settings}`.
         key: the key path of the mapping.
-        selector: the key of the name, such as "source". Messages also use this word for the dataclass.
+        selector: the key of the name, such as "source". Messages also use this word.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector} is required. Allowed: {', '.join(kinds)}.")

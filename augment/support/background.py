@@ -17,7 +17,7 @@ from augment.support.errors import UserError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Limits of repeated work: the seconds between two calls, and the share of one core.
+# Limits of repeated work: minimum seconds between two calls, and maximum share of one core.
 _EVERY, _SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def prompt_turns() -> Iterator[None]:
-    """Let threads switch every 0.2 ms instead of 5 ms, because the training thread waits after each GPU call."""
+    """Let threads switch every 0.2 ms instead of 5 ms, so that training waits less for its turn after a GPU call."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(2e-4)
     try:
@@ -38,7 +38,7 @@ def prompt_turns() -> Iterator[None]:
 def in_threads(
     work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None, stopped: Event | None = None
 ) -> Iterator[Iterator[R]]:
-    """Call a function for each item in threads. At the end, the context waits for the calls that have begun.
+    """Call a function for each item in threads. At the end, the context waits for the calls that have started.
 
     Args:
         work: the function.
@@ -77,7 +77,6 @@ class Background(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether the call has ended."""
         return self._future.done()
 
     def result(self) -> T:
@@ -87,7 +86,7 @@ class Background(Generic[T]):
         return self._future.result()
 
     def drop(self) -> None:
-        """Wait for a call whose result is not needed. Log an error that `result` has not raised."""
+        """Wait for the call, and ignore its result. Log its error unless `result` has raised it."""
         error = self._future.exception()
         if error is not None and not self._is_reported:
             log.warning(
@@ -98,7 +97,7 @@ class Background(Generic[T]):
 
 
 class Refresher:
-    """Repeats work in the background, at most every 10 s and for at most 1% of the time."""
+    """Limits repeated work in the background to one call in 10 s, and to 1% of the time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -111,7 +110,6 @@ class Refresher:
         return monotonic() >= self._next and (self._running is None or self._running.done)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Call a function in the background."""
         begun = monotonic()
 
         def measured() -> None:
@@ -124,7 +122,7 @@ class Refresher:
         self._running = Background(measured)
 
     def finish(self) -> None:
-        """Wait for the running call, if there is one."""
+        """Wait for the running call, and log its error."""
         running, self._running = self._running, None
         try:
             if running is not None:
@@ -137,7 +135,7 @@ class CallQueue:
     """Calls functions one after the other in a daemon thread.
 
     Args:
-        on_error: receives the first error, in the thread. After an error, only the function of `close` is called.
+        on_error: receives the first error, in the thread. Then only the last function, from `close`, is called.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
@@ -150,7 +148,7 @@ class CallQueue:
         self._waiting.put((work, False))
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
-        """Call a last function, also after an error. Return whether all calls ended within some seconds."""
+        """Call a last function, also after an error. Return whether all calls ended within the given seconds."""
         self._waiting.put((last, True))
         self._thread.join(seconds)
         return not self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""Consoles for text, and the progress bar of all work except training."""
+"""Consoles for text, and the progress bar for everything except training."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,13 +19,13 @@ class PlainConsole(Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether lines can be redrawn. FORCE_COLOR does not count, because notebooks and CI set it for plain files."""
+        """Whether lines can be redrawn. FORCE_COLOR does not count: notebooks and CI set it for plain output."""
         if self._is_told is not None:
             return self._is_told
         return self.is_jupyter or self.file.isatty()
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """Return the segments to print. Only the console itself adds control characters."""
+        """Return the segments to print. Only the console itself may add control characters."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 

@@ -18,19 +18,19 @@ Node = Any  # a DALI DataNode: the package has no types
 
 
 def split(values: Node, applied: Node) -> tuple[Node, Node]:
-    """Return the samples with a true `applied`, and the other samples.
+    """Return the samples for which `applied` is true, and the other samples.
 
-    DALI implements its own `if` with this operator and `merge`. They also work outside a traced function.
+    DALI implements `if` statements with this operator and `merge`. Both also work outside a traced function.
     """
     taken, passed = fn._conditional.split(values, predicate=applied)
     return taken, passed
 
 
 def merge(taken: Node, passed: Node, applied: Node) -> Node:
-    """Combine samples that `split` has separated."""
+    """Combine the samples that `split` separated."""
     return fn._conditional.merge(taken, passed, predicate=applied)
 
 
 def drawing_from(state: Node) -> dict[str, Node]:
-    """Return the arguments that make an operator draw from a given state, (words,) uint32, for each batch."""
+    """Return the arguments with which an operator draws random numbers from a state, (words,) uint32 per batch."""
     return {"_random_state": state}

@@ -16,9 +16,9 @@ def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tens
     """
     if device.type == "cpu":
         return {name: torch.from_numpy(np.require(array, requirements=["C", "W"])) for name, array in arrays.items()}
-    # Each array begins at a multiple of 16 bytes.
+    # Align each array to a multiple of 16 bytes.
     starts = np.cumsum([0, *(-(-array.nbytes // 16) * 16 for array in arrays.values())]).tolist()
-    # Not `Tensor.pin_memory`, because it copies with one thread per core.
+    # `Tensor.pin_memory` would use one thread per core for this copy.
     pinned = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)
     for array, start in zip(arrays.values(), starts, strict=False):
         pinned.numpy()[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

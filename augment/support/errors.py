@@ -13,14 +13,14 @@ class UserError(Exception):
     The message starts with the key path, folder or file. It says what is wrong and how to fix it.
 
     Attributes:
-        hint: the fix at the end of the message, or empty. It is printed alone if another process prints the cause.
+        hint: the fix at the end of the message, or empty. Only the hint is printed if another process prints the cause.
     """
 
     hint = ""
 
 
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:
-    """Return the end of an "unknown name" message: the closest allowed name, and all allowed names.
+    """Return the end of a message about an unknown name: the closest allowed name, and all allowed names.
 
     `others` maps common aliases to allowed names.
     """

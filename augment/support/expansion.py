@@ -13,7 +13,7 @@ MAX_EXPANDED = 50_000
 
 
 def expanded_values(values: Iterable[T], what: str) -> list[T]:
-    """Return the values of an iterable, which may be endless.
+    """Return the values of an iterable, which may be infinite.
 
     Raises:
         UserError: there are too many values. The message begins with `what`, the key and its value.
@@ -32,5 +32,4 @@ def combinations(choices: Collection[Collection[T]], what: str) -> Iterator[tupl
 
 
 def too_many(what: str) -> UserError:
-    """Return the error about an expression with too many values."""
     return UserError(f"{what}: expands to more than {MAX_EXPANDED:,} values. Use fewer.")

@@ -31,11 +31,11 @@ def write_atomically(
     """Write a file completely or not at all. Until it is complete, readers see the old file. See `atomic_path`.
 
     Args:
-        path: the file. An existing link is replaced, not followed, because a stranger may have created it.
+        path: the file. A link at this path is replaced, not followed, because a stranger may have created it.
         content: bytes or a string.
         durable: see `atomic_path`.
-        folder: a folder above the file. No link below this folder is followed. None means the file's own folder.
-        follow: whether the user named the file. Then links are followed, and devices and pipes are written.
+        folder: a folder above the file. No link below this folder is followed. Default: the file's own folder.
+        follow: whether the user named the file. If so, links are followed, and devices and pipes are written.
     """
     data = as_bytes(content) if isinstance(content, str) else content
     if follow and path.exists() and not path.is_file() and not path.is_dir():
@@ -76,13 +76,13 @@ def _parent(path: Path, folder: Path | None) -> Iterator[Path]:
 def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`. At the end, rename the file or folder there to `path`.
 
-    An exception leaves no file behind. A killed process may leave one, which `remove_parts` removes.
+    After an exception, the temporary file is deleted. `remove_parts` deletes the temporary files of killed processes.
 
     Args:
         path: the file or folder.
-        durable: whether to wait until the file and its new name are on the disk. After a power failure, either the old
-            or the new file is there. This takes milliseconds, so caches do not need it.
-        parents: whether to create a missing parent folder.
+        durable: whether to wait until the file is on the disk. Either the old or the new file then survives a power
+            failure. This takes milliseconds, so caches do not need it.
+        parents: whether to create missing parent folders.
 
     Raises:
         OSError: `path` cannot be written, or is a folder that is not empty.
@@ -125,7 +125,7 @@ def remove_parts(folder: Path) -> None:
 def walk(
     folder: Path, onerror: Callable[[OSError], object] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through a folder like `os.walk`, which fails for about 1,000 nested folders.
+    """Walk through a folder with `os.walk`, which fails at about 1,000 nested folders.
 
     Raises:
         UserError: the folders are nested too deeply.
@@ -133,11 +133,11 @@ def walk(
     try:
         yield from os.walk(folder, onerror=onerror)
     except RecursionError:
-        raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or name another folder.") from None
+        raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or use another folder.") from None
 
 
 def special_kind(mode: int) -> str:
-    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`. Otherwise ""."""
+    """Return the kind of file in an `st_mode` if it may block readers, such as "named pipe", or an empty text."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
     return kinds.get(stat.S_IFMT(mode), "")
 
@@ -190,7 +190,7 @@ def _finite(values: object) -> object:
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
-    """Return the end of a message about a missing file or folder: a similar name, or the existing names."""
+    """Return the end of a message about a missing file or folder: a similar name, or the names that exist."""
     if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # `Path` removes one of the slashes
         return f" {url[1]}://{url[2]} is a URL. Download the file, and give its local path."
     if not path.parent.is_dir():
@@ -214,7 +214,7 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
     Args:
         folder: the folder.
         names: the files.
-        key: how the user named the folder, such as "fit.resume=", for the message.
+        key: the text before the folder in the message, such as "fit.resume=".
         allowed: the folder to name instead, for the message.
     """
     missing = [name for name in names if not (folder / name).is_file()]

@@ -7,12 +7,12 @@ from html import escape
 from io import TextIOWrapper
 from unicodedata import category
 
-# A spreadsheet may find a formula at the start of a cell, or after a character that may split cells. An apostrophe
-# there turns the formula into text. Some of the characters are from East Asian keyboards.
+# A spreadsheet may find a formula at the start of a cell, or after a separator. An apostrophe before it prevents this.
+# The pattern includes the variants of =, +, - and @ on East Asian keyboards.
 _FORMULA = r"(?:^|(?<=[;,|\t\r\n])){0}(?=[\s\"']{{0,9}}[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
 _CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 
-# Categories of characters that are invisible, or that move a terminal's cursor or reverse the text direction.
+# Unicode categories of characters that are invisible, move a terminal's cursor or reverse the text direction.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
 # Half of a surrogate pair, which no stream can encode. Halves that represent bytes of file names are excluded.
@@ -33,7 +33,7 @@ def plural(count: int, one: str, several: str = "") -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return a share as a percentage. Shares below 1 never become 100%."""
+    """Return a share as a percentage. A share below 1 is never rounded to 100%."""
     if share < 1 and round(100 * share, digits) == 100:
         return f"{100 - 10.0**-digits:.{digits}f}%" if digits else "above 99%"
     return f"{100 * share:.{digits}f}%"

@@ -1,4 +1,4 @@
-"""The differences between versions of Hydra and OmegaConf, and their only private function that we use."""
+"""The differences between versions of Hydra and OmegaConf, and the one private function that we use."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -12,7 +12,7 @@ _OLD = omegaconf.__version__.startswith("2.3.")
 # Returns a PyYAML loader that reads numbers as Hydra does, and rejects duplicate keys.
 get_yaml_loader: Callable[[], Any] = import_module("omegaconf._utils" if _OLD else "omegaconf._yaml").get_yaml_loader
 
-# OmegaConf 2.3 has a different function with the new name.
+# In OmegaConf 2.3, `register_resolver` is a different function.
 register_resolver: Callable[..., None] = getattr(
     omegaconf.OmegaConf, "register_new_resolver" if _OLD else "register_resolver"
 )

@@ -1,4 +1,4 @@
-"""PyTorch for modules that check a configuration. It is imported on first use, because the import takes seconds."""
+"""PyTorch, imported on first use. The import takes seconds, and many commands do not need PyTorch."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ForwardRef

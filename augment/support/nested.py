@@ -17,13 +17,13 @@ def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the inner mapping of this name, or an empty one."""
+    """Return the inner mapping with a name, or an empty mapping."""
     section = values.get(name)
     return section if isinstance(section, Mapping) else {}
 
 
 def merged(base: object, values: object) -> Any:
-    """Merge two values: the second replaces the first, but mappings are merged key by key."""
+    """Merge two values. The second replaces the first, but two mappings are merged key by key."""
     if not isinstance(base, Mapping) or not isinstance(values, Mapping):
         return values
     return {**base, **{key: merged(base[key], value) if key in base else value for key, value in values.items()}}
@@ -37,7 +37,7 @@ def value_at(values: object, path: str) -> Any:
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key, in their order."""
+    """Return the values of each key. Keys and values keep their order."""
     groups: dict[K, list[V]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

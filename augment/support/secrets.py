@@ -1,4 +1,4 @@
-"""Keep secrets and environment variables out of written files by writing references instead."""
+"""Write references to environment variables instead of their values, which may be secrets."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def is_secret(key: str, value: object) -> bool:
 
 
 def reject_secrets(values: Mapping[str, Any]) -> None:
-    """Reject secrets that are not references, because they would be written to files."""
+    """Reject secrets that the user wrote out, because they would be written to files."""
     for key, value in leaves(values):
         if repr(as_written(value, key)) != repr(value):
             raise UserError(
@@ -55,13 +55,13 @@ def reject_secrets(values: Mapping[str, Any]) -> None:
 
 
 def masked(token: str) -> str:
-    """Return an override with a mask for a secret value."""
+    """Return an override from the command line, with a mask instead of a secret value."""
     key, equals, value = token.partition("=")
     return f"{key}={_MASK}" if equals and is_secret(key.lstrip("+~"), value) else token
 
 
 def as_written(value: Any, key: str = "") -> Any:
-    """Return plain values for a file: with references unresolved, and with masks for secrets."""
+    """Return plain values for a file: with references unresolved, and with masks for other secrets."""
     if isinstance(value, Reference):
         return value.written
     if isinstance(value, Mapping):

@@ -14,15 +14,16 @@ from typing import Any
 
 from augment.support.process import launched
 
-# SIGUSR1 is what schedulers usually send as a preemption notice.
+# Schedulers usually send SIGUSR1 as a preemption notice.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-# Each of several processes that train together gets a signal twice: directly, and from its launcher.
+# Processes that train together get signals twice, directly and from their launcher. Repetitions within this time do not
+# count.
 _RELAYED_SECONDS = 5.0
 
 
 class StopSignals:
-    """A context in which signals that ask to stop raise KeyboardInterrupt, as Ctrl-C does by default.
+    """A context in which stop signals raise KeyboardInterrupt, as Ctrl-C does by default.
 
     After `hold`, the first signal only sets `asked`, and the next signal raises. Ignored signals, such as SIGHUP under
     nohup, stay ignored. Python handles signals only in the main thread, so the context does nothing in other threads.
@@ -39,7 +40,6 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Replace the current signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in STOP_SIGNALS:
@@ -52,7 +52,6 @@ class StopSignals:
             signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        """Restore the handlers from before `install`."""
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         self._previous = {}
@@ -100,7 +99,7 @@ class StopSignals:
         same = _RELAYED_SECONDS if launched() > 1 else 0.0
         if number == signal.SIGHUP:
             leave_closed_terminal()
-            # When a terminal closes, the shell passes the signal on, and the kernel sends another when the shell exits.
+            # When a terminal closes, the shell sends SIGHUP, and Linux sends it again when the shell exits.
             same = max(same, 1.0)
         if same:
             now = monotonic()
@@ -120,10 +119,10 @@ def leave_closed_terminal() -> None:
 
 
 def exit_on_stop(code: int, message: str = "") -> None:
-    """From now on, a signal prints a message and ends the process at once.
+    """From now on, a stop signal prints a message and ends the process at once.
 
-    Use it while modules are imported and while Python shuts down. Python may then discard an exception, or print its
-    traceback.
+    Call this while modules are imported and while Python shuts down, because Python may then discard a
+    KeyboardInterrupt or print its traceback.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -145,7 +144,7 @@ def ignore_stop_signals() -> None:
 
 @contextmanager
 def shield_children() -> Iterator[None]:
-    """Block stop signals in processes that are started inside, until they call `ignore_in_worker`."""
+    """Block stop signals in processes that are started in this context, until they call `ignore_in_worker`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         resource_tracker.ensure_running()  # starting it later would unblock some signals
@@ -158,8 +157,7 @@ def shield_children() -> Iterator[None]:
 def ignore_in_worker() -> None:
     """Ignore stop signals in a worker process, because a signal reaches the whole process group.
 
-    The parent decides when the worker ends. Only a SIGTERM from the parent ends it. Executors send this signal to end
-    the rest of a broken pool.
+    Only a SIGTERM from the parent ends the worker. Executors send this signal to end the rest of a broken pool.
     """
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:

@@ -22,14 +22,14 @@ def keep_eager() -> None:
 
 
 def step_eagerly(optimizer: Optimizer) -> None:
-    """Prevent the step of a PyTorch optimizer from importing TorchDynamo. Its hooks are still called."""
+    """Prevent the step of a PyTorch optimizer from importing TorchDynamo. The hooks of the step still run."""
     step = unwrap(type(optimizer).step)
     hooked = Optimizer.profile_hook_step(torch.no_grad()(step))
     optimizer.step = MethodType(hooked, optimizer)  # type: ignore[method-assign]
 
 
 def end_allocating(index: int, pool: Any) -> None:
-    """Stop a GPU's allocator from using the memory pool of a failed recording, because PyTorch does not.
+    """Stop a GPU's allocator from using the memory pool of a failed recording. PyTorch does not do this.
 
     Raises:
         RuntimeError: the allocator no longer uses the pool.

@@ -1,7 +1,7 @@
 """Read the files of run and sweep folders, which may come from strangers, and write into such folders.
 
 Readers open only regular files and follow no links, because a link could lead to a file elsewhere, and a pipe could
-block forever. Sizes and depths are limited. Damaged contents raise an `UnreadableError` that names the file. Writers
+block forever. Sizes and nesting are limited. Damaged contents raise an `UnreadableError` that names the file. Writers
 replace links, see `augment.support.files.write_atomically`, or append to regular files.
 """
 
@@ -23,7 +23,7 @@ from augment.support.files import shown
 
 T = TypeVar("T")
 
-# Far above the needs of any run: bytes of a file, levels and values of a JSON text, and bits of an integer.
+# Limits far above the needs of any run: bytes of a file, levels and values of a JSON text, and bits of an integer.
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 
 # The flags of `open_regular` that append to a file, and create it if it is missing.
@@ -63,7 +63,7 @@ def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONL
 
 
 def regular(file: Path, folder: Path | None = None) -> Path:
-    """Return the path of a file that other code will open. See `open_regular`."""
+    """Check a file that other code will open, and return its path. See `open_regular`."""
     os.close(open_regular(file, folder))
     return file
 
@@ -106,7 +106,7 @@ def read_as(kind: type[T], file: Path, **known: Any) -> T:
 
 
 def _typed(kind: Any, value: Any, **known: Any) -> Any:
-    """Convert a JSON value to an annotated type. A number that is null becomes NaN."""
+    """Convert a JSON value to an annotated type. For a float, null becomes NaN."""
     inner = get_args(kind)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
         hints = get_type_hints(kind)
@@ -143,7 +143,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_numbers(value: Any, depth: int = 0) -> None:
-    """Raise a ValueError if plain values are nested too deeply, or contain a too long integer."""
+    """Raise a ValueError if plain values are nested too deeply, or contain an integer that is too long."""
     if depth > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -154,13 +154,13 @@ def check_numbers(value: Any, depth: int = 0) -> None:
 
 
 def damage(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the exceptions that damaged contents raise, together with `others`."""
+    """Return the exception types that damaged contents raise, and `others`."""
     return (*_DAMAGE, *others)
 
 
 @contextmanager
 def contents(file: Path) -> Iterator[None]:
-    """Turn the errors of damaged contents into an UnreadableError that names the file."""
+    """Convert the errors of damaged contents to an UnreadableError that names the file."""
     try:
         yield
     except _DAMAGE as error:
@@ -170,7 +170,7 @@ def contents(file: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Reject links in the folder of a sweep that lead to folders elsewhere. The folder may not exist."""
+    """Reject links in a sweep folder that lead to folders outside it. The sweep folder may be missing."""
     top = folder.resolve()
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_symlink() and path.is_dir() and not path.resolve().is_relative_to(top):

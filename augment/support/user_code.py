@@ -18,7 +18,7 @@ from augment.support.errors import UserError, first_line, nearest
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Code of this project and of installed packages is not the user's own.
+# Folders of this project, whose code is not the user's own.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
 # DALI's form of an exception in a Python function: the message, and the call stack with the last line first.
 _IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(?:\s+\S.*\(\d+\): .*\n?)+)", re.DOTALL)
@@ -29,7 +29,7 @@ class OwnCodeError(UserError):
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Shorten the traceback of a user's mistake to the line that called this function."""
+    """Decorate a public function: shorten the traceback of a user's mistake to the line with the call."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -45,7 +45,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 def import_own(module: str, what: str) -> ModuleType:
     """Import a user's module from the current folder or Python's path. Errors begin with `what`."""
-    if not {"", os.getcwd()} & set(sys.path):  # only `python -m` adds it
+    if not {"", os.getcwd()} & set(sys.path):  # only `python -m` adds the current folder
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()  # a file may have been written a moment ago
     try:
@@ -62,7 +62,7 @@ def import_own(module: str, what: str) -> ModuleType:
 
 
 def reject_second(what: str, name: str, known: object, made: object) -> None:
-    """Reject a name that another module has declared, because one declaration would silently replace the other."""
+    """Reject a name that another module has declared, because the second declaration would replace the first."""
     if known is not None and known.__module__ != made.__module__:
         modules = f"{known.__module__} and {made.__module__}"
         raise UserError(f"{what} '{name}' is declared in {modules}. Rename yours.")
@@ -89,7 +89,7 @@ def describe_raised(error: BaseException) -> str:
         text = inside["text"].partition("\n")[0]
         lines = [(file, int(number)) for file, number in re.findall(r"\s+(\S.*)\((\d+)\): .*", inside["lines"])][::-1]
     elif isinstance(error, ValueError | TypeError) and lines and lines[-1][0].startswith(_OURS):
-        text = first_line(error)  # our own check of a declaration
+        text = first_line(error)  # one of our checks of a declaration
     lines = [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
     if not lines:
         return f"{text.rstrip('.')}."

@@ -1,4 +1,4 @@
-"""Read YAML files safely. A stranger's file cannot run code, take long or fill the memory."""
+"""Read YAML files safely. A stranger's file cannot run code, take a long time or fill the memory."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from augment.support.files import read_file
 from augment.support.hydra import get_yaml_loader
 from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage, read_bytes
 
-# Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested values.
+# Limits far above any real configuration, because OmegaConf takes seconds for this many values.
 MAX_BYTES, MAX_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -22,7 +22,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
     Args:
         file: the file.
         folder: the run or sweep folder that contains the file, if any. libyaml reads such files, which is 10x faster.
-        as_text: whether all values stay strings.
+        as_text: whether to read all values as strings.
 
     Raises:
         UserError: the file cannot be read, is not YAML, has tags for Python objects, or is too large.
@@ -88,7 +88,7 @@ def _check(text: str, file: Path) -> None:
 
 
 def describe_slip(error: yaml.YAMLError) -> str:
-    """Describe a mistake in a YAML file, starting with the line and the column, counted from 1."""
+    """Describe a mistake in a YAML file. Start with its line and column, counted from 1."""
     mark, opened = (getattr(error, f"{name}_mark", None) for name in ("problem", "context"))
     problem = getattr(error, "problem", None) or first_line(error)
     context = f" {getattr(error, 'context', None) or ''}"

@@ -1,4 +1,4 @@
-"""The callback of runs with adapters (`model.lora`): it keeps the base fixed, and saves it once."""
+"""The callback of LoRA runs (`model.lora`). It saves the base once: the weights that are not trained."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BASE = "base.safetensors"
 
 
 class Adapters(Callback):
-    """Keeps the statistics of batch norms fixed, and saves the base once, so that last.pt stays small.
+    """Keeps batch-norm statistics fixed, and saves the base in a file of its own, so that last.pt stays small.
 
-    A resumed run reads the base from its own folder, because the weights that it started from may be gone.
+    A resumed run reads the base from its own folder, because the original weights may be gone.
     """
 
     saves = ("digest",)
@@ -31,12 +31,12 @@ class Adapters(Callback):
         content = save({name: tensor.cpu().contiguous() for name, tensor in base_state(learner.model).items()})
         was, self.digest = self.digest, sha256(content).hexdigest()
         if was not in ("", self.digest):
-            raise UserError(f"fit.resume: the {BASE} in that folder belongs to another run. Restore it.")
+            raise UserError(f"fit.resume: the {BASE} in that folder belongs to another run. Restore the original file.")
         if learner.folder is not None:
             write_atomically(learner.folder / BASE, content)
 
     def before_train(self, learner: Learner) -> None:
-        """Put norms into evaluation mode."""
+        """Put batch norms into evaluation mode."""
         for module in learner.model.modules():
             if hasattr(module, "running_mean"):
                 module.eval()

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
-    """Return the metric that selects the best epoch, and its row. Before the first epoch, the row is empty."""
+    """Return the metric that selects the best epoch, and the row of this epoch, empty before the first epoch."""
     recorder = learner.find(Recorder)
     monitor = monitored(next((c.monitor for c in learner.callbacks if isinstance(c, Checkpoint)), AUTO), learner.task)
     return monitor, best_row(recorder.rows[recorder.since :], monitor)
 
 
 def best_model(learner: Learner) -> BestModel | None:
-    """Return the content of best.pt, or None if there is no such file. The model's weights may be missing.
+    """Return the content of best.pt, possibly without weights, or None if there is no such file.
 
     The file is read only if a resumed run has not found a better epoch yet.
 
@@ -95,7 +95,7 @@ class Checkpoint(Callback):
         self._saved_at, self._saved, self.kept, self._writing = monotonic(), None, None, None
 
     def after_batch(self, learner: Learner) -> None:
-        """Save within a training pass if it is time, once all callbacks have handled the batch."""
+        """Save last.pt within a training pass if it is due, once all callbacks have handled the batch."""
         if not _saves(learner) or not learner.training:
             return
         if self._writing is not None and self._writing.done:
@@ -107,7 +107,7 @@ class Checkpoint(Callback):
             learner.after_this_batch(self._save)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Save the best model if the metric has improved, and last.pt if it is time."""
+        """Save the best model if the metric has improved, and last.pt if it is due."""
         if not _saves(learner):
             return
         recorder, epoch = learner.find(Recorder), learner.progress.epoch
@@ -125,12 +125,12 @@ class Checkpoint(Callback):
                 thresholds=() if recorder.samples is None else learner.task.choose_thresholds(recorder.samples),
             )
             self.kept = replace(best, model={})
-        # last.pt is saved with each best.pt. Otherwise, a killed run could resume before an epoch that already has a
-        # best.pt, and end this epoch with other weights.
+        # last.pt is saved with each best.pt. Otherwise, a killed run could resume before the epoch of best.pt, and end
+        # this epoch with other weights.
         self._save(learner, best, last=best is not None or (epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
-        """Save an interrupted epoch. A failed fit keeps its last checkpoint before the failure."""
+        """Save the position in an interrupted epoch. A failed fit keeps its last checkpoint before the failure."""
         if learner.error is not None:
             if self._writing is not None:
                 self._writing.drop()
@@ -166,5 +166,5 @@ def _write(states: Mapping[Path, FitState | BestModel], keep: int) -> None:
 
 
 def _saves(learner: Learner) -> bool:
-    """Return whether the fit is saved. Only rank 0 has a folder, but all ranks contribute."""
+    """Return whether checkpoints are saved. Only rank 0 has a folder, but all ranks contribute their states."""
     return learner.folder is not None or learner.ranks.size > 1

@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 class EMA(Callback):
     """Validates an exponential moving average of weights and batch-norm statistics, and saves it as best.pt.
 
-    The average is copied into the model and back, so that memory addresses stay valid.
+    For validation, the average is copied into the model's tensors. They keep their addresses, as CUDA graphs need.
     """
 
     decay: float = setting(Number(default=0.999, within=(0, 0.999999), doc="decay of the average per step"))
-    warmup: bool = setting(Flag(default=True, doc="use the decay (1 + t) / (10 + t) after t steps if it is smaller"))
+    warmup: bool = setting(
+        Flag(default=True, doc="after t steps, use the decay (1 + t) / (10 + t) if it is smaller than decay")
+    )
     every: int = setting(Count(default=1, within=(1, 10**6), doc="steps between two updates of the average"))
     start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average starts"))
     order = Phase.FIRST  # other callbacks see the trained values in after_validate and after_fit
     saves = ("_steps", "_average")
     _steps: int = field(default=0, init=False)
     _average: dict[str, Tensor] = field(default_factory=dict, init=False)
-    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)  # set while the model has the average
+    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)  # empty unless the model contains the average
 
     def before_fit(self, learner: Learner) -> None:
         """Move the average of a resumed run to the device and memory format of the model."""
@@ -42,7 +44,7 @@ class EMA(Callback):
             _copy(self._average, loaded)
 
     def after_step(self, learner: Learner) -> None:
-        """Update the average after the last optimizer's step. Several optimizers cause a single update."""
+        """Update the average, once for all optimizers, after the step of the last one."""
         if learner.name_of_step != [*learner.optimizers][-1]:
             return
         if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:
@@ -64,7 +66,6 @@ class EMA(Callback):
             _copy(_averaged(learner.model), self._average)
 
     def after_validate(self, learner: Learner) -> None:
-        """Put the trained values back."""
         if self._trained:
             _copy(_averaged(learner.model), self._trained)
             self._trained = {}
@@ -84,7 +85,7 @@ class EMA(Callback):
 
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
-    """Return the averaged parameters and buffers, each once. Counters, and a base that never changes, are left out."""
+    """Return the parameters and buffers to average, each once, without counters and the fixed base of LoRA."""
     values = chain(model.named_parameters(), model.named_buffers())
     return {name: value for name, value in values if value.is_floating_point() and not is_base(model, name)}
 

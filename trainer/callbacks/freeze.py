@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class Freeze(Callback):
-    """Trains only the head in the first epochs, and then also the other layers.
+    """Freezes layers in the first epochs, by default all except the head.
 
     Frozen parameters and the running statistics of frozen batch norms do not change.
     """
@@ -50,7 +50,7 @@ class Freeze(Callback):
         self._freeze(learner, self.frozen(learner.model, learner.progress.epoch))
 
     def before_train(self, learner: Learner) -> None:
-        """Put frozen norms into evaluation mode. A norm without parameters is frozen with the layer before it."""
+        """Put frozen norms into evaluation mode. Norms without parameters are frozen with the layer before them."""
         keeps = False
         for module in learner.model.modules():
             if own := list(module.parameters(recurse=False)):
@@ -59,7 +59,6 @@ class Freeze(Callback):
                 module.eval()
 
     def after_fit(self, learner: Learner) -> None:
-        """Unfreeze everything."""
         self._freeze(learner, set())
 
     def frozen(self, model: nn.Module, epoch: int) -> set[str]:
@@ -76,10 +75,10 @@ class Freeze(Callback):
         for param in changed:
             param.requires_grad_(not param.requires_grad)
         if changed:
-            learner.recapture()  # drops the gradients of frozen parameters, so that no optimizer moves them
+            learner.recapture()  # drops the gradients of frozen parameters, so that no optimizer changes them
 
     def _layers(self, model: nn.Module) -> dict[str, int]:
-        """Return the parameters that are ever frozen, with their layers."""
+        """Return the names of the parameters that are frozen in some epoch, with their layer numbers."""
         layers = layer_of(model, coarse=True)
         head = max(layers.values(), default=0)
         known = {name: layers.get(name, head) for name, _ in model.named_parameters()}

@@ -18,7 +18,7 @@ from trainer.loop.callback import configurable
 _LOCAL = Path("outputs")
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
-_PARAMS, _TEXT, _NAME = 100, 5000, 240  # limits of a request, of a text and of a name
+_PARAMS, _TEXT, _NAME = 100, 5000, 240  # parameters per request, and the lengths of texts and names
 
 _ID = "dali_trainer.id"  # the tag that identifies a run, also after it is resumed
 
@@ -48,10 +48,10 @@ class Mlflow(Tracker):
     _run: str = field(default="", init=False)
 
     def start(self, run: TrackedRun) -> int:
-        """Create a run, or continue the resumed one if it exists. Return the last epoch of its record."""
-        # By default, the package sends usage data to its developers.
+        """Create an MLflow run, or continue the MLflow run of a resumed run. Return the last epoch in its record."""
+        # By default, MLflow sends usage data to its developers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # otherwise it prints between the lines of epochs
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # otherwise, MLflow prints between the lines of epochs
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -61,8 +61,8 @@ class Mlflow(Tracker):
         local.mkdir(parents=True, exist_ok=True)
         with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs may create the database
             self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
-            found, place = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
-            experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=place)
+            found, files = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
+            experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=files)
         known = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'") if run.resumed else []
         if known:
             self._run = known[0].info.run_id
@@ -81,7 +81,7 @@ class Mlflow(Tracker):
         return -1
 
     def accepted(self, name: str) -> str:
-        """Return a name of allowed characters that is a normalized path."""
+        """Return a name that MLflow accepts: a normalized path of allowed characters."""
         parts = re.sub(r"[^/\w.\- :]", "_", name)[:_NAME].split("/")
         return re.sub(r"^\.\.", "__", "/".join("_" if part in ("", ".", "..") else part for part in parts))
 
@@ -100,8 +100,8 @@ class Mlflow(Tracker):
         self._client.log_artifact(self._run, str(file), MODEL)
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Log the final scores, and the path of the report as a tag."""
-        # The best score was already sent. Sending it again would add a point to its curve at epoch 0.
+        """Log the final scores, and the report's path as a tag."""
+        # The best score was already sent. Sending it here would add a point at epoch 0 to its curve.
         new = [(name, value) for name, value in scores.items() if name not in self._of_epoch]
         self.send_each(lambda items: self.log(dict(items), 0), new)
         self._client.set_tag(self._run, "report", str(report or ""))

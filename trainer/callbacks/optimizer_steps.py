@@ -1,4 +1,4 @@
-"""Callbacks for batches and steps: schedules, gradient clipping, loss scaling, batch norms, early stopping."""
+"""Callbacks that control training: schedules, clipping, loss scaling, batch norms, early stopping, signals."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _BUFFERS = ("running_mean", "running_var")
 
 
 class ParamScheduler(Callback):
-    """Sets hyperparameters of all optimizers before every step, from the position in the fit.
+    """Sets hyperparameters of all optimizers before each training batch, from the position in the fit.
 
     Args:
         schedules: schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
-        plateau: patience in epochs, and the factor of "lr" at each drop. "lr" drops after so many epochs without a
+        plateau: a number of epochs, and a factor. "lr" is multiplied by the factor after so many epochs without a
             better score. None: no drops.
 
     Attributes:
@@ -59,7 +59,7 @@ class ParamScheduler(Callback):
         return {"steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the length of the schedules, which runs up to version 0.18 lack."""
+        """Restore the length of the schedules, which versions up to 0.18 did not save."""
         self._steps = state.get("steps", 0)
 
     def describe_moved(self, learner: Learner, start: Position) -> str:
@@ -83,13 +83,13 @@ class ParamScheduler(Callback):
         )
 
     def before_epoch(self, learner: Learner) -> None:
-        """Compute the drops of the learning rate from all rows, so that a resumed run equals an uninterrupted one."""
+        """Count the drops of the learning rate in all rows, so that a resumed run equals an uninterrupted run."""
         self._steps = learner.progress.total_batches
         if self.plateau is None:
             return
         recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
         sign, since = -1 if smaller_is_better(key) else 1, recorder.since
-        parts = (recorder.rows[:since], recorder.rows[since:])  # scores of the two parts are not comparable
+        parts = (recorder.rows[:since], recorder.rows[since:])  # scores before and after `since` are not comparable
         count = sum(drops((sign * row.get(key, nan) for row in rows), patience) for rows in parts)
         self._factor = factor ** learner.ranks.broadcast(count)
 
@@ -103,7 +103,7 @@ class ParamScheduler(Callback):
                     set_value(group, name, value)
 
     def values(self, learner: Learner) -> dict[str, float]:
-        """Return the values of the current training batch by key, without waiting for the device."""
+        """Return the scheduled values of the current training batch by key, without waiting for the device."""
         # All batches of a step use the position of its first batch.
         progress = learner.progress
         within_step = progress.position.batch - progress.group.first
@@ -145,7 +145,7 @@ class Prepare(Callback):
     order = Phase.MEASURE
 
     def after_batch(self, learner: Learner) -> None:
-        """Start after the first batch of an epoch, so that the training pipeline is built first."""
+        """Start after the first batch of each epoch, so that the training pipeline is built first."""
         if learner.training and learner.progress.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
@@ -155,8 +155,8 @@ class FreshStatistics(Callback):
 
     The statistics are first the mean over all images of the epoch so far. They become the usual moving average once a
     step has less weight in the mean than in the moving average, after ten batches with PyTorch's default momentum.
-    Without the reset, the statistics of a new model stay close to their initial values for about ten batches. Later,
-    they lag behind weights that change fast.
+    Without the reset, the statistics of a new model stay close to their initial values for about ten batches. After
+    that, they lag behind weights that change fast.
 
     Args:
         always: also reset in epochs with many batches.
@@ -178,7 +178,7 @@ class FreshStatistics(Callback):
         self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
 
     def before_step(self, learner: Learner) -> None:
-        """Weigh the step by its images. The statistics are already averaged over the ranks."""
+        """Weight the step by its number of images. The statistics are already averaged over the ranks."""
         (first, batches), epoch = learner.progress.group, learner.progress.epoch
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
@@ -206,8 +206,8 @@ def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
 class EarlyStopping(Callback):
     """Ends the fit when the monitored metric has not improved for some epochs.
 
-    It reads only the recorder's rows, so that a resumed run equals an uninterrupted one. It decides only after epochs
-    that have the metric. Epochs without validation also count.
+    The decision depends only on the recorder's rows, so that a resumed run equals an uninterrupted run. A fit ends only
+    after an epoch that has the metric, but epochs without validation count towards the patience.
     """
 
     monitor: str = setting(monitor_param("metric that has to improve. auto: callbacks.checkpoint.monitor"))
@@ -230,7 +230,7 @@ class EarlyStopping(Callback):
         sign = -1.0 if smaller_is_better(monitor) else 1.0
         best, last = -math.inf, -1
         for index, row in enumerate(rows):
-            # The first value always counts, and NaN never.
+            # The first value is always an improvement, and NaN never.
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
         if len(rows) - 1 - last >= self.patience and learner.progress.epoch + 1 < learner.progress.epochs:
@@ -247,8 +247,8 @@ class Interrupt(Callback):
     order = Phase.LAST
 
     def __init__(self) -> None:
-        # Whether a signal ended the fit. A signal after the last batch does not. Set `pressed` to end the fit in the
-        # same way.
+        # Whether a signal ended the fit. A signal after the last batch has no effect. Setting `pressed` acts like a
+        # signal.
         self.pressed = self._ended = False
         self._signals = StopSignals()
 
@@ -269,7 +269,6 @@ class Interrupt(Callback):
             raise CancelFit
 
     def after_fit(self, learner: Learner) -> None:
-        """Restore the previous signal handlers."""
         if learner.ranks.size > 1:
             self.pressed = self._ended  # a signal after the last decision had no effect
         self.pressed |= isinstance(learner.error, KeyboardInterrupt)

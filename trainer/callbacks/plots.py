@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
 BATCH = "batch.png"
-REPORT = "report.html"  # of `trainer.report`
+REPORT = "report.html"  # `trainer.report` writes it
 
 
 @configurable
@@ -27,10 +27,10 @@ REPORT = "report.html"  # of `trainer.report`
 class Plots(Callback):
     """Draws the first training batch, and a figure of the best epoch's predictions.
 
-    The figure is a confusion matrix, the average precision of each label, or predicted numbers over their targets.
+    The task chooses a confusion matrix, the average precision of each label, or predicted numbers over their targets.
     """
 
-    images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
+    images: int = setting(Count(default=32, within=(1, 32), doc="number of images to show from the batch"))
     main_only = True
     order = Phase.DRAW
     _first: Background[None] | None = field(default=None, init=False)
@@ -39,7 +39,6 @@ class Plots(Callback):
         self._first = None
 
     def after_batch(self, learner: Learner) -> None:
-        """Draw the first training batch in the background."""
         if learner.training and self._first is None and learner.folder is not None:
             from augment.pipeline.batch import as_pixels
 
@@ -51,7 +50,6 @@ class Plots(Callback):
             self._first = Background(partial(_draw_first, learner.folder, number, images, labels))
 
     def after_fit(self, learner: Learner) -> None:
-        """Draw the figure of the best epoch."""
         if self._first is not None:
             (self._first.result if learner.error is None else self._first.drop)()
         if learner.folder is None or not learner.folder.is_dir():

@@ -42,7 +42,7 @@ class LiveTable:
     """The table of epochs in a notebook: one output that is redrawn at most twice a second."""
 
     def __init__(self, head: Sequence[str]) -> None:
-        from IPython.display import display  # notebooks have it
+        from IPython.display import display  # installed in every notebook
 
         self.rows: list[Sequence[str]] = []
         self._head, self._at = head, monotonic()
@@ -62,7 +62,7 @@ class LiveTable:
 @configurable
 @dataclass(eq=False)
 class ProgressBar(Callback):
-    """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch. Notebooks show a table."""
+    """Shows a bar with running loss, metrics and img/s, and prints a line for each epoch. Notebooks show a table."""
 
     main_only = True
     order = Phase.SHOW
@@ -73,7 +73,6 @@ class ProgressBar(Callback):
     _text: str = field(default="", init=False)  # describes the current pass
 
     def before_fit(self, learner: Learner) -> None:
-        """Print the header of the table, and start the bar."""
         columns = self._columns(learner)
         if self.console.is_jupyter:
             self._table = LiveTable(["epoch", *(column.title for column in columns)])
@@ -104,7 +103,7 @@ class ProgressBar(Callback):
         self._start(learner, "val", learner.settings.limited(len(learner.val_loader)), 0)
 
     def after_batch(self, learner: Learner) -> None:
-        """Advance the bar. In training, it shows the recorder's latest values, without another transfer."""
+        """Advance the bar. In training, show the values that the recorder has already read."""
         if not (self._bar or self._table):  # outside a fit
             return
         values, left = _running(learner) if learner.training else "", _left(learner)
@@ -157,7 +156,7 @@ class ProgressBar(Callback):
         self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)
 
     def _columns(self, learner: Learner) -> list[Column]:
-        """Return the columns that fit into the terminal. Pace is left out first, then training."""
+        """Return the columns that fit into the terminal. Columns of `PACE` are left out first."""
         columns = _columns(learner)
         optional = [*reversed(PACE), *reversed([c for c in columns if c.key.startswith("train_")])]
         for column in optional if self.console.is_terminal else ():
@@ -184,7 +183,7 @@ def _columns(learner: Learner) -> list[Column]:
 
 
 def _width(column: Column) -> int:
-    return max(len(column.title), 7) + 1  # a line of classification then has 80 characters
+    return max(len(column.title), 7) + 1  # so a line has 80 characters in classification
 
 
 def _left(learner: Learner) -> str:
@@ -195,7 +194,7 @@ def _left(learner: Learner) -> str:
 class PassBar(Callback):
     """Advances a bar on stderr with every batch, if stderr is a terminal.
 
-    It is for evaluation, prediction and the search for a learning rate. Use it in `with`, so that errors remove it.
+    Evaluation, prediction and the search for a learning rate use the bar, in a `with` statement that removes it.
     """
 
     order = Phase.SHOW

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
-# Maximum number of rows in steps.jsonl. Beyond it, every other row is dropped.
+# Maximum number of rows in steps.jsonl. If there are more, every other row is dropped.
 MAX_STEPS = 4000
 
 
@@ -37,7 +37,7 @@ class NonFiniteLossError(UserError):
 class StepRow(NamedTuple):
     """Running values of the training pass: a line of steps.jsonl."""
 
-    seconds: float  # since the fit began, without the time between an interruption and the resumed run
+    seconds: float  # since the fit began, without the pause before a resumed run
     step: int  # number of training batches so far
     loss: float  # mean since the previous row, or since the epoch began
     images_per_second: float  # over the same period
@@ -53,7 +53,8 @@ class StepRow(NamedTuple):
 class Recorder(Callback):
     """Measures training and validation. Writes a row per epoch to metrics.jsonl, and running values to steps.jsonl.
 
-    The running values of the training pass are read every `interval` seconds. In between, nothing waits for the device.
+    It reads the running values of the training pass every `interval` seconds. In between, it does not wait for the
+    device.
 
     Args:
         interval: seconds between two reads.
@@ -62,7 +63,7 @@ class Recorder(Callback):
     """
 
     order = Phase.MEASURE
-    per_rank = True  # the state has the sums of the current pass
+    per_rank = True  # the state contains the sums of the current pass
 
     def __init__(self, interval: float = 0.5, *, everything: bool = False) -> None:
         self.interval, self.everything = interval, everything
@@ -72,8 +73,8 @@ class Recorder(Callback):
         self.val: MetricsRow = {}  # the values of the last validation pass
         self.samples: Samples | None = None  # predictions of the last validation pass for each sample
         self.first: tuple[float, int] | None = None  # time of the fit's first batch by `monotonic`, and its number
-        # A resumed run may validate in another way. `since` is the first epoch with comparable scores, and `validation`
-        # has the settings that these scores depend on, see `RunDescription`.
+        # A resumed run may validate with other settings. Scores are comparable from the row with index `since` on.
+        # `validation` contains the settings that these scores depend on, see `RunDescription`.
         self.validation: Mapping[str, Any] = {}
         self.since = 0
         self.saved_ranks: int | None = None  # number of ranks of the resumed run, if known
@@ -83,7 +84,7 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # of the epoch's training pass: before an interruption, or when finished
+        self._seconds = 0.0  # time of the training pass: before an interruption, or in total once it has ended
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:
@@ -99,7 +100,7 @@ class Recorder(Callback):
         self._choose(learner)
 
     def before_epoch(self, learner: Learner) -> None:
-        """Clear the row of the last epoch. Otherwise, an epoch that ends early would contain its values."""
+        """Clear the row of the previous epoch. Otherwise, an epoch that ends early would repeat values of that row."""
         self._row, self.val, self.samples = {"epoch": learner.progress.epoch}, {}, None
 
     def before_train(self, learner: Learner) -> None:
@@ -129,7 +130,7 @@ class Recorder(Callback):
             self._waited += learner.waited
 
     def after_batch(self, learner: Learner) -> None:
-        """Add the batch to the sums, and read the running values if it is time."""
+        """Add the batch to the sums, and read the running values if they are due."""
         loss: Tensor | None = getattr(learner, "loss", None)
         if loss is None or loss is self._measured or not learner.batch.share:
             return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
@@ -154,7 +155,7 @@ class Recorder(Callback):
             _check_finite(learner, whole, values["loss"])
         seconds = monotonic() - self._start
         self._seconds, self._running = self._seconds + seconds, False
-        # The speed is measured since the start of this process. The seconds include the time before an interruption.
+        # The speed leaves out images and time before an interruption. The seconds of the row include this time.
         seen = learner.ranks.size * (meter.samples - self._before)
         self._row |= {
             **{f"train_{name}": value for name, value in values.items()},
@@ -162,12 +163,11 @@ class Recorder(Callback):
             "seconds": self._seconds,
             "images_per_second": seen / seconds if seconds else 0.0,
         }
-        # With a GPU, the host runs ahead, so it waits in the loader even if the loader is fast enough.
+        # With a GPU, the host runs ahead. It then waits in the loader even if the loader is fast enough.
         if learner.device.type == "cpu":
             self._row["waiting"] = min(1.0, self._waited / seconds) if seconds else 0.0
 
     def after_validate(self, learner: Learner) -> None:
-        """Compute the scores of the validation pass."""
         meter = self._val if learner.ranks.size == 1 else self._val.merged(learner.ranks.gather)
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
@@ -175,20 +175,19 @@ class Recorder(Callback):
             _check_finite(learner, meter, self.val.get("val_loss", 0.0))
 
     def after_epoch(self, learner: Learner) -> None:
-        """Write the row and the running values."""
         memory = {}
         if learner.device.type == "cuda":
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}
         self.rows.append(self._row | self.val | memory)
         if learner.folder:
-            # If the folder was deleted, writing would create it again, with a part of the run only.
+            # If the folder was deleted, writing would create it again with an incomplete run.
             if not learner.folder.is_dir() or learner.folder.stat().st_ino != self._inode:
                 raise FileNotFoundError(errno.ENOENT, "deleted", str(learner.folder))
             _write([step.values() for step in self.steps], learner.folder / STEPS_FILE)
             append(learner.folder / METRICS_FILE, json_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows and the sums of the current training pass."""
+        """Return the rows, and the sums of the current training pass."""
         meter, seconds = None, 0.0
         if self._loaded is not None:  # no batch was trained since the state was loaded
             meter, seconds = self._loaded["meter"], self._loaded["seconds"]

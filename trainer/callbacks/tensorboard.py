@@ -29,7 +29,7 @@ class Tensorboard(Tracker):
     _settings: dict[str, Any] = field(default_factory=dict, init=False)
 
     def start(self, run: TrackedRun) -> None:
-        """Start an event file. It replaces the file of a run that continues in the same folder."""
+        """Start an event file, and delete older ones in the folder, because a resumed run sends all values again."""
         from torch.utils.tensorboard import SummaryWriter
 
         if run.folder is None:
@@ -57,10 +57,10 @@ class Tensorboard(Tracker):
             self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Write the settings with the final scores, for the page of hyperparameters."""
+        """Write the settings and the final scores, for TensorBoard's tab HPARAMS."""
         from torch.utils.tensorboard.summary import hparams
 
-        # The best score was already sent. Sending it again would add a point to its curve at epoch 0.
+        # The best score was already sent. Sending it here would add a point at epoch 0 to its curve.
         self.log({name: value for name, value in scores.items() if name not in self._of_epoch}, 0)
         for summary in hparams(self._settings, dict(scores)):  # type: ignore[no-untyped-call]
             self._writer.file_writer.add_summary(summary)

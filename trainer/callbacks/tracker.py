@@ -1,4 +1,4 @@
-"""The base class of experiment trackers. They run in a thread that training never waits for."""
+"""The base class of experiment trackers. They send values in a thread, so that training does not wait."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TrackedRun(RunDescription):
     Attributes:
         id: an identifier of letters and digits. A resumed run keeps it.
         resumed: whether the run was tracked before it was interrupted.
-        named: whether the configuration sets the name. Otherwise, it comes from the folder or the sweep.
+        named: whether the configuration sets `name`. Otherwise, the name comes from the folder or the sweep.
         revision: the git revision of this project. Empty: unknown.
     """
 
@@ -70,18 +70,18 @@ class Tracker(Callback):
     """Base of experiment trackers, which send curves, images, wrong predictions and optionally best.pt.
 
     A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `table`, `artifact` and
-    `finish`. They are called in this order, in one thread, while training continues. They send values that the recorder
-    has already read, so nothing waits for a GPU.
+    `finish`. One thread calls them, in order, while training continues. The recorder has already read their values, so
+    nothing waits for a GPU.
 
     If the service rejects a value, image or file, the tracker leaves it out, and warns once. Tracking ends after an
     error in `start`, and after an OSError while values are sent, such as a lost connection. No error ends the run.
 
-    Values of epochs have their names from metrics.jsonl. Names of the best epoch so far start with `best/`. Names of
-    running values within epochs start with `step/`.
+    Values of epochs have the same names as in metrics.jsonl. The names of the best epoch's values start with `best/`.
+    The names of running values within an epoch start with `step/`.
 
     Attributes:
         package: the required package, which is also the name of the extra that installs it.
-        replays: whether a resumed run starts an empty record. It then sends all epochs and running values again.
+        replays: whether a resumed run starts with an empty record, and sends all epochs and running values again.
         patience: seconds to wait after the fit until everything has been sent.
         checkpoint: whether to send best.pt at the end.
     """
@@ -101,12 +101,12 @@ class Tracker(Callback):
     _last: StepRow | None = None
     _batch_sent: bool = False
     _of_epoch: Collection[str] = ()  # names of the values of the last epoch that was sent
-    _names: Mapping[str, str] = MappingProxyType({})  # names in the service, by our own names
+    _names: Mapping[str, str] = MappingProxyType({})  # names in the service, by the names that we use
 
-    # --- what a tracker implements; called in its thread ---
+    # --- what a tracker implements, called in its thread ---
 
     def start(self, run: TrackedRun) -> int | None:
-        """Begin to track a run, or continue with a resumed one.
+        """Begin to track a run, or continue to track a resumed run.
 
         Returns:
             The last epoch in the record, from 1, or -1 for an empty record. Later epochs are then sent. None: unknown,
@@ -156,7 +156,6 @@ class Tracker(Callback):
             raise missing_package(self._key, self.package, self.package)
 
     def before_fit(self, learner: Learner) -> None:
-        """Start the tracking in its thread."""
         run, resumed = learner.run, self._id is not None and bool(_IDS.fullmatch(self._id))
         if not resumed:
             self._id = uuid4().hex
@@ -229,7 +228,7 @@ class Tracker(Callback):
     def _start(
         self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
     ) -> None:
-        """Start, and send the running values and epochs that the record lacks. Each row has its number of batches."""
+        """Start, and send the values that the record lacks. Each row comes with its number of batches so far."""
         known = self.start(run)
         self._started = True
         if self.replays:
@@ -248,7 +247,7 @@ class Tracker(Callback):
         self.send_each(lambda items: self.log(dict(items), step, epoch), list(self._named(values).items()))
 
     def _named(self, values: Mapping[str, T]) -> dict[str, T]:
-        """Return values by names that the service accepts, a different one for each of our names."""
+        """Return the values by names that the service accepts. Different names stay different."""
         for name in [name for name in values if name not in self._names]:
             accepted, taken = self.accepted(name), {*self._names.values()}
             same = (accepted, *(f"{accepted}_{number}" for number in range(2, len(taken) + 3)))
@@ -259,7 +258,7 @@ class Tracker(Callback):
         """Send items together. If the service rejects them, send them one by one, with one warning for rejected items.
 
         Raises:
-            OSError: the service cannot be reached. Another error with such a cause is also raised.
+            OSError: the service cannot be reached. Other errors with an OSError as their cause are also raised.
         """
         try:
             send(items)
@@ -270,7 +269,7 @@ class Tracker(Callback):
                 self._attempt(str(item[0]) if isinstance(item, tuple) else str(item), partial(send, [item]))
 
     def _attempt(self, what: str, work: Callable[[], object]) -> None:
-        """Send one thing, and warn if that fails."""
+        """Send one value, image or file, and warn if that fails."""
         try:
             work()
         except Exception as error:
@@ -316,7 +315,7 @@ class Tracker(Callback):
 
 
 def _revision(folder: Path | None) -> str:
-    """Return the git revision in the description of a run's environment."""
+    """Return the git revision in the environment.json of a run folder."""
     try:
         git = read_object(folder / ENVIRONMENT_FILE).get("git") if folder else None
     except (OSError, UserError):

@@ -22,7 +22,7 @@ from trainer.tasks.registry import smaller_is_better
 
 _PROJECT = "dali-trainer"
 
-_NAME, _TAG = 128, 64  # length limits
+_NAME, _TAG = 128, 64  # maximum lengths of names and tags
 
 
 @configurable
@@ -61,7 +61,7 @@ class Wandb(Tracker):
             )
 
     def start(self, run: TrackedRun) -> int | None:
-        """Start a dashboard run. A resumed run continues its old dashboard run."""
+        """Start a run in wandb. A resumed run continues its old run in wandb."""
         import wandb
 
         given, mode = os.environ, None if self.mode == "auto" else self.mode
@@ -69,7 +69,7 @@ class Wandb(Tracker):
             mode = "online" if _has_account() else "offline"
         # The agent of a Weights & Biases sweep chooses the id. Jobs of one command must not share an id.
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
-        # A resumed run keeps its name, because the new folder's name describes nothing.
+        # A resumed run keeps its name, because the name of its new folder means nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
         if run.folder is not None:
             own_folder(run.folder / "wandb")
@@ -89,7 +89,7 @@ class Wandb(Tracker):
         return None if run.resumed else -1
 
     def accepted(self, name: str) -> str:
-        """Return a name without pattern characters, which metric names must not contain."""
+        """Return a name without pattern characters, which wandb rejects in names of metrics."""
         return re.sub(r"[*\\]", "_", name)
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
@@ -112,7 +112,6 @@ class Wandb(Tracker):
         self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
 
     def artifact(self, file: Path) -> None:
-        """Log a checkpoint as an artifact."""
         self._run.log_artifact(str(file), name=f"{MODEL}-{self._run.id}", type=MODEL, aliases=["best"])
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
@@ -125,14 +124,14 @@ class Wandb(Tracker):
 
 
 def _grouped(name: str) -> str:
-    """Return the name that the dashboard groups by pass: val/accuracy instead of val_accuracy."""
+    """Return a name with a prefix by which the dashboard groups: val/accuracy instead of val_accuracy."""
     return re.sub("^(train|val)_", r"\1/", name)
 
 
 def _has_account() -> bool:
     """Return whether the package finds an API key without a prompt."""
     import wandb
-    from requests.utils import get_netrc_auth  # wandb needs it
+    from requests.utils import get_netrc_auth  # a dependency of wandb
 
     given = map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
     return any(given) or any(map(get_netrc_auth, (wandb.Settings().base_url, "https://api.wandb.ai")))

@@ -63,7 +63,6 @@ def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, 
 
 
 def plot_outputs(figure: FigureData, path: Path) -> None:
-    """Draw the figure of a task."""
     match figure:
         case Matrix():
             plot_confusion(figure.counts, figure.names, path, shares=figure.shares)
@@ -96,7 +95,7 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
         figure.set_size_inches(width, height)
         axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
         colors = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        # The square root keeps the rare confusions of a good model visible.
+        # The square root of the shares makes the rare confusions of a good model visible.
         image = axes.imshow(colors, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
         if named:
             _name_ticks(axes, names, points, rotation)
@@ -140,7 +139,7 @@ def _write_counts(axes: Axes, counts: NDArray[np.integer], colors: NDArray[np.fl
 
 
 def plot_bars(chart: BarChart, path: Path) -> None:
-    """Draw a bar for each label, the lowest first. With many labels, only the lowest `MAX_BARS`."""
+    """Draw a bar for each class or label, the lowest first, at most `MAX_BARS`."""
     bars = sorted(chart.bars, key=lambda bar: bar[2])[:MAX_BARS]
     values = [value for _, _, value in bars]
     with new_figure(path) as figure:
@@ -161,7 +160,7 @@ def plot_bars(chart: BarChart, path: Path) -> None:
 def plot_scatter(scatter: Scatter, path: Path) -> None:
     """Draw predictions over targets, with a panel for each target.
 
-    It draws at most the first `MAX_SCATTERS` targets, and only every n-th of many images.
+    At most the first `MAX_SCATTERS` targets are drawn. Of many images, only some are drawn.
     """
     targets, outputs = scatter.targets, scatter.outputs
     shown = min(len(scatter.names), MAX_SCATTERS)
@@ -191,7 +190,7 @@ def plot_rates(
     suggestion: float | None,
     path: Path,
 ) -> None:
-    """Draw the losses of batches over rising learning rates, a smoothed curve, and the suggested learning rate."""
+    """Draw the losses of batches over rising learning rates, a smoothed curve, and the suggested rate."""
     rates, curve = np.array(lrs), np.array(smoothed)
     with new_figure(path) as figure:
         figure.set_size_inches(7, 4.2)

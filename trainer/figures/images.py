@@ -19,8 +19,8 @@ from trainer.tasks.display import WrongSample
 from trainer.tasks.metric import Samples
 from trainer.tasks.task import Task
 
-SIDE = 160  # of a usual thumbnail, in pixels
-_UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError)  # errors of files that are no images
+SIDE = 160  # longer side of a usual thumbnail, in pixels
+_UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError)  # errors of files that are not images
 THREADS = 4  # threads that read images
 
 
@@ -29,7 +29,7 @@ def worst_images(
 ) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
     """Return the samples with the worst predictions, the worst first.
 
-    The task chooses them and may draw on them, see `Task.draw`.
+    The task chooses them, and may draw on their thumbnails, see `Task.draw`.
 
     Args:
         task: the task.
@@ -39,10 +39,10 @@ def worst_images(
         most: the largest number of samples.
 
     Returns:
-        Each sample with its file and a thumbnail, or without one if the file cannot be read. None if the samples have
-        no known files.
+        Each sample with its file, and its thumbnail or None if the file cannot be read. If the files are unknown, the
+        result is None.
     """
-    from augment.pipeline.geometry.frames import turns  # it imports PyTorch
+    from augment.pipeline.geometry.frames import turns  # imports PyTorch
 
     index = np.asarray(samples.index)
     if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
@@ -69,7 +69,7 @@ def worst_images(
 
 
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
-    """Return a PNG in RGB, scaled down to fit `within` a size. None if it is too large or unreadable."""
+    """Return a PNG in RGB, scaled down to fit into the size `within`. None: the file is too large or unreadable."""
     try:
         with Image.open(regular(file), formats=["PNG"]) as image:
             if image.width * image.height > most_pixels:
@@ -82,7 +82,7 @@ def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Ima
 
 
 def without_background(figure: Image.Image) -> Image.Image:
-    """Make a figure transparent around its images, with gray letters, which suit light and dark pages.
+    """Make a figure transparent around its images, and its text gray, for light and dark pages.
 
     A figure that does not record the positions of its images stays unchanged.
     """
@@ -101,7 +101,7 @@ def without_background(figure: Image.Image) -> Image.Image:
 
 
 def thumbnail(file: ImageRef) -> str:
-    """Return a thumbnail as a data URI, empty if the file cannot be read."""
+    """Return a thumbnail as a data URI. Empty: the file cannot be read."""
     try:
         with open_image(file) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
@@ -115,6 +115,6 @@ def thumbnail(file: ImageRef) -> str:
 def data_uri(image: Image.Image, form: str, quality: int) -> str:
     """Encode an image as a data URI, in JPEG or WEBP."""
     data = BytesIO()
-    # Full color resolution (no subsampling) keeps letters sharp in a JPEG. `method` is an option of WEBP.
+    # Without subsampling of colors, text in a JPEG stays sharp. `method` is an option of WEBP.
     image.save(data, form, quality=quality, subsampling=0, optimize=True, method=4)
     return f"data:image/{form.lower()};base64,{b64encode(data.getvalue()).decode()}"

@@ -22,7 +22,7 @@ from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknow
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
-_PAIRS = 20  # largest number of pairs of a given and a suggested label
+_PAIRS = 20  # most pairs of a given and a suggested label
 
 Array = NDArray[np.float64]
 
@@ -35,8 +35,8 @@ class Suspect:
     given: str
     suggested: str
     score: float
-    probability: float  # that the label is wrong, NaN if unknown
-    uri: str = ""  # a thumbnail as a data URI, empty if the file cannot be read
+    probability: float  # of a wrong label, NaN if unknown
+    uri: str = ""  # the thumbnail as a data URI. Empty: the file cannot be read
 
     def __post_init__(self) -> None:
         # Loading an image from a server would reveal the reader of the page to that server.
@@ -62,7 +62,7 @@ class LabelReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """The estimates whose interval is above 0, as warnings for the report."""
+        """The estimates whose interval does not include 0, as warnings for the report."""
         return [Finding(one.sentence, warning=True) for one in self.estimates if one.low > 0]
 
 
@@ -78,7 +78,7 @@ class Findings:
     pairs: Counter[tuple[str, str]]
 
     def order(self) -> list[int]:
-        """Return the samples that were trained on, the most suspicious first."""
+        """Return the indices of the samples that were trained on, the most suspicious first."""
         order = np.lexsort((self.score, -np.nan_to_num(self.probability)))
         return [int(index) for index in order if not np.isnan(self.score[index])]
 
@@ -95,7 +95,6 @@ class Findings:
         return LabelReport(self.estimates, tuple(names), several, pairs, suspects)
 
     def as_csv(self, files: Sequence[ImageRef]) -> str:
-        """Return the content of labels.csv."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("path", "given_label", "suggested_label", "score", "probability"))
@@ -122,7 +121,7 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], ep
 
 
 def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], epochs: int) -> Findings:
-    """Return the findings about several labels per image. The table is (N, K, 2).
+    """Return the findings about several labels per image. `table` is (N, K, 2), see `LabelAudit`.
 
     Present and absent labels have different margins, so each kind has its own estimate. A sample is as suspicious as
     its worst label.

@@ -8,7 +8,7 @@ from augment.support.formatting import percent
 
 
 def html_template(folder: Path, name: str) -> Template:
-    """Return a template in a folder. It escapes all values, because names of classes and files may contain markup."""
+    """Return a template that escapes all values, because names of classes and files may contain markup."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,

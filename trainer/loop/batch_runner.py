@@ -1,6 +1,6 @@
-"""The work of a batch: forward pass, backward pass and optimizer step, run eagerly.
+"""Run the forward pass, backward pass and optimizer step of each batch, eagerly and in one process.
 
-`trainer.loop.cuda_graph_runner` runs the same work as CUDA graphs and on several ranks.
+`trainer.loop.cuda_graph_runner` has runners for CUDA graphs and several ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,14 +24,14 @@ from trainer.tasks.task import Task
 
 
 class Pass(NamedTuple):
-    """The results of a forward pass, on the device."""
+    """The results of a forward pass, on the device. With a training step, the output is the loss."""
 
     output: Tensor
     loss: Tensor  # () mean over the batch
 
 
 class LearnerParts(Protocol):
-    """The parts of the learner that a runner uses. `name_of_step` is the name of the current optimizer."""
+    """The attributes of the learner that a runner uses. `name_of_step` is the name of the current optimizer."""
 
     settings: LoopSettings
     device: torch.device
@@ -47,7 +47,7 @@ class LearnerParts(Protocol):
 
 
 class Runner:
-    """Computes the passes and steps of one optimizer.
+    """Runs the forward passes, backward passes and steps of one optimizer.
 
     Attributes:
         pending: whether there are gradients that no step has used yet.
@@ -60,12 +60,12 @@ class Runner:
         self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
-        self._share = torch.ones((), device=device)  # factor of the loss of the current batch
-        self._weights = torch.zeros(2, device=device)  # sums over the pending batches, see `_weigh`
+        self._share = torch.ones((), device=device)  # weight of the current batch in its step
+        self._weights = torch.zeros(2, device=device)  # sums over the pending batches of the step, see `_weigh`
         # No parameter has this name, so it can be the key of `_weights` in `kept_gradients`.
         self._weights_key = self._name and f"{self._name}."
         self.pending = False
-        self._weighted = False  # whether the step divides the pending gradients
+        self._weighted = False  # whether the step divides the gradients by the mean weight
 
     # --- for the learner ---
 
@@ -87,8 +87,6 @@ class Runner:
         return Pass(loss, loss)
 
     def validate(self, batch: Batch) -> Pass:
-        """Run the forward pass of a validation batch."""
-
         def forward(images: Tensor, targets: Tensor) -> Tensors:
             return self._forward(images, targets, self._learner.val_loss_function, self._learner.settings.tta)
 
@@ -102,7 +100,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Finish the gradients. The `with` block then makes the step or cancels it, which keeps the gradients."""
+        """Finish the gradients for the step in the `with` block. If the step is cancelled, keep them for the next."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -117,7 +115,7 @@ class Runner:
                 self.scaler.keep(self._gradients())
 
     def step(self) -> None:
-        """Make an optimizer step, and clear the gradients."""
+        """Take an optimizer step, and clear the gradients."""
         if self.scaler is None:
             self._optimizer.step()
         else:
@@ -141,7 +139,7 @@ class Runner:
         return state if self.scaler is None else state | {"scaler": self.scaler.state_dict()}
 
     def kept_gradients(self) -> dict[str, Tensor]:
-        """Return copies of the pending gradients by parameter name, without the scale of the loss."""
+        """Return unscaled copies of the pending gradients by parameter name. A weighted loss adds `_weights`."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
         found = self.parameters.items() if self.pending else ()
         weights = {self._weights_key: self._weights.clone()} if self.pending and self._weighted else {}
@@ -152,8 +150,8 @@ class Runner:
         if self.scaler is not None and "scaler" in state:  # the saved run may have another precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
-        # PyTorch moves step counts from the host to the device that the optimizer expects. An eager step would wait
-        # for a count on a GPU.
+        # From the CPU, PyTorch moves step counts to the device that the optimizer expects. An eager step would wait for
+        # a count on a GPU.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
         for values in states.values():
             if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
@@ -171,9 +169,9 @@ class Runner:
     # --- how the work is done ---
 
     def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
-        """Set the weight of the batch in its step: its share of the images, times their mean weight.
+        """Set the weight of the batch in its step: its share of the step's images, times their mean weight.
 
-        If the loss declares a denominator, the mean weight of all images is known only at the end of the step. The
+        If the loss declares weights (`weight_of`), the mean weight of the step's images is known only at its end. The
         gradients are then divided by this mean.
         """
         self._share.fill_(share).mul_(batch.share)
@@ -211,7 +209,7 @@ class Runner:
         with self._learner.settings.autocast(self._learner.device):
             loss = self._step(self._learner, batch)
         if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
-            raise UserError("training_step: its result is not a loss. Return a tensor of shape () with a gradient.")
+            raise UserError("training_step: its result is not a loss. Return a tensor of shape () that requires grad.")
         self._add_gradients(loss)
         return (loss,)
 
@@ -233,7 +231,7 @@ class Runner:
 
 
 def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> None:
-    """Check that a model has an output for each class if its loss is cross entropy."""
+    """Check that a model has an output for each class, if the loss is cross entropy."""
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
         raise UserError(
@@ -246,8 +244,8 @@ def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tens
     """Return a model's outputs. With "flip", average the outputs for the images and their mirror images.
 
     A classification task averages probabilities instead of logits, so that no single view can exclude a class. It
-    returns the logarithm of the mean. So softmax returns the mean, and cross-entropy is the loss of the averaged
-    prediction. The model sees one view after the other, so that a batch needs no more memory.
+    returns the logarithms of the averages. Their softmax is the average again, and their cross entropy is the loss of
+    the average. The model gets one view after the other, so that a batch needs no more memory.
 
     Images are (N, 3, height, width), and outputs (N, ...) float32. With "none", the model's output is unchanged.
     """
@@ -263,9 +261,9 @@ class Scaler(GradScaler):
 
     Unlike PyTorch's `GradScaler`, it supports cancelled steps, and checkpoints within a step.
 
-    PyTorch's fused kernels skip a step without the host. With other optimizers, the host waits for the decision.
+    PyTorch's fused kernels can skip a step without the host. With other optimizers, the host waits for the decision.
     `GradScaler` keeps some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use the same
-    scale. A value that is not finite on one rank is part of the sum that all ranks check.
+    scale, because they check the sums of their gradients.
 
     Args:
         device: the device of the loss and the gradients.
@@ -277,17 +275,17 @@ class Scaler(GradScaler):
 
     @property
     def factor(self) -> Tensor:
-        """The factor of the loss, () float32."""
+        """The loss scale, () float32."""
         return self.scale(self._one)
 
     def keep(self, gradients: list[Tensor]) -> None:
-        """Scale the gradients of a cancelled step again, because scaled gradients are added to them."""
+        """Scale the gradients of a cancelled step again, because the next batches add scaled gradients to them."""
         factor = self.factor
         torch._foreach_mul_(gradients, factor)
         self.update(factor)
 
     def make_step(self, optimizer: Optimizer) -> None:
-        """Make a step if the gradients are finite, and adapt the factor."""
+        """Take a step if the gradients are finite, and adapt the loss scale."""
         complete_momentum(optimizer)
         self.step(optimizer)
         self.update()
@@ -299,21 +297,21 @@ class Scaler(GradScaler):
         return {"scale": torch.tensor(state["scale"]), "clean": clean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. The factor changes in place, because CUDA graphs read it."""
+        """Restore what `state_dict` returned. The loss scale changes in place, because CUDA graphs read it."""
         kept = {"scale": float(state["scale"]), "_growth_tracker": int(state["clean"])}
         super().load_state_dict(super().state_dict() | kept)
 
 
 def complete_momentum(optimizer: Optimizer) -> None:
-    """Give newly trained parameters of fused SGD a momentum of 0.
+    """Create missing momentum buffers of fused SGD, with zeros.
 
-    SGD's fused kernel needs the momentum buffers of all parameters or of none. If the kernel skips the first step, it
-    leaves new buffers uninitialized.
+    SGD's fused kernel needs the buffers of all parameters or of none, but newly trained parameters have none. If the
+    kernel skips the first step, it leaves new buffers uninitialized.
     """
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]
         new = [p for p in trained if optimizer.state[p].get("momentum_buffer") is None]
-        # PyTorch does not dampen the first gradients of parameters without buffers.
+        # With dampening, PyTorch must create the first buffers, because it does not dampen the first gradients.
         if group["fused"] and group["momentum"] and not (group["dampening"] and len(new) == len(trained)):
             for p in new:
                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Cancel(Exception):  # noqa: N818  (not an error)
-    """Base of the exceptions with which a callback ends a level of the loop. The level's after event still runs.
+    """Base of the exceptions that end a level of the loop: the fit, an epoch, a pass, a batch or a step.
 
-    If a callback raises it outside its level, or in the after event, the run fails. All ranks must raise it at the
-    same time, see `trainer.loop.ranks.Ranks.agree`.
+    The `after_` event of the level still runs. In this event or outside the level, such an exception ends the run with
+    an error. All ranks must raise it at the same time, see `trainer.loop.ranks.Ranks.agree`.
     """
 
 
 class CancelFit(Cancel):
-    """End the fit now."""
+    """End the fit at once."""
 
 
 class CancelEpoch(Cancel):
@@ -47,11 +47,11 @@ class CancelValidate(Cancel):
 
 
 class CancelBatch(Cancel):
-    """Continue with the next batch. If a step was due, it is skipped as by `CancelStep`."""
+    """Continue with the next batch. A step that was due is skipped, as with `CancelStep`."""
 
 
 class CancelStep(Cancel):
-    """Skip the optimizer's step. The next step also uses its gradients."""
+    """Skip the optimizer's step, but keep the gradients for the next step."""
 
 
 CANCELS: Mapping[str, type[Cancel]] = {
@@ -62,7 +62,7 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Levels of this loop by words in the hook names of other libraries. The first match counts.
+# Words in hook names of other libraries, and the levels that they mean. The first match counts.
 _LEVELS = {
     "batch": "batch",
     "step": "step",
@@ -80,13 +80,13 @@ class Phase(IntEnum):
     An `order` may be any integer. A callback with `order = 70` runs after `DRAW` and before `SHOW`.
     """
 
-    FIRST = -20  # changes what other callbacks see, such as the model's statistics
+    FIRST = -20  # changes what others see, such as the model's statistics
     MEASURE = -10  # measures, and sets the hyperparameters of a batch
     DEFAULT = 0
     SAVE = 50  # writes checkpoints
     DRAW = 60  # draws, and sends to trackers
     SHOW = 80  # prints, and reports
-    LAST = 100  # may end the fit, so that later callbacks miss the event
+    LAST = 100  # may end the fit, so later callbacks may miss the event
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class RunDescription:
         notes: sentences about the model for the user.
         began: start time of the run, from `time.monotonic`.
         folder: the folder that callbacks write to. None: callbacks write nothing.
-        classes: names of classes, labels or numbers. Empty: the names in the training data.
+        classes: names of the classes, labels, numbers or keypoints. Empty: the names in the training data.
         pixels: the pixel format of the images.
     """
 
@@ -123,8 +123,8 @@ class RunDescription:
 class Callback:
     """Base of all callbacks. Override the events you need.
 
-    Each event receives the `trainer.Learner`. Its type is not declared here, because the learner's module imports this
-    one. Annotate it as `trainer.Learner` in your own callbacks.
+    Each event receives the learner. Annotate it as `trainer.Learner` in your own callbacks. Here it is `Any`, because
+    the module of the learner imports this module.
 
     If a callback keeps a state between batches or epochs, list the attributes of this state in `saves`. Otherwise, a
     resumed run differs from an uninterrupted one.
@@ -184,7 +184,7 @@ class Callback:
         """Runs after training and validation of each epoch."""
 
     def after_fit(self, learner: Any) -> None:
-        """Runs once, after everything else, even if the fit failed. `learner.error` is then set."""
+        """Runs once, after everything else, even if the fit failed. In that case, `learner.error` is set."""
 
     def check(self, model: "nn.Module") -> None:
         """Check the settings of the callback before the run writes anything. The model is on the device "meta".
@@ -215,7 +215,7 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     """Check callbacks and sort them by `order`.
 
     Raises:
-        UserError: one is not a callback, or has an unknown event.
+        UserError: one of them is not a callback, or has an unknown event.
     """
     checked: list[Any] = list(callbacks)
     for given in checked:
@@ -287,7 +287,7 @@ _CALLBACKS: dict[str, type[Callback]] = {}
 def known_callbacks() -> Mapping[str, type[Callback]]:
     """Return all configurable callbacks by their key in the configuration.
 
-    Built-in callbacks are in `trainer/callbacks/*.py`, and in `callback.py` of other packages.
+    Built-in callbacks are in `trainer/callbacks/*.py`, and in the `callback.py` of other packages.
     """
     package = Path(__file__).parents[1]
     for file in sorted([*package.glob("callbacks/*.py"), *package.glob("*/callback.py")]):

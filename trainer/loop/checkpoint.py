@@ -1,4 +1,4 @@
-"""Checkpoint files. They are written completely or not at all, and read without running code."""
+"""Checkpoint files. They are written completely or not at all, and reading them cannot run code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DamagedError(UserError):
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether all parts of a file match their checksums, which PyTorch does not verify."""
+    """Return whether a file matches its checksums, which PyTorch does not verify."""
     try:
         with zipfile.ZipFile(path) as archive:
             return not _oddity(archive, path) and archive.testzip() is None
@@ -49,7 +49,7 @@ def is_whole(path: Path) -> bool:
 
 
 def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
-    """Read a file from `torch.save`, which may contain only plain values and tensors.
+    """Read a file from `torch.save` that contains only plain values and tensors.
 
     Args:
         path: the file.
@@ -74,7 +74,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
                 if not is_whole(path):
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
-                    # PyTorch before 2.10 reads further than the file, into other memory of this process.
+                    # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
                         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     except ForeignTypeError as error:
@@ -83,7 +83,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message recommends to load the file without checks
+    except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise _other_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
@@ -109,7 +109,7 @@ def _is_pickle(name: str) -> bool:
 
 
 def _directory(path: Path) -> int:
-    """Return the offset at which PyTorch finds the directory of an archive, or -1 if the archive has two ends.
+    """Return the offset at which PyTorch finds the directory of an archive, or -1 if its end records disagree.
 
     Python's zipfile also accepts other files, such as an archive after other data.
     """
@@ -135,7 +135,7 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
         if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
             raise _wrong_types(path)
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
-            raise UserError(f"{path}: contains a tensor that is larger than its file. Use another checkpoint.")
+            raise UserError(f"{path}: contains a sparse or expanded tensor. Use another checkpoint.")
 
 
 def _wrong_types(path: Path) -> UserError:
@@ -172,16 +172,16 @@ class FitState:
         """Check that a number of ranks can resume from this state.
 
         Raises:
-            UserError: another number of ranks saved it between the batches of a step.
+            UserError: another number of ranks saved the state between the batches of a step.
         """
         if self.gradients and self.position[1] and self.ranks != ranks:
             raise UserError(
-                f"fit.gpus={ranks}, but the run stopped between the batches of a step (fit.accumulate) on "
-                f"{self.ranks}. Resume with fit.gpus={self.ranks}."
+                f"fit.gpus={ranks}, but the run stopped between the batches of a step (fit.accumulate), with "
+                f"fit.gpus={self.ranks}. Resume with fit.gpus={self.ranks}."
             )
 
     def on(self, rank: int) -> FitState:
-        """Return the state for a rank. A rank that did not exist gets the state of rank 0."""
+        """Return the state for a rank. A rank that the saved run did not have gets the state of rank 0."""
         if not 0 < rank < self.ranks:
             return self
         own = dict(self.others[rank - 1])
@@ -197,16 +197,15 @@ class BestModel:
     row: dict[str, float]
     # Values that the meter kept for each validation image, by field. None: the epoch had no validation.
     samples: dict[str, Tensor] | None
-    classes: tuple[str, ...]  # names of the classes, labels or numbers
+    classes: tuple[str, ...]  # names of the classes, labels, numbers or keypoints
     task: str
-    # For each label, the probability from which predictions list it. Empty: the task's default.
+    # For each label, the lowest probability with which predictions list it. Empty: the task's default.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
     # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
     pixels: dict[str, Any] = field(default_factory=dict)
 
     @property
     def pixel_format(self) -> PixelFormat:
-        """The pixel format of the images."""
         return parse_format(self.pixels or None, "pixels")
 
 
@@ -227,12 +226,12 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
-                # Without these values, earlier versions can read the file.
+                # Earlier versions reject files with these fields, so write them only if they are set.
                 new = ("thresholds", "pixels")
                 kept = {name: value for name, value in vars(state).items() if name not in new or value}
                 torch.save({"format": FORMAT, **kept}, file)
             except RuntimeError as error:
-                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # an error of PyTorch hides the cause
+                if isinstance(error.__context__, OSError | KeyboardInterrupt):  # PyTorch raises its own error instead
                     raise error.__context__ from None
                 raise
         for number in range(keep, 1, -1):
@@ -275,7 +274,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
     state = read_plain(regular(path), device)
     if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("format"), int | None):
-        raise UserError(f"{path}: not a checkpoint of a run.")
+        raise UserError(f"{path}: not a checkpoint of a run. Use another checkpoint.")
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
@@ -284,13 +283,13 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST}.")
+        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
     _check_types(state, path)
     return kind(**state)
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, so that no tool fails on a file from a stranger."""
+    """Check the types of all values, because a stranger's file must not cause a traceback."""
     with contents(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -319,7 +318,7 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in plain values. A shared value counts each time that it is reached."""
+    """Yield all tensors in plain values. A shared value counts each time it occurs."""
     waiting, found = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()
@@ -333,9 +332,9 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that only one of a state and a network has, or whose shapes differ.
+    """Return the name of the first tensor that a state or a network lacks, or whose shape differs.
 
-    The name is empty if the state fits the network.
+    Empty: the state fits the network.
     """
     theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
     return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")
@@ -360,7 +359,7 @@ def to_host(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        copied = copy(value)  # keeps the attributes of a module's state
+        copied = copy(value)  # keeps attributes, such as `_metadata` of a module's state
         copied.update((key, to_host(one)) for key, one in value.items())
         return copied
     if isinstance(value, list | tuple):

@@ -18,8 +18,8 @@ class Recorded(Runner):
     """Records passes and steps as CUDA graphs. Gradients keep their memory, and results have no autograd history.
 
     If the optimizer allows it, the learning rate of each parameter group becomes a scalar tensor. A new rate is copied
-    into this tensor (`trainer.optim.optimizers.set_value`). The step is recorded once its other settings have been
-    constant for some steps. It runs eagerly with a scaler, or if another setting changes on a schedule.
+    into this tensor (`trainer.optim.optimizers.set_value`). The step is recorded once the optimizer's other settings
+    have been constant for some steps. Steps run eagerly with a scaler, or while a schedule changes another setting.
     """
 
     def __init__(self, learner: LearnerParts, graphs: Graphs) -> None:
@@ -40,7 +40,7 @@ class Recorded(Runner):
         self._graphs.enter(kind, self._model)
 
     def step(self) -> None:
-        """Make a step, recorded if possible."""
+        """Take a step, from a recording if possible."""
         if not self._records_step:
             super().step()
             return
@@ -75,7 +75,7 @@ class Recorded(Runner):
         return self._graphs.run(kind, work, *inputs)
 
     def _backward(self, loss: Tensor) -> None:
-        """Add all gradients in a few launches. Autograd's launches, one per tensor, take 10% of a small step."""
+        """Add up all gradients in a few launches. Autograd's launch per tensor would take 10% of a small step."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
         pairs = [(p, gradient) for p, gradient in zip(parameters, found, strict=True) if gradient is not None]
@@ -137,26 +137,26 @@ def _settings(optimizer: Optimizer) -> Hashable:
 
 
 class Ranked(Runner):
-    """Adds up the gradients of all ranks, and averages the running statistics of norms over the ranks.
+    """Adds up the gradients of all ranks, and averages the running statistics of batch norms over the ranks.
 
-    An unused parameter has the gradient 0, so that all ranks exchange the same tensors.
+    An unused parameter gets the gradient 0, so that all ranks exchange the same tensors.
     """
 
     def enter(self, kind: str) -> None:
-        """Begin a pass, and find the statistics that norms update in training."""
+        """Begin a pass, and find the statistics that batch norms update in training."""
         super().enter(kind)
         names, modules = ("running_mean", "running_var"), [m for m in self._model.modules() if m.training]
         found = (getattr(module, name, None) for module in modules for name in names)
         self._statistics = [value for value in found if isinstance(value, Tensor)]
 
     def train(self, batch: Batch, share: float) -> Pass:
-        """Run the forward and backward pass of this rank's part of a batch."""
+        """Run the forward and backward pass of this rank's images in a batch."""
         self._batch_share = batch.share
         return super().train(batch, share)
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Add up the gradients of a step. If the step is cancelled, only rank 0 keeps the sum."""
+        """Add up the gradients over the ranks. If the step is cancelled, only rank 0 keeps the sum."""
         for p in self.parameters.values():
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -178,7 +178,7 @@ class RankedRecorded(Ranked, Recorded):
 
 
 def make_runner(learner: LearnerParts) -> Runner:
-    """Return the runner for a learner. On a GPU, it records CUDA graphs, unless the settings turn this off."""
+    """Return the runner for a learner. If the settings, the task and the training step allow it, use CUDA graphs."""
     ranked = learner.ranks.size > 1
     fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")
     if learner.settings.graph and learner.device.type == "cuda" and fixed:

@@ -1,7 +1,8 @@
 """CUDA graphs: the GPU work of a batch is recorded once, and then started with a single call.
 
-Without graphs, Python takes longer to launch hundreds of small kernels than the GPU takes to run them. Recording does
-not change the results. The first batches run eagerly, and later batches are replayed. Recording executes nothing.
+Without graphs, Python takes longer to launch hundreds of small kernels than the GPU takes to run them. The first few
+batches run eagerly. Then the work is recorded, which executes nothing, and replayed for each batch. The results are the
+same.
 """
 
 import logging
@@ -23,13 +24,13 @@ from augment.support.torch_versions import end_allocating
 Tensors = tuple[Tensor, ...]
 Work = Callable[..., Tensors]
 
-# Number of eager batches of each shape before it is recorded. During these batches, cuDNN chooses algorithms,
+# Number of eager batches of each shape before the recording. During these batches, cuDNN chooses algorithms,
 # cuBLAS allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
-# Number of attempts to record. If another thread waits for the whole GPU, any recording fails, in any mode. DALI does
-# this in a thread that frees a batch after its last tensor. Two attempts are too few: a failed attempt with cuDNN can
-# leave an error behind, which the next attempt reports.
+# Number of attempts to record. A recording fails if another thread waits for the whole GPU meanwhile, as a DALI thread
+# does when it frees a batch. Two attempts are too few: a failed attempt with cuDNN can leave an error behind, which the
+# next attempt reports.
 ATTEMPTS = 4
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class CudaBackend:
 
         Args:
             work: the work to record.
-            memory: name of a pool. A replay may overwrite results in the same pool only.
+            memory: name of a pool. A replay may overwrite results of the same pool, but not of other pools.
 
         Raises:
             UncapturableError: the work or another thread does something that graphs do not allow, such as waiting for
@@ -100,12 +101,12 @@ class CudaBackend:
         return torch.cuda.current_device() if self._device.index is None else self._device.index
 
     def _renew(self) -> None:
-        # The priority is higher than the priority of the pipelines, whose batches are prefetched.
+        # Training has priority over the pipelines, because they prefetch batches.
         self._stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
         self._pools: dict[str, Any] = {}
 
     def _clean_up(self, pool: Any, generator: torch.Generator, random: torch.Generator) -> None:
-        """Stop the recording state of the memory pool, the generator and the stream after a failed recording."""
+        """Reset the memory pool, the generator and the stream after a failed recording."""
         with suppress(RuntimeError):  # the recording has already ended
             end_allocating(self._index, pool)
         generator.graphsafe_set_state(random)
@@ -138,7 +139,7 @@ class Graphs:
         self._failures: Counter[str] = Counter()
 
     def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
-        """Run work: eagerly, or recorded and replayed."""
+        """Run work eagerly, or replay its recording."""
         shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
         key = kind, (shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         shape = self._shapes.setdefault(key, _Shape())
@@ -152,7 +153,7 @@ class Graphs:
         return _detached(shape.results)
 
     def enter(self, kind: str, model: nn.Module) -> None:
-        """Begin a pass, and discard recordings with other weights, other frozen parameters or other layer modes."""
+        """Begin a pass. Discard recordings if tensors were replaced, or frozen parameters or layer modes changed."""
         model_now = _identity(model)
         if self._models.get(kind) != model_now:
             if kind in self._models:
@@ -170,7 +171,7 @@ class Graphs:
             del self._shapes[key]
 
     def _recorded(self, key: tuple[str, Hashable], work: Work, inputs: Tensors, shape: _Shape) -> bool:
-        """Record work if it has warmed up. Return whether it is recorded now."""
+        """Record the work after its warm-up. Return whether a recording exists now."""
         kind = key[0]
         if shape.seen < self._warm_up or self._failures[kind] == ATTEMPTS:
             return False
@@ -182,11 +183,11 @@ class Graphs:
         try:
             shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
         except UncapturableError as error:
-            # Discard earlier recordings, because they use a random generator that was replaced.
+            # Discard other recordings, because they use the random generator that the backend has replaced.
             self._shapes = {key: _Shape(shape.seen) for key, shape in self._shapes.items()}
             self._failures[kind] += 1
             if self._failures[kind] == ATTEMPTS:
-                log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
+                log.warning("fit.graph: '%s' runs without a CUDA graph: %s", kind, error)
             return False
         shape.inputs = own
         return True
@@ -206,12 +207,12 @@ def _detached(results: Tensors) -> Tensors:
 
 
 def _failure(error: BaseException, handled: BaseException | None = None) -> UncapturableError:
-    """Return the error to raise for a failed recording: the first error, because the end of the recording also fails.
+    """Return the error to raise for a failed recording, with the first error as its cause.
 
-    Errors that the caller was already handling (`handled`) do not count.
+    Later errors come from ending the recording. Errors that the caller was already handling (`handled`) do not count.
 
-    The frames of the failed work are cleared. If a part of its autograd graph survived, the next recording would add
-    gradients on the stream of the failed recording.
+    The frames of the failed work are cleared, so that nothing of its autograd graph survives. Otherwise, the next
+    recording would add gradients on the stream of the failed one.
     """
     clear_frames(error.__traceback__)
     while error.__context__ not in (None, handled):

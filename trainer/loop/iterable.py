@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class IterableLoader:
-    """Makes batches from an iterable, and moves them to the device.
+    """Reads batches from an iterable, and moves them to the device.
 
     A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. A resumed
     fit starts the iterable again, because it cannot restore a position within it.
@@ -26,8 +26,8 @@ class IterableLoader:
     Args:
         batches: the iterable.
         device: the device of images and targets.
-        accumulate: training batches per step. Each batch counts by its share of the step's images. So all batches of a
-            step are read before the first is used, unless a `DataLoader` states their sizes.
+        accumulate: training batches per step. The weight of each batch is its share of the step's images. So all
+            batches of a step are read before the first is used, unless a `DataLoader` states their sizes.
     """
 
     plan = None
@@ -61,7 +61,7 @@ class IterableLoader:
     def images_in(self, epoch: int, first: int, batches: int) -> int:
         """Return the number of images in consecutive batches of the current epoch.
 
-        The batches start at the first batch of the epoch or within the current step, and end within the current step.
+        `first` must be 0 or in the current step, and the last batch must be in the current step.
         """
         return max(1, self._images_until(first + batches) - self._images_until(first))
 
@@ -92,7 +92,7 @@ class IterableLoader:
         self._length = self._taken
         if not self._taken:
             raise UserError(
-                "data: the iterable yields no batches. Pass an iterable that can be iterated over in each epoch."
+                "data: the iterable yields no batches. Pass one that starts again in each epoch, not a generator."
             )
 
     def _batch(self, given: Any) -> Batch:
@@ -100,7 +100,7 @@ class IterableLoader:
             return given
         moved = tuple(self._move(view) for view in _views_of(given))
         indices = torch.full((len(moved[0]),), -1, device=self._device)
-        # Each rank has its own iterable. The sizes of the others are unknown here, so all ranks have the same share.
+        # Each rank has its own iterable. The batch sizes of other ranks are unknown, so all ranks get the same share.
         share = 1 / current().size
         return Batch(moved[0], self._move(given[1]), indices, share=share, views=moved if len(moved) > 1 else ())
 
@@ -115,7 +115,7 @@ class IterableLoader:
         """Do nothing. The iterable starts when the pass starts."""
 
     def end_pass(self) -> None:
-        """Start the next pass as a new epoch."""
+        """Make the next pass a new epoch."""
         self._resumes = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -167,5 +167,5 @@ def as_loader(given: Any, name: str, device: torch.device, accumulate: int = 1) 
     if name == "train_loader":
         if length_hint(given, 1) == 0:
             raise UserError("train_loader: the iterable is empty. Pass at least one batch.")
-        log.warning("train_loader: a fit that resumes within an epoch starts this iterable again.")
+        log.warning("train_loader: a fit that resumes within an epoch starts this iterable from its first batch.")
     return IterableLoader(given, device, accumulate)

@@ -39,8 +39,6 @@ def default_optimizer(model: nn.Module) -> Optimizer:
 class Learner:
     """Trains a model.
 
-    Each attribute is assigned in one method only, so that its origin is easy to find.
-
     With CUDA graphs (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and the gradients. Clone
     what you keep. `batch` always comes from the loader.
 
@@ -50,7 +48,8 @@ class Learner:
         train_loader: training batches: a loader, or any iterable of `(images, targets)`.
         val_loader: validation batches, in the same form. None: no validation.
         settings: settings of the loop. None: the defaults.
-        optimizer: a function that makes the optimizer from the moved model, or a mapping of several by name.
+        optimizer: a function that takes the model, on its device, and returns the optimizer. For several optimizers, a
+            mapping of such functions by name.
         objective: the task, its losses and training steps, see `trainer.loop.objective`.
         callbacks: see `trainer.loop.callback`.
         run: describes the run to callbacks.
@@ -58,13 +57,15 @@ class Learner:
     Attributes:
         progress: epochs, batches and steps so far and in total, see `trainer.loop.progress`.
         ranks: the processes that train the model together, see `trainer.loop.ranks`.
-        optimizers, runners, training_steps: all of them by name. A single optimizer has an empty name.
-        optimizer, runner, training_step: the current one of each. A runner computes passes and steps, see
+        optimizers, runners, training_steps: mappings by name. The name of a single optimizer is empty.
+        optimizer, runner, training_step: the current entry of each. A runner computes passes and steps, see
             `trainer.loop.batch_runner`.
 
     Raises:
         UserError: a loader, callback or optimizer has a wrong type, or a callback has an unknown event.
     """
+
+    # Each attribute is assigned in one method only, so that its origin is easy to find.
 
     # Makes the runner of the current optimizer.
     make_runner: Callable[["Learner"], Runner] = staticmethod(make_runner)
@@ -130,7 +131,7 @@ class Learner:
 
     def _epoch(self, epoch: int) -> None:
         self.progress.epoch = epoch
-        self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits for ten minutes only
+        self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits only ten minutes
         passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
         self._level("epoch", *passes, finish=lambda: self.progress.end_epoch(Position(epoch + 1)))
 
@@ -210,7 +211,7 @@ class Learner:
             getattr(callback, event)(self)
 
     def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
-        """Call all functions, even if one fails. Later functions see the first error in `error`. Errors are chained."""
+        """Call all functions, even if one fails. Store the first error in `self.error`. Errors are chained."""
         self.error = error
         if calls:
             try:
@@ -222,7 +223,7 @@ class Learner:
                 self._run_all(error, *calls[1:])
 
     def _fetch(self, loader: Iterable[Batch], count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches of a pass with their indices. `waited` is the time for the last batch, in seconds."""
+        """Yield the batches of a pass with their indices. `waited` is the wait for the current batch, in seconds."""
         batches = iter(loader)
         # The count is checked first, so that no batch beyond the limit is fetched.
         for index in range(done, count):
@@ -265,7 +266,7 @@ class Learner:
     def evaluated_state(self) -> dict[str, Tensor]:
         """Return the state of the validated model, from the first callback that provides it, or from the model.
 
-        Adapters are merged into the weights.
+        LoRA adapters are merged into the weights.
         """
         states = (callback.evaluated_state(self) for callback in self.callbacks)
         state = next((state for state in states if state is not None), self.model.state_dict())
@@ -278,12 +279,12 @@ class Learner:
     # --- saving ---
 
     def state(self) -> FitState:
-        """Return everything that a resumed fit needs to continue as if it had never stopped.
+        """Return everything that a resumed fit needs to match an uninterrupted fit.
 
         All ranks must call this method. The result is complete on rank 0.
         """
         if not self.progress.position.batch:
-            # A limit may have ended the pass early. After the end of a pass, any number of ranks can resume.
+            # `limit_batches` may have ended the pass early. Any number of ranks can resume from the end of a pass.
             self.train_loader.end_pass()
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
@@ -310,7 +311,7 @@ class Learner:
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
-        """Restore a state from `state`. Return the position to pass to `fit`.
+        """Restore what the method `state` returned. Return the position to pass to `fit`.
 
         Raises:
             UserError: another number of ranks saved the state within an optimizer step.

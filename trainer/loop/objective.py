@@ -14,7 +14,7 @@ from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.registry import DEFAULT
 from trainer.tasks.task import Task
 
-# A function of the learner and a batch that returns the loss, a () mean over the batch.
+# A function of the learner and a batch. It returns the mean loss of the batch, a tensor of shape ().
 TrainingStep = Callable[[Any, Batch], Tensor]
 T = TypeVar("T", bound=TrainingStep)
 
@@ -24,9 +24,9 @@ class Objective:
     """The objective of a fit.
 
     Attributes:
-        task: the task or its name. The task measures passes, and averages views.
+        task: the task or its name. It defines metrics, and averages the outputs for several views.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch. None: the task's own.
-        val_loss_function: the validation loss. None: `loss_function`, or else the task's own.
+        val_loss_function: the validation loss. None: `loss_function` if given, otherwise the task's own.
         training_step: replaces the forward pass and the loss of a training batch. None: the usual pass. For several
             optimizers, a mapping of steps by the optimizers' names.
     """
@@ -59,7 +59,7 @@ def recordable(step: T) -> T:
 
 
 def by_name(given: Any) -> dict[str, Any]:
-    """Return a mapping unchanged. Put anything else under an empty name."""
+    """Return a mapping unchanged. For anything else, return a mapping with an empty name."""
     return dict(given) if isinstance(given, Mapping) else {"": given}
 
 

@@ -1,6 +1,6 @@
-"""Check what a pickle of a checkpoint would build, before PyTorch builds it.
+"""Check which values the pickle in a checkpoint would create, before PyTorch creates them.
 
-With `weights_only`, `torch.load` calls only functions that it knows. These functions can still take unlimited memory
+With `weights_only`, `torch.load` calls only allowed functions. These functions can still take unlimited memory
 and time: they create large values from small files, copy a shared value many times, or hash nested tuples.
 """
 
@@ -13,8 +13,8 @@ from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES
 # Functions that create values of any size from nothing, or kinds of tensors that no model has.
 _MAKERS = re.compile(r"bytearray|\w*Tensor|(Unt|T)ypedStorage|_rebuild_(?!tensor|parameter|from_type)\w+")
 
-# The instructions of a checkpoint. The first three sets create a value. The mappings take values from the stack, and
-# contain the number of these values, or None for all values since the mark.
+# The pickle instructions of checkpoints. Instructions in the first three sets create a value. Instructions in the
+# mappings take values from the stack: the given number of values, or with None all values since the mark.
 _CONSTANTS = {"NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"}
 _CONTAINERS = {"EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"}
 _TEXTS = {"BINUNICODE", "SHORT_BINSTRING"}
@@ -28,7 +28,7 @@ _TAKING = _TUPLES | _ITEMS | _PAIRS | _CALLS
 _BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "ComplexDouble": 16, "ComplexFloat": 8}
 _BYTES |= {"Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
 
-_LARGEST = 2**40  # nested lists that contain each inner list twice double in size at each level
+_LARGEST = 2**40  # upper limit of a value's size, because nested lists can grow exponentially
 
 
 class ForeignTypeError(Exception):
@@ -42,7 +42,7 @@ class _Value:
         size: number of values in it.
         depth: how deeply its tuples are nested.
         items: the items of a tuple.
-        given: a number, a text or the name of a function.
+        given: the number, text or function name in the instruction.
     """
 
     __slots__ = ("depth", "given", "items", "size")
@@ -59,7 +59,7 @@ def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
     """Check one pickle, and read it to its end.
 
     Returns:
-        The key and the number of bytes of each storage that it uses.
+        The key and the number of bytes of each storage that the pickle uses.
 
     Raises:
         ForeignTypeError: the pickle uses something that checkpoints do not use.
@@ -70,7 +70,7 @@ def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
     below: list[list[_Value]] = []  # the stack under each mark
     memo: dict[object, _Value] = {}
     storages: set[tuple[str, int]] = set()
-    made = used = 0  # numbers of values that are created, and that are used in arguments and keys
+    made = used = 0  # numbers of created values, and of values in arguments and keys
     for instruction, given, _ in pickletools.genops(stream):
         name = instruction.name
         if name in ("PROTO", "STOP"):

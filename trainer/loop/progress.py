@@ -39,7 +39,7 @@ class FitProgress:
         self.steps = settings.steps
 
     def start(self, position: Position, steps: int | None = None) -> None:
-        """Move to the position where a fit starts. Set its length in steps. None: the length in the settings."""
+        """Move to the position where a fit starts or resumes. Set its steps. None: the steps in the settings."""
         self.steps = self._settings.steps if steps is None else steps
         self.end_epoch(position)
 
@@ -61,7 +61,7 @@ class FitProgress:
         return self.position.epoch >= self.epochs
 
     def batches_in(self, epoch: int) -> int:
-        """Return the number of training batches in an epoch, up to the limit and the last step of the fit."""
+        """Return the number of training batches in an epoch, up to `limit_batches` and the last step of the fit."""
         batches = self._whole(epoch)
         if self.steps is None:
             return batches

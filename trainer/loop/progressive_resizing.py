@@ -1,7 +1,7 @@
 """The loader for progressive resizing. Each stage of the fit has its own image size and batch size.
 
 Small images in the first stages make most epochs cheap (Howard 2018 in fast.ai's DAWNBench entry, Touvron et al. 2019,
-arXiv:1906.06423, Tan and Le 2021, arXiv:2104.00298). Validation has one size, so that all epochs are comparable.
+arXiv:1906.06423, Tan and Le 2021, arXiv:2104.00298). Validation has one size, so that all scores are comparable.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from trainer.loop.resize_stages import FitStage
 
 
 class StagedLoader:
-    """A loader that takes each epoch from the loader of its stage. All loaders have the same split.
+    """Takes the batches of each epoch from the loader of the epoch's stage. All loaders have the same split.
 
     Only one pipeline exists at a time. During the last epoch of a stage, the next pipeline is built in the background,
     so that the next stage starts immediately.
@@ -96,7 +96,7 @@ class StagedLoader:
         self._now = self._number(state["epoch"])
         self._loader.load_state_dict(state["loader"], [each["loader"] for each in of_ranks])
         for loader in self._loaders:
-            loader.placement = self.placement  # the choice of the saved run
+            loader.placement = self.placement  # as in the saved run
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that a state comes from a loader with the same batches up to the saved epoch. Later stages may differ.
@@ -107,7 +107,7 @@ class StagedLoader:
         saved = state.get("stages")
         if saved is None or saved != self._history(state["epoch"]):
             raise UserError(
-                "fit.stages: image or batch sizes differ from the saved run, in an epoch that the saved run has "
+                "fit.stages: image or batch sizes differ from the saved run for epochs that the saved run has already "
                 "started. Change only later stages."
             )
         self._loaders[self._number(state["epoch"])].check_state(state["loader"])
@@ -133,7 +133,7 @@ class StagedLoader:
             self._loader.start_at(epoch)
 
     def _history(self, epoch: int) -> list[list[Any]]:
-        """Return image size, batch size and number of epochs of each stage, up to and including an epoch."""
+        """Return image size, batch size and number of epochs of each stage, up to the end of an epoch."""
         begun = self.stages[: self._number(epoch) + 1]
         lengths = [stage.epochs for stage in begun[:-1]] + [epoch + 1 - begun[-1].start]
         return [[s.size.plain, s.batch_size, length] for s, length in zip(begun, lengths, strict=True)]

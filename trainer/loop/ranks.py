@@ -1,7 +1,7 @@
 """Ranks: processes that train one model together, one per GPU, as torchrun starts them.
 
 Each rank computes the gradients of its share of a batch. Once per step, the ranks add up all gradients as one flat
-tensor, before callbacks see the gradients. So every rank makes the same step. Python objects and decisions are
+tensor, before callbacks see the gradients. So every rank takes the same step. Python objects and decisions are
 exchanged through a second process group on the CPU, so that nothing waits for a GPU.
 """
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# Another rank may check its images for hours before the next exchange. The death of a rank is noticed at once.
+# Timeout of an exchange. Another rank may first check images for hours. If a rank dies, the exchange fails at once.
 _PATIENCE = timedelta(days=7)
 
 # Keys in PyTorch's store: why a rank has ended, and how many exchanges each rank has begun.
@@ -41,12 +41,12 @@ _NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Seconds until a process warns that it still waits for others to start.
 _LATE = 30.0
 
-# Training batches between two decisions. A decision takes the host some tenths of a millisecond.
+# `Ranks.agree` exchanges wishes once in this number of calls. The host waits some tenths of a millisecond each time.
 EVERY = 8
 
 
 class LostRankError(UserError):
-    """Another rank has ended, so this one cannot continue."""
+    """Another rank has ended, so this rank cannot continue."""
 
 
 class Ranks:
@@ -78,7 +78,7 @@ class Ranks:
         return self.rank == 0
 
     def add_up(self, tensors: "Iterable[Tensor]") -> None:
-        """Replace tensors by their sums over the ranks, with one exchange per dtype. The host does not wait for it."""
+        """Replace tensors by their sums over the ranks, with one exchange per dtype. The host does not wait."""
         if self.size == 1:
             return
         for _, same in groupby(sorted(tensors, key=lambda tensor: str(tensor.dtype)), key=lambda tensor: tensor.dtype):
@@ -92,9 +92,8 @@ class Ranks:
 
     def copy_from_main(self, tensors: "Iterable[Tensor]") -> None:
         """Replace tensors by the tensors of rank 0, except for expanded ones, which cannot be written."""
-        self.gather(
-            None
-        )  # another rank may still check images, but the first exchange between GPUs has a short timeout
+        # Another rank may still check images, but the first exchange between GPUs has a short timeout.
+        self.gather(None)
         for tensor in tensors if self.size > 1 else ():
             if tensor.untyped_storage().nbytes() >= tensor.nbytes:
                 self._exchange(partial(dist.broadcast, _flat(tensor.detach()), src=0))
@@ -123,7 +122,7 @@ class Ranks:
         return self._calls[name] % EVERY == 0 and any(self.gather(wish))
 
     def cancel(self, cancel: Exception, position: object) -> None:
-        """Wait until all ranks leave the same level of the loop. Otherwise they would hang, or their models differ.
+        """Wait until all ranks leave the same level of the loop. Otherwise, they could hang, or train different models.
 
         Raises:
             UserError: another rank does not leave a level, or leaves another level.
@@ -240,7 +239,7 @@ def _connect(backend: str) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Work without the other ranks: `current` returns a single rank. The others may do something else meanwhile."""
+    """Work without the other ranks. In this context, `current` returns a single rank."""
     global _joined
     joined, _joined = current(), _alone
     try:
@@ -250,7 +249,7 @@ def alone() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Leave the process group at the end of the process, when nothing on the GPU uses it."""
+    """Leave the process group at the end of the process, when the GPU no longer uses it."""
     global _joined, _store
     if _joined is not None:
         _joined = _store = None

@@ -13,7 +13,7 @@ from augment.support.formatting import amount
 
 @dataclass(frozen=True, kw_only=True)
 class StageSettings:
-    """Epochs with the same image size and batch size."""
+    """Settings of a stage: consecutive epochs with the same image size and batch size."""
 
     epochs: int | None = setting(
         Count(
@@ -27,7 +27,7 @@ class StageSettings:
             settings(Aug)["size"],
             default=None,
             optional=True,
-            doc="image size. Default: aug.size. If aug.size is not square, one number is the shorter side",
+            doc="image size. Default: aug.size. If aug.size is not square, a single number sets the shorter side",
         )
     )
     batch_size: int | None = setting(
@@ -52,8 +52,8 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
     open_stages = [stage.name for stage in stages if stage.epochs is None]
     if len(open_stages) > 1:
         raise UserError(
-            f"fit.stages.{open_stages[1]}.epochs: missing, as in fit.stages.{open_stages[0]}. Set one of them, because "
-            "only one stage can get the remaining epochs."
+            f"fit.stages.{open_stages[1]}.epochs is missing, as in fit.stages.{open_stages[0]}. Set one of them. Only "
+            "one stage can get the remaining epochs."
         )
     return stages
 
@@ -111,7 +111,7 @@ def complete_stages(
 
 
 def _size_of(stage: StageSettings, size: Size) -> Size:
-    """Return the image size of a stage. One number is the shorter side, with the proportions of the fit's size."""
+    """Return the image size of a stage. A single number sets the shorter side, and aug.size the proportions."""
     if stage.size is None:
         return size
     return size.with_shorter(min(stage.size)) if stage.size.is_square else stage.size

@@ -11,7 +11,7 @@ from augment.support.lazy_torch import torch
 from augment.support.process import launched, local_rank
 
 TTA = ("none", "flip")  # test-time augmentation: none, or the average over an image and its mirror image
-_GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # other spellings
+_GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # for suggestions in errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per step (gradient accumulation). Except in batch norms, they equal one large batch",
+            doc="batches per step (gradient accumulation). A step equals one on a large batch, except in batch norms",
         )
     )
     limit_batches: int | None = setting(
@@ -111,7 +111,7 @@ class LoopSettings:
     )
 
     def limited(self, batches: int) -> int:
-        """Return the smaller of a number of batches and `limit_batches`."""
+        """Return the smaller one of a number of batches and `limit_batches`."""
         return batches if self.limit_batches is None else min(self.limit_batches, batches)
 
     @property
@@ -144,7 +144,7 @@ class LoopSettings:
     def autocast(self, device: "torch.device") -> "torch.autocast":
         """Return the context manager of the forward pass."""
         kind = torch.float16 if self.scaled else torch.bfloat16
-        # Without a cache, the recording of one pass never uses the converted weights of another.
+        # The cache is off, so that a recorded pass never uses weights that another pass has converted.
         return torch.autocast(device.type, kind, enabled=self.half, cache_enabled=False)
 
     def set_precision(self, device: "torch.device") -> None:

@@ -15,15 +15,15 @@ from augment.support.user_code import reject_second
 
 Channels = tuple[float, ...] | str
 
-_TIMEOUT = 10  # seconds
+_TIMEOUT = 10  # seconds to wait for a server
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """Base of the models' settings."""
 
-    task: ClassVar[str] = ""  # the task that the network is for; empty: all tasks with a vector per image
-    any_size: ClassVar[bool] = False  # whether the network takes images of any size, so that no check is needed
+    task: ClassVar[str] = ""  # the task of the network. Empty: all tasks with a vector per image
+    any_size: ClassVar[bool] = False  # whether the network accepts images of any size, so that no check is needed
 
     weights: str | None = setting(
         Text(
@@ -35,7 +35,7 @@ class Model:
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build the network, (N, 3, height, width) -> (N, classes), for images of a size.
+        """Build the network, (N, 3, height, width) -> (N, classes), for images of this size.
 
         A model for any number of channels has a third parameter, `channels: int = 3`.
 
@@ -45,9 +45,9 @@ class Model:
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the mean and standard deviation, in [0, 1], by which the weights expect images to be normalized.
+        """Return the mean and standard deviation, in [0, 1], with which images must be normalized for the weights.
 
-        None: the weights expect no particular normalization.
+        None: the weights need no particular normalization.
         """
         return None
 
@@ -56,20 +56,20 @@ class Model:
         return replace(self, weights=None)
 
     def downloads(self) -> str:
-        """Return the setting that makes a run download weights, if any."""
+        """Return the setting that makes a run download weights, or an empty text."""
         return ""
 
     def require_weights(self) -> None:
-        """Check, before anything is written, that the weights are available.
+        """Check that the weights are available, before the run writes anything.
 
         Raises:
-            UserError: they cannot be downloaded.
+            UserError: the weights cannot be downloaded.
         """
 
     def adapt(self, network: "nn.Module") -> str:
-        """Change a network with its initial weights for training, and describe the change. `build` does not do this.
+        """Change a network for training, once it has its initial weights. Describe the change, for the log.
 
-        The best model is saved as `build` builds it.
+        best.pt contains the weights of the unchanged network.
         """
         return ""
 
@@ -84,7 +84,7 @@ class Model:
 
 
 class Pretrained(Model):
-    """Base of models whose package has weights for `pretrained`. The setting `weights` takes precedence."""
+    """Base of models whose package offers weights, for `pretrained`. The setting `weights` takes precedence."""
 
     cache: ClassVar[str] = "HF_HOME"  # the environment variable with the folder of the package's weights
     name: str | None
@@ -92,14 +92,14 @@ class Pretrained(Model):
 
     @property
     def loads(self) -> bool:
-        """Whether to start from the package's weights."""
+        """Whether the network starts from the package's weights."""
         return self.pretrained and self.weights is None
 
     def untrained(self) -> Self:
         return replace(self, pretrained=False, weights=None)  # type: ignore[call-arg]  # a field of subclasses
 
     def missing(self) -> str | None:
-        """Return the URL of the weights to download. Empty: no download. None: only the package can find out."""
+        """Return the URL of the weights to download. Empty: no download. None: only the package knows the URL."""
         return None if self.loads else ""
 
     def downloads(self) -> str:
@@ -107,7 +107,7 @@ class Pretrained(Model):
         return "" if self.missing() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check within seconds that the weights are cached or can be downloaded. Packages would retry for a minute."""
+        """Check that the weights are cached or can be downloaded. Packages would retry for a minute."""
         if not (url := self.missing()):
             return
         try:
@@ -130,16 +130,16 @@ def _reach(url: str) -> None:
 
 
 def build_network(settings: Model, classes: int, size: Size, channels: int = 3) -> "nn.Module":
-    """Build the network of a model for images with a number of channels.
+    """Build the network of a model for images with this number of channels.
 
     Raises:
-        UserError: the model takes only three channels, or see `Model.build`.
+        UserError: the model supports only three channels. See also `Model.build`.
     """
     if "channels" in signature(settings.build).parameters:
         return settings.build(classes, size, channels=channels)  # type: ignore[call-arg]
     if channels != 3:
         raise UserError(
-            f"model.kind: {type(settings).__name__} takes images with 3 channels, but these have {channels}. Add the "
+            f"model.kind: {type(settings).__name__} takes images with 3 channels, but the data has {channels}. Add the "
             "parameter `channels` to its `build`, or choose another model."
         )
     return settings.build(classes, size)

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) for timm models. The package peft implements them.
 
-The weights of the model stay fixed, and are called the base. Small matrices next to its layers learn a low-rank change
-of the weights. After training, they are merged into the weights, so a trained model is a plain timm model.
+The base is all weights except the head. It stays fixed. Small matrices next to its layers, the adapters, learn a
+low-rank change of the weights. After training, they are merged into the weights, so the result is a plain timm model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from augment.support.formatting import list_some
 from augment.support.lazy_torch import Tensor, nn
 
 _TRANSFORMER = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")  # the linear layers in the blocks of transformers
-_BASE = "lora_base_names"  # the attribute with the names of a network's fixed tensors
+_BASE = "lora_base_names"  # the attribute with the names of the tensors in a network's base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Lora:
         Texts(
             default=(),
             aliases=("target_modules",),
-            doc="layers that get adapters, by the end of their names or by patterns, such as [qkv, blocks.1?.mlp.fc1]. "
+            doc="layers that get adapters: ends of their names, or patterns, such as [qkv, blocks.1?.mlp.fc1]. "
             "Default: attn.qkv, attn.proj, mlp.fc1 and mlp.fc2 of transformers. In other networks, all linear layers "
             "and ungrouped convolutions except the head",
         )
@@ -73,7 +73,7 @@ def add_adapters(network: nn.Module, settings: Lora) -> str:
 
 
 def _targets(network: nn.Module, given: tuple[str, ...]) -> list[str]:
-    """Return the names of the layers that get adapters. Grouped convolutions get none: they could not be merged."""
+    """Return the names of the layers to adapt, but no grouped convolutions. Their adapters could not be merged."""
     layers = []
     for name, module in network.named_modules():
         fits = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)

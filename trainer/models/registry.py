@@ -1,6 +1,6 @@
 """All models by name, including the small network of the quick start.
 
-The settings of a model build its network. They import PyTorch only for that, because the import takes seconds.
+The settings of a model build its network. PyTorch is imported only to build networks, as the import takes seconds.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Cnn(Model):
 @model("xresnet")
 @dataclass(frozen=True, kw_only=True)
 class Xresnet(XresnetSettings):
-    """A residual network with the changes that win fastai's leaderboard. Each is optional."""
+    """A residual network with optional changes, as in fastai's leaderboard."""
 
     any_size: ClassVar[bool] = True
 
@@ -86,8 +86,8 @@ def check_model(
         classes: number of outputs.
         size: size of the images that the network is built for.
         channels: number of channels of the images.
-        fed: size of the images to try. Default: `size`.
-        key: the setting of that size, for the error message.
+        fed: size of the images to try the network with. Default: `size`.
+        key: the setting of the tried size, for the error message.
 
     Raises:
         UserError: the network cannot be built (see `Model.build`), does not accept images of this size, or returns

@@ -57,7 +57,7 @@ class Unet(Pretrained):
 @model("smp")
 @dataclass(frozen=True, kw_only=True)
 class Smp(Pretrained):
-    """A model of segmentation-models-pytorch. This package is not installed by default."""
+    """A model of segmentation-models-pytorch, a package that is not installed by default."""
 
     task: ClassVar[str] = "segment"
 

@@ -14,7 +14,7 @@ from trainer.models.lora import Lora, add_adapters
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
-# Arguments of timm models that other settings replace, or that would change inputs or outputs, with the remedy.
+# Forbidden arguments of timm models, because other settings replace them, or they would change inputs or outputs.
 _NOT_OPTIONS = {
     "pretrained": "Set model.pretrained instead.",
     "checkpoint_path": "Set model.weights instead.",
@@ -53,7 +53,7 @@ class Timm(Pretrained):
             of=Lora,
             optional=True,
             doc="train small low-rank adapters (peft) and the head, with all other weights fixed. "
-            "For pretrained weights",
+            "Useful with pretrained weights",
         )
     )
 
@@ -69,11 +69,10 @@ class Timm(Pretrained):
         return network
 
     def adapt(self, network: "nn.Module") -> str:
-        """Add the adapters of `lora`, if set."""
         return add_adapters(network, self.lora) if self.lora else ""
 
     def create(self, size: Size, channels: int = 3, **options: Any) -> "nn.Module":
-        """Create the network with further timm arguments. A network with a fixed input size is built for `size`.
+        """Create the network with `options` as further timm arguments. A fixed input size is set to `size`.
 
         timm adapts pretrained weights to the number of channels.
         """
@@ -96,7 +95,7 @@ class Timm(Pretrained):
         except (TypeError, AssertionError) as error:
             if not own:
                 raise
-            with torch.device("meta"):  # the signature of the model's class, because timm's functions hide it
+            with torch.device("meta"):  # find the class, because the signatures of timm's functions hide its arguments
                 takes = signature(type(timm.create_model(self.name))).parameters
             check_known(own, {name: None for name in takes if name not in _NOT_OPTIONS}, "model.options")
             raise UserError(
@@ -112,7 +111,7 @@ class Timm(Pretrained):
         return tuple(config.mean), tuple(config.std)
 
     def missing(self) -> str | None:
-        """Return the address of the weights on the hub, unless they are cached."""
+        """Return the URL of the weights on the hub, unless they are cached."""
         hub_id = self._weights().hf_hub_id if self.loads else None
         if hub_id is None:
             return super().missing()
@@ -125,7 +124,7 @@ class Timm(Pretrained):
         return hf_hub_url(repository, _NAMES[0], revision=tag or None)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Convert the tensors with timm's filter for this model, which resizes position embeddings, for example."""
+        """Convert the tensors with timm's filter for this model, which for example resizes position embeddings."""
         convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
         return tensors if convert is None else convert(dict(tensors), network)
 

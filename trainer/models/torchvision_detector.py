@@ -19,10 +19,10 @@ DETECTIONS = 100  # most objects found in an image, as in COCO
 class DetectorNetwork(nn.Module):
     """Runs a detector on batches of images that are already normalized and resized.
 
-    In training, it also takes targets, and returns its losses, (L,). Otherwise it returns the found objects, (N, 100,
-    6): left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
+    In training, it also takes targets, and returns losses, (L,). Otherwise, it returns the found objects, (N, 100, 6):
+    left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
 
-    With `masks`, each row continues with the object's mask: probabilities on a grid that covers the box, 28 x 28.
+    If `masks` is true, each row also contains the object's mask: 28 x 28 probabilities on a grid that covers the box.
     """
 
     def __init__(self, detector: nn.Module, *, freeze_norms: bool = False) -> None:
@@ -64,7 +64,7 @@ class DetectorNetwork(nn.Module):
 def small_fcos(classes: int, channels: int = 3) -> nn.Module:
     """Return FCOS (Tian et al. 2019, arXiv:1904.01355) on a small network. The classes include the background.
 
-    It has 0.9 million parameters. Its heads are half as deep as the original's.
+    The detector has 0.9 million parameters. Its heads are half as deep as in the original.
     """
     backbone, anchors = _SmallBackbone(channels), AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
     head = FCOSHead(backbone.out_channels, 1, classes, num_convs=2)
@@ -96,7 +96,7 @@ class _SmallBackbone(nn.Module):
 class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
     """Pads images to a multiple of the detector's stride, but does not resize or normalize them.
 
-    Masks stay small grids, because masks of the image's size would fill the memory.
+    Found masks stay small grids, because full masks would fill the memory.
     """
 
     def __init__(self, replaced: Any) -> None:

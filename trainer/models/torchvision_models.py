@@ -11,7 +11,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
-_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # each is a part of some models' names
+_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # parts of the names of models with pretrained backbones
 
 
 class Backbone(Pretrained):
@@ -21,7 +21,7 @@ class Backbone(Pretrained):
     name: str
 
     def missing(self) -> str | None:
-        """Return the address of the backbone's weights, unless they are cached."""
+        """Return the URL of the backbone's weights, unless they are cached."""
         backbone = next((known for known in _BACKBONES if known in self.name), "")
         if not self.loads or not backbone:
             return ""
@@ -31,9 +31,9 @@ class Backbone(Pretrained):
         return "" if (Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]).exists() else url
 
     def set_channels(self, network: "nn.Module", channels: int) -> None:
-        """Replace the weights of the first convolution if images have other than three channels.
+        """Replace the weights of the first convolution if the images do not have three channels.
 
-        Pretrained weights are adapted as timm adapts them. Others are initialized as torchvision initializes them.
+        Pretrained weights are adapted as in timm, new ones initialized as in torchvision.
         """
         first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
         if channels == first.in_channels:
@@ -60,15 +60,15 @@ _NAMES = {
     "retinanet_resnet50_fpn": 5,
     "ssdlite320_mobilenet_v3_large": 6,
 }
-# Detectors without pretrained backbones. torchvision has no weights for the first. The second one's backbone has other
-# shapes when it is built with weights.
+# Detectors without pretrained backbones. torchvision has no weights for the first. The backbone of the second has other
+# shapes if it is built with weights.
 _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 
 @model("detector")
 @dataclass(frozen=True, kw_only=True)
 class Detector(Backbone):
-    """A torchvision detector. Images keep the size and colors of the recipe."""
+    """A torchvision detector. The recipe, not torchvision, resizes and normalizes images."""
 
     task: ClassVar[str] = "detect"
     any_size: ClassVar[bool] = True
@@ -94,7 +94,7 @@ class Detector(Backbone):
 
     @property
     def masks(self) -> bool:
-        """Whether it predicts a mask for each object."""
+        """Whether the detector predicts a mask for each object."""
         return self.name.startswith("maskrcnn")
 
     def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":

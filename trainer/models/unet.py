@@ -6,19 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-_WIDEST = 256  # channels of the decoder; encoders may have thousands
-_PLAIN = (16, 32, 64, 128)  # channels of the small encoder, each at half the resolution of the one before
+_WIDEST = 256  # most channels in the decoder. Encoders may have thousands
+_PLAIN = (16, 32, 64, 128)  # channels of the small encoder's stages. Each stage halves the resolution
 
 
 class UnetNetwork(nn.Module):
-    """An encoder, and a decoder that combines its features from coarse to fine.
+    """An encoder, and a decoder that combines the encoder's features from coarse to fine.
 
-    Outputs have the size of the images, for any strides of the encoder. Features are resized before they are combined,
-    so no image needs padding.
+    The outputs have the size of the images. Features are resized before they are combined, so the encoder may have any
+    strides, and images need no padding.
 
     Args:
         encoder: maps images, (N, C, height, width), to a list of features, (N, channels, ...), the finest first.
-        channels: channels of the features.
+        channels: numbers of channels of the features.
         classes: number of classes.
     """
 

@@ -3,7 +3,7 @@
 Sources: He et al. 2019 (Bag of Tricks) for ResNet-D's stem and shortcuts, Xie et al. 2017 for grouped convolutions, Hu
 et al. 2018 for squeeze and excitation, and Zhang 2019 for anti-aliased pooling. The combination is fastai's.
 
-All shapes are fixed and no control flow depends on data, so a network can be compiled and captured as a graph.
+All shapes are fixed and no control flow depends on data, so a network can be compiled, and recorded as a CUDA graph.
 """
 
 import math
@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Make] = {
 
 
 class BlurPool(nn.Module):
-    """Halves any size without aliasing: 3x3 max pooling, then a binomial filter of stride 2."""
+    """Halves any size without aliasing: 3x3 max pooling, then a binomial filter with stride 2."""
 
     kernel: Tensor
 
@@ -50,7 +50,7 @@ class BlurPool(nn.Module):
         return F.conv2d(padded, self.kernel.expand(channels, 1, 3, 3), stride=2, groups=channels)
 
 
-# Poolings of the shortcuts. They round odd sides up, like a convolution of stride 2.
+# Pooling of the shortcuts. It rounds odd sides up, like a convolution with stride 2.
 POOLS: dict[str, Make] = {
     "avg": partial(nn.AvgPool2d, 2, ceil_mode=True, count_include_pad=False),
     "max": partial(nn.MaxPool2d, 2, ceil_mode=True),
@@ -59,7 +59,7 @@ POOLS: dict[str, Make] = {
 
 
 class SqueezeExcite(nn.Module):
-    """Multiplies channels by weights that depend on the means of all channels (squeeze and excitation)."""
+    """Multiplies each channel by a weight from the means of all channels (squeeze and excitation)."""
 
     def __init__(self, channels: int, activation: Make) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class SqueezeExcite(nn.Module):
 class SelfAttention(nn.Module):
     """Adds a mix of all positions to each position, without a softmax (Doria's simple self-attention).
 
-    The mean over the positions keeps the mix independent of the image size. The added term starts at zero.
+    The mix is a mean, so it does not grow with the image size. Its factor starts at 0.
     """
 
     def __init__(self, channels: int) -> None:
@@ -92,14 +92,14 @@ class SelfAttention(nn.Module):
 
 
 def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1, gain: float = 1.0) -> nn.Sequential:
-    """Return a convolution with a batch norm, whose weights start at `gain`."""
+    """Return a convolution and a batch norm. The weights of the norm start at `gain`."""
     norm = nn.BatchNorm2d(outputs)
     nn.init.constant_(norm.weight, gain)
     return nn.Sequential(nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, groups=groups, bias=False), norm)
 
 
 class Block(nn.Module):
-    """A basic or bottleneck block. Its shortcut pools before it changes the channels (ResNet-D)."""
+    """A basic or bottleneck block. The shortcut pools before it changes the channels (ResNet-D)."""
 
     def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: XresnetSettings) -> None:
         super().__init__()

@@ -11,9 +11,9 @@ class XresnetSettings(Model):
     """Settings of an xresnet."""
 
     depth: str = setting(
-        Choice(default="50", options=("18", "26", "34", "50"), doc="number of layers. 26 and 50 have bottlenecks")
+        Choice(default="50", options=("18", "26", "34", "50"), doc="number of layers. 26 and 50 have bottleneck blocks")
     )
-    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor of the number of channels"))
+    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
     groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
     base_width: int = setting(
         Count(
@@ -31,9 +31,9 @@ class XresnetSettings(Model):
     self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
     pool: str = setting(
         Choice(
-            default="avg", options=("avg", "max", "blur"), doc="pooling of the shortcuts. blur is max without aliasing"
+            default="avg", options=("avg", "max", "blur"), doc="pooling of the shortcuts. blur: max without aliasing"
         )
     )
-    stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
-    zero_init: bool = setting(Flag(default=True, doc="initialize every block so that it passes on its shortcut only"))
+    stem_pool: bool = setting(Flag(default=True, doc="halve the resolution again after the stem's three convolutions"))
+    zero_init: bool = setting(Flag(default=True, doc="initialize every block so that it returns only its shortcut"))
     dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))

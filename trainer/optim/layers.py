@@ -12,8 +12,7 @@ from augment.support.lazy_torch import nn
 def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
     """Return the layer number of each parameter by name. 0 is the stem, the highest number is the head.
 
-    timm models define their layers. The layers of other networks are their children in order. A norm belongs to the
-    layer before it.
+    timm models define their layers. In other networks, each child is a layer. A norm belongs to the layer before it.
     """
     matcher = getattr(network, "group_matcher", None)
     if callable(matcher):
@@ -30,12 +29,12 @@ def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether the name of a parameter matches a pattern, such as `blocks.0.*`."""
+    """Return whether the name of a parameter matches one of the patterns, such as `blocks.0.*`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _children(module: nn.Module, prefix: str, *, deep: bool) -> Iterator[list[str]]:
-    """Yield the names of each child's parameters. A child that only contains modules is replaced by them."""
+    """Yield the names of each child's parameters. A child that only wraps modules is replaced by these modules."""
     own = [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)]
     if own:
         yield own

@@ -2,7 +2,7 @@
 
 A step launches few kernels, even for deep networks. Lists of tensors are updated at once, and all matrices with equal
 shorter sides are orthogonalized in one batch. timm's Muon loops over parameters. With the same coefficients and scale,
-it reaches the same losses, but its step takes 15x as long for an xresnet18 of width 0.25 (timm 1.0.31, two CPU cores).
+it reaches the same losses, but a step takes 15x as long for an xresnet18 of width 0.25 (timm 1.0.31, two CPU cores).
 PyTorch's Muon, new in 2.9, also loops. It takes only two-dimensional weights, and CUDA graphs cannot record it.
 """
 
@@ -17,18 +17,18 @@ from torch.optim.adamw import adamw
 from augment.support.nested import grouped
 from trainer.optim.layers import layer_of, matches
 
-# Jordan's quintic a x + b x^3 + c x^5. Its large slope at zero is more important than a limit of exactly 1.
+# Jordan's quintic a x + b x^3 + c x^5. A large slope at zero matters more than convergence to exactly 1.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     """Bring all singular values close to 1, to about 0.7 to 1.2, by Newton-Schulz iterations.
 
-    It computes in bfloat16 on a GPU and in float32 on the CPU. A matrix of zeros stays zero.
+    The precision is bfloat16 on a GPU and float32 on the CPU. A matrix of zeros stays zero.
 
     Args:
         matrices: (N, rows, columns).
-        steps: number of iterations. Each multiplies small singular values by 3.4.
+        steps: number of iterations. Each iteration multiplies small singular values by 3.4.
 
     Returns:
         (N, rows, columns) in the precision of the computation.
@@ -52,9 +52,9 @@ def _precision(matrices: Tensor) -> torch.dtype:
 class Muon(Optimizer):
     """Orthogonalized momentum for the matrices of hidden layers, and AdamW for everything else.
 
-    Parameter groups with `orthogonal` set to False use AdamW: stem, head, biases and norms. The key `weight_decay` of
-    groups, by default 0, is decoupled: a step removes the share lr * weight_decay. Weights with more than two
-    dimensions are flattened to (first, product of the others). Steps can be captured as a CUDA graph, because `lr` may
+    Parameter groups with `orthogonal` set to False use AdamW: stem, head, biases and norms. The weight decay of a
+    group, `weight_decay`, is 0 by default and decoupled: a step removes the share lr * weight_decay. Weights with more
+    than two dimensions are flattened to (first, product of the others). CUDA graphs can record steps, because `lr` may
     be a tensor on the device and the host reads no value. Parameters without a gradient stay unchanged.
 
     Args:
@@ -64,7 +64,7 @@ class Muon(Optimizer):
         nesterov: whether to use Nesterov momentum.
         beta2: beta2 of AdamW.
         eps: epsilon of AdamW.
-        aux_lr: AdamW's learning rate divided by `lr`. It multiplies the groups' `lr_scale`.
+        aux_lr: AdamW's learning rate divided by `lr`. It becomes a factor of the `lr_scale` of AdamW's groups.
         iterations: number of iterations of the orthogonalization.
     """
 
@@ -96,7 +96,7 @@ class Muon(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group. Scale its learning rate if it is for AdamW."""
+        """Add a group. If AdamW updates it, multiply its learning rate by `aux_lr`."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if not group["orthogonal"]:
@@ -146,7 +146,7 @@ class Muon(Optimizer):
         )
 
     def _buffer(self, param: Tensor, name: str) -> Tensor:
-        """Return a tensor of a parameter's state, initially zeros. The number of steps is a scalar."""
+        """Return a tensor from a parameter's state, initially zeros. The number of steps is a scalar."""
         state = self.state[param]
         if name not in state:
             state[name] = param.new_zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(param)
@@ -169,9 +169,9 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
         long = max(max(matrix.shape) for _, matrix in pairs)
         matrices = [matrix for _, matrix in pairs]
         batch = matrices[0].new_zeros(len(pairs), short, long, dtype=_precision(matrices[0]))
-        for place, matrix in zip(_places(batch, matrices), matrices, strict=True):
-            place.copy_(matrix)
-        results = _places(orthogonalize(batch, iterations), matrices)
+        for slot, matrix in zip(_slots(batch, matrices), matrices, strict=True):
+            slot.copy_(matrix)
+        results = _slots(orthogonalize(batch, iterations), matrices)
         for (target, matrix), result in zip(pairs, results, strict=True):
             scale = -(max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
             update = result.reshape(target.shape)
@@ -181,20 +181,20 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
                 target.add_(update, alpha=lr * scale)
 
 
-def _places(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
-    """Return a view into the batch for each matrix. The views of tall matrices are transposed."""
-    places = []
-    for place, matrix in zip(batch, matrices, strict=True):
+def _slots(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
+    """Return a view into the batch for each matrix. The views for tall matrices are transposed."""
+    slots = []
+    for padded, matrix in zip(batch, matrices, strict=True):
         rows, columns = matrix.shape
-        places.append((place if rows <= columns else place.mT)[:rows, :columns])
-    return places
+        slots.append((padded if rows <= columns else padded.mT)[:rows, :columns])
+    return slots
 
 
 def _matrices(param: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return views of a parameter and its direction as matrices with contiguous rows.
 
-    Both need the same dense memory format, contiguous or channels_last. Orthogonalization does not depend on
-    the order of the columns. Otherwise, the direction is copied to a matrix, and the parameter keeps its shape.
+    This needs the same dense memory format for both, contiguous or channels_last, because the order of the columns does
+    not matter. Otherwise, the direction is copied to a matrix, and the parameter is returned unchanged.
     """
     rows = param.shape[0]
     columns = param.numel() // rows

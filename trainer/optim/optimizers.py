@@ -17,13 +17,13 @@ from trainer.optim.settings import OptimizerSettings
 
 Made = TypeVar("Made", bound=Callable[..., Optimizer])
 
-# Optimizers that work without importing timm, which takes seconds, and optimizers of plugins.
+# Optimizers that need no import of timm, which takes seconds. Plugins add their optimizers here.
 _OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
 
 # Replaces a default momentum of 0, as in `timm.optim.create_optimizer_v2`.
 _MOMENTUM = 0.9
 
-# Options of the implementation. They depend on the device and are not restored from a checkpoint.
+# Options that select an implementation. They depend on the device, so they are not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
 # Optimizers with fused kernels in PyTorch. On a GPU, these kernels can skip a step without waiting for the host.
@@ -33,9 +33,10 @@ _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 def optimizer(name: str) -> Callable[[Made], Made]:
     """Register an optimizer class, or a function that makes an optimizer, under a name for `fit.optimizer`.
 
-    It is called with `lr` and with parameter groups, which have their own `lr` and `weight_decay`. If its signature has
-    `momentum`, `betas`, `eps`, `beta2` or `nesterov`, it gets their values from the settings with these names. All
-    other arguments come from `fit.optimizer_options`. CUDA graphs record the steps of a class with `capturable = True`.
+    The class or function is called with `lr` and parameter groups, which have their own `lr` and `weight_decay`. If its
+    signature has `momentum`, `betas`, `eps`, `beta2` or `nesterov`, their values come from the settings with these
+    names. Other arguments come from `fit.optimizer_options`. CUDA graphs record the steps of a class with
+    `capturable = True`.
     """
 
     def decorate(made: Made) -> Made:
@@ -50,7 +51,7 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     """Make the optimizer of a network. The parameters must already be on their device.
 
     Raises:
-        UserError: an unknown optimizer, a missing package, or a setting that the optimizer does not have.
+        UserError: an unknown optimizer, a missing package, or a setting that the optimizer does not support.
     """
     make, preset = _find(settings.optimizer)
     takes = signature(make).parameters
@@ -82,8 +83,8 @@ def parameter_groups(
         orthogonal: names of the parameters that Muon orthogonalizes. None: another optimizer.
 
     Returns:
-        Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate. For Muon, groups also
-        have `orthogonal`, and Muon's matrices come first. Otherwise, groups nearest to the head come first.
+        Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate. Groups nearest to the
+        head come first. For Muon, groups also have `orthogonal`, and the groups of its matrices come before all others.
     """
     spared: Collection[str] = getattr(network, "no_weight_decay", set)()
     layers = layer_of(network) if settings.layer_decay is not None else {}
@@ -161,7 +162,7 @@ def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) 
 
 
 def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the options after checking that the optimizer takes them and that no other setting exists for them."""
+    """Return the options, after checking that the optimizer takes them and that no other setting exists for them."""
     elsewhere = {name: name for name in ("lr", "weight_decay", "momentum", "eps", "beta2", "nesterov")}
     elsewhere["betas"] = "momentum and fit.beta2"
     allowed = [

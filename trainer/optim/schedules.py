@@ -21,7 +21,7 @@ def cos(start: float, end: float) -> Schedule:
 
     def value(at: float) -> float:
         weight = (1.0 - math.cos(math.pi * at)) / 2.0
-        return end if weight == 1.0 else start + (end - start) * weight  # without the rounding error of the sum
+        return end if weight == 1.0 else start + (end - start) * weight  # exactly, without a rounding error
 
     return value
 
@@ -46,7 +46,7 @@ def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
 
 def step(value: float, *, share: float, factor: float) -> Schedule:
     """Return `value`, multiplied by `factor` after every `share` of the run."""
-    # A rounded quotient may be just below a whole number.
+    # Rounding may put the quotient just below a whole number.
     return lambda at: value * factor ** math.floor(at / share + 1e-9)
 
 
@@ -58,7 +58,7 @@ def drops(scores: Iterable[float], patience: int) -> int:
     """Return how often a value drops on plateaus during epochs with these scores. Larger scores are better.
 
     The value drops after `patience` epochs without a better score, counted from the best epoch or the last drop. It
-    never drops after an epoch whose score is NaN.
+    never drops directly after an epoch whose score is NaN.
     """
     best, waited, count = -math.inf, 0, 0
     for score in scores:

@@ -62,7 +62,7 @@ class OptimizerSettings:
             optional=True,
             within=(0, 1),
             above=0,
-            doc="ratio of a layer's learning rate to the learning rate of the next layer towards the head. Default: 1",
+            doc="factor of the learning rate per layer of distance from the head. Default: 1",
         )
     )
     optimizer_options: Mapping[str, Any] | None = setting(
@@ -81,7 +81,7 @@ class ScheduleSettings(OptimizerSettings):
             options=("one_cycle", "flat_cos", "step", "plateau", "constant"),
             others={"cosine": "one_cycle"},
             doc="schedule of the learning rate. one_cycle: up and down along cosines. flat_cos: constant, then down "
-            "along a cosine. step: multiplied by drop_factor at equal distances. plateau: multiplied by drop_factor "
+            "along a cosine. step: multiplied by drop_factor after each step_share. plateau: multiplied by drop_factor "
             "after plateau_patience epochs without a better score",
         )
     )
@@ -124,7 +124,7 @@ class ScheduleSettings(OptimizerSettings):
             "flat_cos": flat_cos(lr, end=end, flat=self.flat),
             "step": step(lr, share=self.step_share, factor=self.drop_factor),
         }
-        # `ParamScheduler` applies the drops of "plateau".
+        # "plateau" is constant here, because `ParamScheduler` applies its drops.
         schedules = {"lr": by_name.get(self.schedule, constant(lr))}
         if (low := self.momentum_low) is not None:
             high = self.momentum

@@ -38,7 +38,7 @@ def top5(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _top_metric(count: int) -> TaskMetric:
-    """Return the top-k accuracy for any k, such as `top3`. It is measured only on request."""
+    """Return the top-k accuracy for k = `count`, such as `top3`. It is measured only on request."""
 
     def function(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.topk(count).indices == targets[:, None]).any(dim=1)
@@ -55,7 +55,7 @@ def brier(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @metric(within=SHARE, whole=True, on_request=True)
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the mean recall of the classes that have images."""
+    """Return the mean recall over the classes that have images."""
     return mean_of_known(RATES["recall"](*_counts(outputs, targets)).tolist())
 
 
@@ -89,11 +89,11 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
 def calibration_error(outputs: Tensor, targets: Tensor) -> float:
     """Return the expected calibration error: the mean distance between confidence and accuracy (Guo et al. 2017).
 
-    Images are grouped by confidence into 15 equal bins. The number of images is a bin's weight (arXiv:1706.04599).
+    Images are grouped by confidence into 15 equal bins, weighted by their numbers of images (arXiv:1706.04599).
     """
     from torchmetrics.functional.classification import binary_calibration_error  # imports torchvision, which is slow
 
-    # The binary question is whether the predicted class is correct. The confidence is its probability.
+    # In the binary problem, the target is whether the predicted class is correct. The score is the confidence.
     predictions = outputs.argmax(dim=1)
     confidence = outputs.softmax(dim=1).gather(1, predictions[:, None])[:, 0]
     return float(binary_calibration_error(confidence, (predictions == targets).int(), n_bins=15))
@@ -107,7 +107,7 @@ def confusion(targets: Tensor, predictions: Tensor, classes: int) -> NDArray[np.
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Return the 95% interval of the share right / total (Wilson 1927). If `total` is 0, return (0, 1)."""
+    """Return the 95% confidence interval of right / total (Wilson 1927). If `total` is 0, return (0, 1)."""
     if not total:
         return 0.0, 1.0
     p, z = right / total, 1.96
@@ -146,7 +146,7 @@ class ClassTask(Task[S]):
         return outputs.softmax(dim=1)
 
     def confused(self, matrix: Matrix) -> tuple[Block, ...]:
-        """Return the confusion matrix or its image. With many classes, return the most confused pairs first."""
+        """Return the confusion matrix or its image. With many classes, put a table of the most confused pairs first."""
         names = matrix.names
         shown: Matrix | FigureImage = matrix
         if len(names) > _TABLE:
@@ -175,7 +175,7 @@ class Classify(ClassTask[ClassSamples]):
     top = 3
 
     def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
-        """Return the metrics of single classes, and the top-k accuracy for each smaller number of classes."""
+        """Return the metrics of single classes, and the top-k accuracy for each k below the number of classes."""
         tops = (_top_metric(count) for count in range(1, len(names)) if count != _TOP)
         return [*super().unit_metrics(names), *tops]
 
@@ -200,7 +200,6 @@ class Classify(ClassTask[ClassSamples]):
         return {name: {"right": right[i], "of": of[i], **rates[name]} for i, name in enumerate(names)}
 
     def evaluate(self, values: MetricsRow, samples: ClassSamples, names: Sequence[str]) -> Evaluation:
-        """Return the scores of a pass, including the 95% interval of the accuracy."""
         scores = super().evaluate(values, samples, names)
         low, high = wilson_interval(*self.right_of(samples))
         interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
@@ -219,7 +218,6 @@ class Classify(ClassTask[ClassSamples]):
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's accuracy, the confusion matrix, and the rates of each class."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):
             right, total = int(found["right"]), int(found["of"])
@@ -232,7 +230,6 @@ class Classify(ClassTask[ClassSamples]):
         return scores, *self.confused(matrix), self.rates_table(self.per_class(samples, names))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield a warning if the model only guesses, and a sentence about the worst class."""
         counts = confusion(samples.target, samples.prediction, len(names))
         # The accuracy of a model that always predicts the largest class.
         chance = float(counts.sum(axis=1).max()) / int(counts.sum())
@@ -257,7 +254,7 @@ class Classify(ClassTask[ClassSamples]):
         )
 
     def mistakes(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the misclassified images, the highest confidence first."""
+        """Yield the misclassified images, the most confident first."""
         for i in samples.confidence.argsort(descending=True, stable=True).tolist():
             true, predicted = int(samples.target[i]), int(samples.prediction[i])
             if true != predicted:
@@ -280,7 +277,7 @@ def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int
 
 
 def most_often(confusion: NDArray[np.int64], names: Sequence[str], name: str) -> tuple[str, int]:
-    """Return the class that a class is most often mistaken for, and how often."""
+    """Return the class that the class `name` is most often mistaken for, and how often."""
     true = list(names).index(name)
     others = confusion[true].copy()
     others[true] = 0

@@ -1,9 +1,9 @@
 """Detection: any number of objects in each image, each with a box and a class.
 
-Metrics are COCO's average precision, computed by faster-coco-eval. Outputs are the objects found in
-each image, (N, D, 6): left, top, right, bottom, label and score. Targets are the true objects, (N, K, 6): left, top,
-right, bottom, label, and 1 for crowds and difficult objects, which do not count. Rows of NaN, and rows with a score of
-0 or less, are padding. Detectors with masks add columns, see `trainer.tasks.instance_masks`.
+Metrics are COCO's average precision, computed by faster-coco-eval. Outputs are the objects found in each image,
+(N, D, 6): left, top, right, bottom, label and score. Targets are the true objects, (N, K, 6): left, top, right, bottom,
+label, and 1 for crowds and difficult objects, which do not count. Rows of NaN, and output rows with a score of 0 or
+less, are padding. Detectors with masks add columns to outputs, see `trainer.tasks.instance_masks`.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def mask_mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     return float(average_precisions(outputs, targets, masks=True)[0].mean())
 
 
-@lru_cache(maxsize=1)  # all three metrics use the values of the same pass
+@lru_cache(maxsize=1)  # the three metrics of boxes use the values of the same pass
 def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False) -> tuple[Tensor, tuple[int, ...]]:
-    """Compute the average precisions of a pass as COCO's own code does, for the classes that have objects.
+    """Compute the average precisions of a pass as COCO's own code does, for the classes with true objects.
 
     Only the 100 objects with the highest scores count in each image. Precision is averaged over 101 recall values. With
-    `masks`, the overlap of two objects is that of their masks, see `Detect.keep_matches`.
+    `masks`, it compares masks instead of boxes, see `Detect.keep_matches`.
 
     Returns:
-        (10, C) average precisions for each IoU threshold and class, and the labels of the C classes.
+        The average precisions for each IoU threshold and class, (10, C), and the labels of the C classes.
     """
     from faster_coco_eval import COCO, COCOeval_faster
     from torchvision.ops import box_convert
@@ -123,7 +123,7 @@ class Detect(PlacedTask):
     mistakes_text = "with the most missed or wrong objects in the best epoch: true objects left, found objects right"
 
     def count(self, number: int) -> str:
-        """Return a text such as "3 classes", without counting the background."""
+        """Return a text such as "3 classes", for a number that includes the background."""
         return super().count(number - 1)
 
     def require(self) -> None:
@@ -147,7 +147,7 @@ class Detect(PlacedTask):
         return {"output": outputs[..., :COLUMNS]}
 
     def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
-        """Return the targets with the overlaps of their masks, (N, K, 6 + 100), if the detector has masks."""
+        """Return the targets with the IoU of true and found masks, (N, K, 6 + 100), or nothing without masks."""
         if outputs.shape[2] == COLUMNS:
             return {}
         size = next((target["masks"].shape[1:] for target in targets if "masks" in target), (0, 0))
@@ -159,7 +159,7 @@ class Detect(PlacedTask):
         return replace(samples, target=samples.target[..., :COLUMNS].float())
 
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
-        """Return the objects of an image, with boxes and masks in its pixels, the highest score first.
+        """Return the objects found in an image, with boxes and masks in image pixels, the highest score first.
 
         Args:
             output: (D, 6) or wider.
@@ -225,7 +225,7 @@ class Detect(PlacedTask):
         return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with missed or wrong objects, most first. Objects with a score below 0.5 do not count."""
+        """Yield the images with missed or wrong objects, the most first. Objects with scores below 0.5 do not count."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             missed, wrong = _compare(target, output)
@@ -239,7 +239,7 @@ class Detect(PlacedTask):
 
 
 def _mask_code(row: Tensor, frame: Tensor, box: tuple[float, ...], size: tuple[int, int]) -> dict[str, Any] | None:
-    """Return COCO's code of an object's mask in an image, or None if the detector has no masks."""
+    """Return an object's mask in COCO's run-length code, or None if the detector has no masks."""
     if len(row) == COLUMNS:
         return None
     left, top, right, bottom = math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])
@@ -259,8 +259,8 @@ def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
     """Return the labels of an image's missed objects and of its wrong objects.
 
-    Found objects are matched in descending order of score. Each takes the remaining true object of its class with the
-    largest IoU. A found or missed crowd or difficult object is not a mistake.
+    Found objects are matched in descending order of score. Each gets the remaining true object of its class with
+    the largest IoU, of at least 0.5. A found or missed crowd or difficult object is not a mistake.
     """
     from torchvision.ops import box_iou
 

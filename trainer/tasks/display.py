@@ -1,4 +1,4 @@
-"""The predictions, tables, findings and figures of a task, as plain data. Other packages draw them."""
+"""The predictions, tables, findings and figures of a task, as plain data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ class Display:
     monitor: str
     score: str
     score_title: str
-    share: bool
-    smaller: bool
+    share: bool  # whether the score is in [0, 1]
+    smaller: bool  # whether a smaller score is better
     columns: tuple[Column, ...]
     figure_file: str
     panels: int
@@ -43,14 +43,14 @@ class WrongSample(NamedTuple):
     position: int  # in the pass
     true: str  # the target in words
     predicted: str  # the prediction in words
-    confidence: float | None = None  # the probability of the prediction; None: the task has no probabilities
+    confidence: float | None = None  # the probability of the prediction. None: the task has no probabilities
 
 
 class FoundObject(NamedTuple):
     """An object that a detector found in an image."""
 
-    name: str  # of its class
-    label: int  # of its class
+    name: str  # name of its class
+    label: int  # index of its class
     score: float
     box: tuple[float, ...]  # left, top, right and bottom edge in pixels
     runs: Mapping[str, Any] | None = None  # the mask in COCO's run-length code, {"size": ..., "counts": ...}
@@ -89,12 +89,12 @@ class Prediction:
     """A model's prediction for an image."""
 
     file: Path  # or the name of an image in memory
-    # The most probable classes or labels with their probabilities in [0, 1], the highest first. In segmentation, the
-    # classes with their shares of the pixels. In detection, the classes of the objects with their scores.
+    # The most probable classes or labels with their probabilities in [0, 1], the highest first. Segmentation lists
+    # classes with their shares of the pixels. Detection lists the classes of the objects with their scores.
     classes: tuple[tuple[str, float], ...] = ()
-    error: str = ""  # why the image cannot be used; then there is no prediction
+    error: str = ""  # why the image cannot be used, if there is no prediction
     numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
-    unit: str = "class"  # what `classes` contains, "class" or "label"
+    unit: str = "class"  # the kind of names in `classes`, "class" or "label"
     objects: FoundObjects | None = None
     mask: Path | None = None  # the file of the mask, whose pixels are labels
     labels: NDArray[np.uint8] | None = None  # the mask, (height, width), if it has no file
@@ -109,7 +109,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Bars:
-    """A table with a name, a bar and further cells in each row. The note stands below the table."""
+    """A table with a name, a bar and further cells in each row, and a note below it."""
 
     title: str
     head: tuple[str, ...]
@@ -119,7 +119,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts. The first `left` columns are aligned to the left. The others hold numbers."""
+    """A table of texts. The first `left` columns are aligned to the left. The others contain numbers."""
 
     title: str
     head: tuple[str, ...]

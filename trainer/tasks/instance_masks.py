@@ -39,7 +39,7 @@ def object_masks(rows: Tensor, frame: Tensor, window: tuple[int, int, int, int])
 def mask_overlaps(rows: Tensor, target: Mapping[str, Tensor], size: tuple[int, int]) -> Tensor:
     """Return the IoU of an image's true masks with its found masks, (K, D) float64. NaN: the target has no masks.
 
-    As in COCO, the overlap with an ignored object, such as a crowd, is divided by the area of the found mask.
+    As in COCO, the intersection with an ignored object, such as a crowd, is divided by the area of the found mask.
 
     Args:
         rows: (D, 6 + M * M), the detector's output.
@@ -51,7 +51,7 @@ def mask_overlaps(rows: Tensor, target: Mapping[str, Tensor], size: tuple[int, i
         return rows.new_full((len(ignored), len(rows)), math.nan, dtype=torch.float64)
     same, true = torch.eye(3, device=rows.device), target["masks"].flatten(1).float()
     overlaps = []
-    for part in torch.split(rows, 20):  # each mask has the size of the image, so limit their number
+    for part in torch.split(rows, 20):  # each mask is as large as the image, so few are expanded at once
         found = object_masks(part, same, (0, 0, size[1], size[0])).flatten(1).float()
         shared = (true @ found.T).double()  # exact, because the factors are 0 and 1
         areas = found.sum(dim=1).double()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MIRRORED = "mirrored_points"  # the buffer with the index of each keypoint's counterpart in a mirror image
 NEAR = 0.2  # largest error of a correct keypoint, as a share of the longer side of the box around the visible keypoints
-_BETA = 0.05  # error from which the loss is linear instead of quadratic, in halves of the image's longer side
+_BETA = 0.05  # error at which the loss becomes linear instead of quadratic, in halves of the image's longer side
 
 
 @metric("keypoints", title="PCK@.2", within=SHARE, whole=True)
@@ -89,7 +89,7 @@ class PlacedTask(Task[PlacedSamples]):
     ) -> Sequence[int]:
         """Draw a sample's target on the left image and its output on the right. Return the classes for the legend.
 
-        The matrix converts coordinates to image pixels.
+        `matrix` converts coordinates to image pixels.
         """
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class PlacedTask(Task[PlacedSamples]):
 
         from augment.drawing.target_overlays import Drawing, with_legend
 
-        # A wide result gets a gap in the middle, and text that is readable if the page shows it at half its size.
+        # A wide result gets a gap in the middle, and text that is readable at half its size.
         scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
         sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
@@ -125,7 +125,7 @@ class PointLoss:
     """Smooth L1 of x and y (Girshick 2015, arXiv:1504.08083), a mean over the visible keypoints of a batch."""
 
     def weight_of(self, targets: Tensor) -> Tensor:
-        """Return the number of visible keypoints, (), or a tiny number instead of 0, because means divide by it."""
+        """Return the number of visible keypoints, (), or a tiny number instead of 0, because it is a denominator."""
         return (targets[..., 2] > 0).sum().float().clamp(min=1e-6)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class KeypointTask(PlacedTask):
         return None if batch.frames is None else scaling @ batch.frames
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Store which keypoints swap their positions in a mirror image."""
+        """Register a buffer with the pairs of keypoints that swap in a mirror image."""
         pairs = getattr(train.kind, "flip_pairs", ())
         if pairs is None and (tta := getattr(fit, "tta", "none")) != "none":
             raise missing_pairs(names, f"fit.tta={tta}")
@@ -183,7 +183,7 @@ class KeypointTask(PlacedTask):
         return super().example(names)[0], torch.ones(2, names, 3)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
-        """Mirror the keypoints, and swap left and right ones."""
+        """Mirror the keypoints, and swap left and right keypoints."""
         if not len(network.get_buffer(MIRRORED)):
             raise missing_pairs((), "fit.tta=flip")
         x, y = outputs[:, 0::2], outputs[:, 1::2]
@@ -196,7 +196,7 @@ class KeypointTask(PlacedTask):
         return [f"{name}_{axis}" for name in names for axis in "xy"], found.flatten(1)
 
     def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return PCK, mean error and number of images of each keypoint, counting images in which it is visible."""
+        """Return PCK, mean error and number of images of each keypoint, over the images in which it is visible."""
         errors, relative = point_errors(samples.output, samples.target)
         points = {}
         for number, name in enumerate(names):

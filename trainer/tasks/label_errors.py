@@ -13,8 +13,8 @@ from augment.support.formatting import percent
 Array = NDArray[np.float64]
 
 _FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
-# On both sides, the interval covers the sampling error, a share of the estimate and an absolute error. On Imagenette
-# with 1 to 50% wrong labels, estimates after 5 and 20 epochs differ from the truth by at most 12% or 0.9 points.
+# The interval adds a share of the estimate and an absolute error to the sampling error. On Imagenette with 1 to 50%
+# wrong labels, estimates after 5 and 20 epochs differ from the truth by at most 12%, or 0.9 percentage points.
 _RELATIVE, _ABSOLUTE = 0.15, 0.01
 
 
@@ -56,10 +56,10 @@ def why_unknown(count: int, epochs: int) -> str:
 
 
 def confident(means: Array, given: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each sample the class that the model is confident of, (N,), or -1 (Northcutt et al. 2021).
+    """Return the class that the model is confident of for each sample, (N,), or -1 (Northcutt et al. 2021).
 
-    The model is confident of a class if the class has at least its mean probability over the samples with that label
-    (arXiv:1911.00068). If it is confident of several classes, the most probable one counts.
+    The model is confident of a class if the sample's probability of the class is at least the mean of this probability
+    over the samples with that label (arXiv:1911.00068). Among several such classes, the most probable class counts.
 
     Args:
         means: (N, K) mean probabilities of the classes.
@@ -77,11 +77,11 @@ def estimate(
 ) -> tuple[Estimate, Array]:
     """Estimate the share of wrong labels, and the probability that each label is wrong.
 
-    The share is measured on the samples for which the model is confident of a class. The probabilities follow from a
-    logistic regression on the scores of these samples. Their mean is the share.
+    The share is measured on the samples for which the model is confident of a class. The probabilities come from a
+    logistic regression on the scores of these samples, shifted so that their mean is the share.
 
     Args:
-        scores: (N,) mean margins. Lower scores are more suspicious.
+        scores: (N,) mean margins, see `LabelAudit`. Lower scores are more suspicious.
         given: (N,) the labels.
         sure: (N,) the result of `confident`.
         what: see `Estimate`.
@@ -101,14 +101,14 @@ def estimate(
 
 
 def _probabilities(scores: Array, known: Array, wrong: NDArray[np.bool_], share: float) -> Array:
-    """Return the probability that each label is wrong, (N,). It falls with the score, and its mean is `share`."""
+    """Return the probability that each label is wrong, (N,), higher for lower scores. The mean is `share`."""
     from scipy.optimize import brentq, minimize  # slow imports
     from scipy.special import expit, log_expit
 
     scale = float(known.std()) or 1.0
     sign = np.where(wrong, 1.0, -1.0)
 
-    def loss(line: Array) -> float:  # with a small penalty, because the classes may be perfectly separated
+    def loss(line: Array) -> float:  # penalized, because scores may separate the labels perfectly
         return float(-log_expit(sign * (line[0] - line[1] * known / scale)).mean() + 1e-4 * line @ line)
 
     slope = max(0.0, float(minimize(loss, [0.0, 1.0]).x[1]))

@@ -15,7 +15,7 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
         task: the task.
         fit: settings of the fit.
         classes: number of classes, labels, numbers or keypoints.
-        mixing: the setting that mixes targets, if any.
+        mixing: the setting that mixes targets, for messages. Empty: targets are not mixed.
         weighted: whether classes or labels have weights.
 
     Raises:
@@ -31,7 +31,7 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
     named = task.named_loss(fit)
     if fit.label_smoothing and task.loss_type is NamedLoss and not any(map(smooths, named.terms)):
         raise UserError(
-            f"fit.label_smoothing={fit.label_smoothing:g}: fit.loss={fit.loss} has no smoothing. Set "
+            f"fit.label_smoothing={fit.label_smoothing:g}: fit.loss={fit.loss} has no label smoothing. Set "
             "fit.label_smoothing=0."
         )
     for term in named.terms:
@@ -46,7 +46,7 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
 
 
 def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, mixing: str) -> tuple[int, ...]:
-    """Return the shape of a loss that is computed for a few samples.
+    """Compute a loss for a few samples, and return the shape of the result.
 
     The number of samples differs from all other dimensions, so that accidental broadcasting fails.
     """

@@ -18,13 +18,13 @@ class Meter:
 
     Args:
         task: the task.
-        metrics: what to measure in addition to the loss.
+        metrics: the metrics to measure in addition to the loss.
         device: the device of outputs and targets.
         keep: whether to keep the predictions, for `kept` and for metrics that need all samples.
 
     Attributes:
         samples: number of samples so far.
-        weight: denominator of the loss that `compute` returned last.
+        weight: denominator of the mean loss that `compute` returned last.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Meter:
         frames: Tensor | None = None,
         weight: Tensor | int | None = None,
     ) -> None:
-        """Add a batch. The meter copies what it keeps.
+        """Add a batch. The meter copies the tensors that it keeps.
 
         Args:
             loss: () mean over the batch.
@@ -80,7 +80,7 @@ class Meter:
         self.samples += count
 
     def compute(self) -> dict[str, float]:
-        """Return the means so far, or NaN before the first batch. The transfer of the sums waits for the device."""
+        """Return the means so far, or NaN before the first batch. This waits for the device."""
         loss, *sums, counted, self.weight = self._sums.tolist()
         means = [value / counted if counted else math.nan for value in sums]
         mean = loss / self.weight if self.weight else math.nan

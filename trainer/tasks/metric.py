@@ -1,4 +1,4 @@
-"""Declare metrics: functions with the decorator `metric`."""
+"""Metrics: functions that are declared with the decorator `metric`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MetricsRow = dict[str, float]
 
 
 class Column(NamedTuple):
-    """A key of the metrics rows, and how the progress line and the report's table of epochs show it."""
+    """A key in metrics.jsonl, and how the progress line and the report's table of epochs show its values."""
 
     key: str
     title: str  # heading of the column
-    line: str = "{:.4f}"  # format in the progress line; empty: not shown there
-    page: str = ""  # format in the report; empty: the format of the progress line
+    line: str = "{:.4f}"  # format in the progress line. Empty: not shown there
+    page: str = ""  # format in the report. Empty: the format in the progress line
     smaller: bool = False  # whether a smaller value is better
     within: tuple[float, float] = (-inf, inf)  # lowest and highest possible value
     above: int = 0  # measured only if the data has more classes, labels or numbers than this
@@ -53,7 +53,7 @@ METRICS: dict[tuple[str, str], TaskMetric] = {}
 class TaskMetric:
     """A metric of a task. See `metric` for its fields."""
 
-    name: str  # the end of its keys, after train_ and val_
+    name: str  # the end of its keys in metrics.jsonl, after train_ and val_
     function: Callable[[Tensor, Tensor], Any]
     columns: tuple[Column, ...]  # for training and validation, or for validation only
     whole: bool
@@ -78,7 +78,7 @@ class TaskMetric:
         return not self.function.__module__.startswith("trainer.")
 
     def of_unit(self, position: int, name: str) -> TaskMetric:
-        """Return the metric for a single unit, such as `mae_age` or `recall_cat`. It is measured only on request."""
+        """Return the metric for one class, label or number, such as `recall_cat`. It is measured only on request."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
             if self.of_class is not None:
@@ -109,7 +109,7 @@ class TaskMetric:
             )
         if values.is_floating_point():
             total.add_(values.mean(), alpha=count)
-        else:  # counts have an exact sum
+        else:  # integers have an exact sum
             total.add_(values.sum())
 
     def of_all(self, outputs: Tensor, targets: Tensor) -> float:
@@ -142,7 +142,7 @@ def metric(
     line: str = "{:.4f}",
     needs: str = "",
 ) -> Callable[[M], M]:
-    """Declare a function `(outputs, targets)` as a metric of a task. The metrics rows contain its mean.
+    """Declare a function `(outputs, targets)` as a metric of a task. metrics.jsonl contains its mean.
 
     The function returns one value per sample, (N,), on the device. It may return several values per sample, (N, K),
     which have equal weight. With `whole`, the function gets all samples of a validation pass on the CPU. It then
@@ -157,7 +157,7 @@ def metric(
         whole: whether the function needs all samples at once. Then only validation measures it.
         train: whether training also measures it.
         above: measure it only if the data has more classes, labels or numbers than this.
-        on_request: measure it only if `fit.metrics` or a callback's `monitor` names it, and in evaluations.
+        on_request: in a fit, measure it only if `fit.metrics` or a callback's `monitor` names it.
         finish: converts the mean over the samples into the metric's value.
         line: format in the progress line. Empty: not shown there.
         needs: measure it only with models for which this attribute is true, such as `masks`. Empty: with all models.

@@ -16,7 +16,7 @@ from trainer.tasks.metric import SHARE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
 
-_ROUNDING = 1e-6  # relative difference between two computations of a probability
+_ROUNDING = 1e-6  # largest relative difference between two computations of a probability
 
 
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)
@@ -32,7 +32,7 @@ def label_counts(predicted: Tensor, having: Tensor) -> Counts:
     return right, said, has, right.new_tensor(len(having))
 
 
-# At a threshold of 0.5.
+# These rates use a probability threshold of 0.5.
 declare_rates("multilabel", lambda outputs, targets: label_counts(outputs >= 0, targets > 0.5))
 
 
@@ -98,7 +98,10 @@ class Multilabel(Task[OutputSamples]):
     figure_file = "labels.png"
 
     def average(self, views: Sequence[Tensor]) -> Tensor:
-        """Return the logits of the mean probabilities. Only logarithms are used, so nothing is rounded to 0 or 1."""
+        """Return the logits of the mean probabilities.
+
+        The computation uses logarithms, so that no probability is rounded to 0 or 1.
+        """
         logits = torch.stack([*views])
         yes, no = ((F.logsigmoid(signed) - math.log(len(views))).logsumexp(dim=0) for signed in (logits, -logits))
         return yes - no
@@ -107,7 +110,7 @@ class Multilabel(Task[OutputSamples]):
         return outputs.sigmoid()
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return average precision, best threshold, number of images, and rates at the threshold for each label."""
+        """Return average precision, best threshold, number of images, and rates at this threshold for each label."""
         scores, having = samples.output.double().sigmoid(), samples.target > 0.5
         labels, precisions = {}, average_precisions(scores, having)
         best = [best_threshold(score, has) for score, has in zip(scores.unbind(1), having.unbind(1), strict=True)]
@@ -123,13 +126,13 @@ class Multilabel(Task[OutputSamples]):
         """Return the threshold with the best F1 score of each label. A label without images keeps the default."""
         found = self.per_class(samples, [*map(str, range(samples.target.shape[1]))]).values()
         best = (label["threshold"] for label in found)
-        # A little below the probability of an image, because later predictions may round it differently.
+        # The threshold is slightly below an image's probability, because later predictions may round differently.
         return tuple(self.threshold if math.isnan(value) else value * (1 - _ROUNDING) for value in best)
 
     def at_thresholds(
         self, scores: Evaluation, samples: OutputSamples, names: Sequence[str], thresholds: Sequence[float]
     ) -> Evaluation:
-        """Add the rates at the thresholds of a run, and their means over the labels."""
+        """Add the rates at the thresholds that a run has chosen, and their means over the labels."""
         shifted = samples.output.double() - torch.tensor(thresholds, dtype=torch.float64).logit()
         means = {f"run_{m.name}": m.of_all(shifted, samples.target) for m in self.metrics if m.of_class is not None}
         rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)
@@ -162,7 +165,7 @@ class Multilabel(Task[OutputSamples]):
         return self.worst(self.per_class(samples, names), "average precision", absent=absent)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with a wrong label, the most confident first."""
+        """Yield the images with a wrong label, the most confident prediction first."""
         having = samples.target > 0.5
         confidence, labels = (self.activate(samples.output) - having.float()).abs().max(dim=1)
         for i in confidence.argsort(descending=True, stable=True).tolist():

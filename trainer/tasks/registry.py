@@ -1,4 +1,4 @@
-"""The registry of tasks, and facts about their metrics by key."""
+"""The registry of tasks, and facts about metrics by their keys in metrics.jsonl."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ DEFAULT = "classify"  # the task of runs that do not name one
 
 @cache
 def known_tasks() -> Mapping[str, Task[Any]]:
-    """Import the tasks, losses and metrics of this package, and return the tasks by name."""
+    """Import the tasks, losses and metrics in this package, and return the tasks by name."""
     package = Path(__file__).parent
     for file in sorted(package.rglob("[!_]*.py")):
         import_module(".".join([str(__package__), *file.relative_to(package).with_suffix("").parts]))
@@ -32,7 +32,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    It also contains possible keys of single units, such as val_mae_age, because their names depend on the data.
+    All keys that single units may have, such as val_mae_age, are included. The names of units depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -47,7 +47,7 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-# Common names from other libraries.
+# Names of metrics in other libraries, and our names.
 METRICS_AS = {
     "acc": "accuracy",
     "f1_macro": "f1",
@@ -99,7 +99,7 @@ def monitored(monitor: str, task: Task[Any]) -> str:
 
 
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str], model: object = None) -> None:
-    """Check the names in `fit.metrics`, and the tasks of all declared metrics.
+    """Check the names in `fit.metrics`, and that all declared metrics belong to known tasks.
 
     Raises:
         UserError: an unknown task, or a metric that the task does not measure for these classes and this model.
@@ -110,7 +110,7 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
     allowed = [metric.name for metric in task.measured(classes, None, model)]
     known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
     if unknown := next((name for name in names if name not in known), None):
-        # Metrics of single classes may be thousands, so only their form is shown.
+        # There may be thousands of metrics of single classes, so only their form is listed.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
         tops = ", topK" if DEFAULT in task.lineage else ""
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
@@ -133,7 +133,7 @@ def check_views(tta: str, task: Task[Any]) -> None:
 
 
 def smaller_is_better(key: str) -> bool:
-    """Whether a smaller value of a metric is better. False for an unknown metric."""
+    """Return whether a smaller value of a metric is better. Unknown metrics: false."""
     return any(column.smaller for column in _columns(key))
 
 
@@ -157,7 +157,7 @@ def _unit_columns(key: str) -> Iterator[Column]:
     return (column for column in columns if key.startswith(f"{column.key.removesuffix('_macro')}_"))
 
 
-# Columns of plugin metrics from the descriptions in run folders. This process has not imported these plugins.
+# Columns of plugin metrics, as run folders describe them. The plugins are not imported here.
 _READ: dict[str, Column] = {}
 
 

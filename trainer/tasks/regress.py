@@ -57,16 +57,16 @@ def number_scores(outputs: Tensor, targets: Tensor) -> list[tuple[float, ...]]:
 
 
 def standard_of(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of a split's targets, (K,) float32. A constant number has deviation 1."""
+    """Return mean and standard deviation of a split's targets, (K,) float32. A constant number gets deviation 1."""
     values = np.array(targets, np.float64)
     mean, std = values.mean(axis=0), values.std(axis=0)
-    # The mean is rounded, so the deviation of a constant may differ from 0.
+    # Rounding may make the deviation of a constant number differ from 0.
     std[std <= 1e-12 * np.abs(mean)] = 1.0
     return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
 
 
 def standardize(network: nn.Module, mean: Tensor, std: Tensor) -> None:
-    """Make a network predict standardized numbers, and return them in their own units."""
+    """Make a network predict standardized numbers, and convert its outputs to the units of the targets."""
     network.register_buffer(MEAN, mean.clone())
     network.register_buffer(STD, std.clone())
     network.register_forward_hook(_in_own_units)
@@ -108,7 +108,7 @@ class Regress(Task[OutputSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the configured loss twice. It uses standardized errors if `prepare` standardized the targets."""
+        """Return one loss for training and validation, of standardized errors if `prepare` standardized targets."""
         loss: LossFunction = self.named_loss(fit)
         if (std := network.state_dict().get(STD)) is None:
             return loss, loss
@@ -133,14 +133,13 @@ class Regress(Task[OutputSamples]):
         return self.table(self.per_class(samples, names)), scatter
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield a warning about each number with an R2 of 0 or less."""
         for name, found in self.per_class(samples, names).items():
             if found["r2"] <= 0:
                 text = f"The model predicts {name} no better than its mean (R² {found['r2']:.2f})."
                 yield Finding(text, warning=True)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by their largest error, in standard deviations of each number, the worst first."""
+        """Yield the images by their largest error in standard deviations of the number, the worst first."""
         target, output = samples.target, samples.output
         errors = ((output - target).abs() / target.std(dim=0, correction=0).clamp(min=1e-12)).amax(dim=1)
         for i in errors.argsort(descending=True, stable=True).tolist():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-_NAMED = 3  # classes in the caption of a mask
+_NAMED = 3  # maximum number of classes in the caption of a mask
 _DRAWN, _SIDE = 96, 96  # number of thumbnails of the worst images, and their longer side in pixels
 
 
@@ -132,7 +132,7 @@ class Segment(ClassTask[MaskSamples]):
         return outputs.flip(3)
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the fields of `MaskSamples` except `index` and `frame`. All images keep their masks."""
+        """Return the fields of `MaskSamples` except `index` and `frame`, with the masks of all images."""
         predictions = outputs.argmax(dim=1)
         counts = confusions(predictions, targets, outputs.shape[1])
         right = counts.diagonal(dim1=1, dim2=2)
@@ -150,7 +150,7 @@ class Segment(ClassTask[MaskSamples]):
         return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return IoU, recall, precision, specificity and F1 of each class, and the number of its pixels and images."""
+        """Return IoU, recall, precision, specificity, F1, and the numbers of pixels and images of each class."""
         right, predicted, having, _ = counts = _counts(samples.output, samples.target)
         rates, pixels = rates_of_classes(counts, names), having.long().tolist()
         iou = (right / (having + predicted - right)).tolist()
@@ -164,7 +164,6 @@ class Segment(ClassTask[MaskSamples]):
         return Matrix(samples.counts, names, shares=True)
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return a bar of each class's IoU, the confusion matrix, and the rates of each class."""
         total = max(int(samples.counts.sum()), 1)
         per_class = self.per_class(samples, names)
         bars = self.bars(
@@ -176,7 +175,6 @@ class Segment(ClassTask[MaskSamples]):
         return (*bars, *self.confused(self.figure(samples, names)), self.rates_table(per_class))
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield a sentence about the worst class, and a warning about classes without pixels."""
         counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
         if len(known) > 1:
             name, worst = known[0]
@@ -213,7 +211,7 @@ class Segment(ClassTask[MaskSamples]):
         x, y, w = np.einsum("ij,jhw->ihw", frame, np.stack([x, y, np.ones_like(x)]))
         row, column = (np.floor(at / w + 0.5).astype(int) for at in (y, x))
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        # From there to pixels of the thumbnails.
+        # From pixels of the model's input to pixels of the thumbnails.
         step = _step(height, width)
         row = (row // step).clip(0, masks.shape[1] - 1)
         column = (column // step).clip(0, masks.shape[2] - 1)
@@ -240,7 +238,7 @@ def _thumbnails(masks: Tensor) -> Tensor:
 
 
 def _step(height: int, width: int) -> int:
-    """Return the factor by which a mask is larger than its thumbnail."""
+    """Return the distance of the mask pixels that a thumbnail keeps."""
     return -(-max(height, width) // _SIDE)
 
 

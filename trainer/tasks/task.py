@@ -53,36 +53,36 @@ _SHOWN = 60  # maximum number of rows in a table on the terminal
 
 
 class Task(Generic[S]):
-    """A kind of prediction. A subclass overrides hooks, declares metrics for its `name`, and registers itself."""
+    """A kind of prediction. A subclass overrides methods, declares metrics for its `name`, and registers itself."""
 
-    name: ClassVar[str]  # the name in datasets and checkpoints
+    name: ClassVar[str]  # in datasets and checkpoints
     kind: ClassVar[Kind] = CLASSES  # the kind of targets
-    unit: ClassVar[str]  # what one output of the model stands for, such as "class"
-    units: ClassVar[str]  # the plural
+    unit: ClassVar[str]  # what each name stands for, such as "class"
+    units: ClassVar[str]  # the plural of `unit`
 
-    monitor: ClassVar[str]  # the metrics key that selects the best epoch, unless a callback monitors another
+    monitor: ClassVar[str]  # the metric that selects the best epoch by default
     score: ClassVar[str]  # the metric that curves and report show in addition to the loss
-    score_title: ClassVar[str]  # its heading
-    unit_score: ClassVar[str] = ""  # the score in `per_class` that ranks units, if any; the lowest is the worst
+    score_title: ClassVar[str]  # the heading of `score`
+    unit_score: ClassVar[str] = ""  # the score in `per_class` whose lowest value is the worst. Empty: none
 
     own_models: ClassVar[bool] = False  # whether the task needs special models, see `trainer.models.base.Model.task`
     # Whether models also take the targets in training, and return losses. Then validation has no loss.
     own_loss: ClassVar[bool] = False
-    views: ClassVar[tuple[str, ...]] = ("none", "flip")  # test-time augmentations that it can average
-    samples: ClassVar[type[Samples]] = OutputSamples  # what validation, and best.pt, keep of each sample
+    views: ClassVar[tuple[str, ...]] = ("none", "flip")  # test-time augmentations whose outputs it can average
+    samples: ClassVar[type[Samples]] = OutputSamples  # the values of each sample that validation and best.pt keep
     sums: ClassVar[tuple[str, ...]] = ()  # fields of `samples` that are summed over the batches, not joined
 
     loss_type: ClassVar[type[NamedLoss]] = NamedLoss
-    default_loss: ClassVar[str] = ""  # what `fit.loss` defaults to; empty: `loss_type` without terms
-    loss_settings: ClassVar[tuple[str, ...]] = ()  # the settings of the loss that have an effect
+    default_loss: ClassVar[str] = ""  # default of `fit.loss`. Empty: `loss_type` without terms
+    loss_settings: ClassVar[tuple[str, ...]] = ()  # the loss settings that have an effect
 
-    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit, to measure a single unit
-    ranked: ClassVar[bool] = True  # whether a prediction lists probabilities, highest first; False: it lists values
-    top: ClassVar[int | None] = None  # number of units that a ranked prediction names by default; None: all
-    threshold: ClassVar[float | None] = None  # lowest probability that a ranked prediction names by default; None: any
+    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit
+    ranked: ClassVar[bool] = True  # whether a prediction lists probabilities, highest first, rather than values
+    top: ClassVar[int | None] = None  # number of units in a ranked prediction by default. None: all
+    threshold: ClassVar[float | None] = None  # lowest probability in a ranked prediction by default. None: any
 
-    figure_file: ClassVar[str] = ""  # name of the best epoch's figure; empty: no figure
-    panels: ClassVar[int] = 1  # width of what `draw` returns in the report, in usual thumbnails
+    figure_file: ClassVar[str] = ""  # name of the best epoch's figure. Empty: no figure
+    panels: ClassVar[int] = 1  # width of `draw`'s result, in usual thumbnails
     thumbnail: ClassVar[int] = 160  # longer side of the image for `draw`, in pixels
     mistakes_title: ClassVar[str] = "Most confidently wrong"  # heading of the report's worst samples
     mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"  # after "Validation images"
@@ -111,7 +111,9 @@ class Task(Generic[S]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the losses of training and validation. Validation losses of different fits are comparable.
+        """Return the losses of training and validation.
+
+        By default, the validation loss ignores the settings, so that different fits are comparable.
 
         Args:
             fit: settings of the fit.
@@ -160,7 +162,7 @@ class Task(Generic[S]):
         return outputs
 
     def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[Sequence[str], Tensor]:
-        """Return names and values, (N, M), of the predicted numbers. Only tasks that are not `ranked` use it.
+        """Return names and values, (N, M), of the predicted numbers. Only tasks that are not `ranked` need it.
 
         Args:
             outputs: (N, K) float32.
@@ -187,11 +189,11 @@ class Task(Generic[S]):
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return a batch's tensors for the fields that `samples` adds to index and target, (N, ...) each.
 
-        An "output" or a "target" among them replaces the batch's own in metrics that need all samples.
+        An "output" or "target" among them replaces the batch's outputs or targets in metrics that need all samples.
 
         Args:
             outputs: (N, K) float32.
-            targets: what `unmixed` returned.
+            targets: the result of `unmixed`.
         """
         return {"output": outputs}
 
@@ -200,7 +202,7 @@ class Task(Generic[S]):
         return {}
 
     def condensed(self, samples: S) -> S:
-        """Shrink the samples of a whole pass, for example to thumbnails of the worst ones."""
+        """Reduce the samples of a whole pass, for example to thumbnails of the worst ones."""
         return samples
 
     def per_class(self, samples: S, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -208,7 +210,7 @@ class Task(Generic[S]):
         return {}
 
     def choose_thresholds(self, samples: S) -> tuple[float, ...]:
-        """Choose on validation data which probability of each unit predictions need, or leave them at `threshold`."""
+        """Return the lowest probability of each unit in predictions, chosen on this pass. Empty: `threshold`."""
         return ()
 
     def at_thresholds(
@@ -218,7 +220,7 @@ class Task(Generic[S]):
         return scores
 
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
-        """Return the scores of a pass. `values` are the meter's, with the keys of a metrics row."""
+        """Return the scores of a pass. `values` come from the meter, with their keys in metrics.jsonl."""
         per_class, images = self.per_class(samples, names), len(samples.index)
         alone = [metric.columns[-1].key for metric in self.unit_metrics(names)]  # shown in the table
         sentence = f"{self.monitor} {values[self.monitor]:.4f} ({amount(images, 'image')})"
@@ -231,16 +233,16 @@ class Task(Generic[S]):
         return None
 
     def figure(self, samples: S, names: Sequence[str]) -> FigureData | None:
-        """Return the content of the best epoch's figure."""
+        """Return the content of the best epoch's figure, if any."""
         return None
 
     def section(self, samples: S, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the report's section about single units. Without blocks, the report has no such section."""
+        """Return the report's section about single units. Empty: no section."""
         table = self.table(self.per_class(samples, names))
         return (table,) if table.rows else ()
 
     def findings(self, samples: S, names: Sequence[str]) -> Iterator[Finding]:
-        """Yield the report's statements about a pass."""
+        """Yield the sentences about a pass for the report."""
         return iter(())
 
     def mistakes(self, samples: S, names: Sequence[str]) -> Iterator[WrongSample]:
@@ -308,7 +310,7 @@ class Task(Generic[S]):
         Args:
             per_class: scores of the units.
             score: the name of `unit_score` in the first sentence.
-            of: what is counted, such as "image" if the score "images" is the number of images.
+            of: what is counted, such as "image" for the score "images".
             absent: the middle of the second sentence, in singular and plural. It states why units have no score.
         """
         known = self.worst_first(per_class)
@@ -378,9 +380,9 @@ class Task(Generic[S]):
 
         Args:
             names: names of the units.
-            asked: names or keys of the metrics on request to include. None includes all, except those of single
-                classes, which may be thousands.
-            model: the network or its settings. Default: a model without special abilities.
+            asked: names or keys of the metrics on request to include. None: all except metrics of single classes,
+                because there may be thousands.
+            model: the network or its settings, for metrics with `needs`.
         """
         able = (metric for metric in self.metrics if not metric.needs or getattr(model, metric.needs, False))
         usual = (metric for metric in able if max(1, len(names)) > metric.columns[0].above)

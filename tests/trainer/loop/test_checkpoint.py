@@ -157,7 +157,7 @@ def test_a_format_that_is_no_number_is_rejected(tmp_path: Path) -> None:
 
 def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> None:
     save(BEST_MODEL, tmp_path / "last.pt")
-    with pytest.raises(UserError, match=r"last\.pt: not a last\.pt\.$"):
+    with pytest.raises(UserError, match=r"last\.pt: not a last\.pt of a run\. Use"):
         load(tmp_path / "last.pt", FitState)
 
 

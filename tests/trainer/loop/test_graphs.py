@@ -113,7 +113,7 @@ def test_what_cannot_be_recorded_is_run_eagerly_and_said_once(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         assert run(graphs, *[(2,)] * 9) == [*EAGER3, *["record", "eager"] * ATTEMPTS, "eager", "eager"]
         assert run(graphs, *[(3,)] * 5) == ["eager"] * 5
-    assert [record.message for record in caplog.records] == ["fit.graph: train is run without a CUDA graph: it waits"]
+    assert [record.message for record in caplog.records] == ["fit.graph: 'train' runs without a CUDA graph: it waits"]
     backend.fails = lambda: False
     assert run(graphs, *[(2,)] * 2, kind="validate") == ["record", "replay", "replay"]  # with the generator of now
 

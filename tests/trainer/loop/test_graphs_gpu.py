@@ -148,7 +148,7 @@ def test_a_model_that_cannot_be_recorded_is_trained_eagerly(caplog: pytest.LogCa
     eager, _ = losses(Runner, CUDA, model=model())
     assert graphed == pytest.approx(eager, rel=1e-3, abs=1e-6)
     said = {record.message.split(": ")[1] for record in caplog.records}
-    assert said == {"train is run without a CUDA graph", "validate is run without a CUDA graph"}
+    assert said == {"'train' runs without a CUDA graph", "'validate' runs without a CUDA graph"}
     assert len(caplog.records) == 2
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert not torch.cuda.is_current_stream_capturing()

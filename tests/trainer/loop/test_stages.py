@@ -65,7 +65,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
         ({"small": {"sise": 8}}, "fit.stages.small.sise: unknown key. Did you mean 'size'?"),
         ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Use a whole number from 8 to 4096"),
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
-        ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: missing, as in fit.stages.a. Set one of them"),
+        ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs is missing, as in fit.stages.a. Set one of them"),
         ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, but fit.epochs is 5. Make both equal"),
         ({"a": {"epochs": 5}, "b": {}}, "fit.stages: the stages have 5 epochs, but fit.epochs is 5. Make both equal"),
     ],

@@ -215,7 +215,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     for name, message in {
         "tensor.pth": "holds a Tensor, but weights map names to tensors.",
         "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below ",
-        "grown.pth": "contains a tensor that is larger than its file.",
+        "grown.pth": "contains a sparse or expanded tensor.",
         "empty.pth": "the file is empty.",
         "cut.pth": "not a checkpoint, or cut short.",
         "old.pth": "not a checkpoint, or cut short",
