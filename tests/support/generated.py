@@ -41,8 +41,8 @@ def op_table() -> str:
 # What the values of `Op.channels` mean for a user.
 CHANNELS = {
     "any": "any number of channels",
-    "separable": "any number of channels. `per_channel: true` draws values for each channel",
-    "separate": "any number of channels. Values are drawn for each channel",
+    "separable": "any number of channels. With `per_channel: true`, each channel gets its own random value",
+    "separate": "any number of channels. Each channel always gets its own random value",
     "rgb": "red, green and blue, see `data.rgb`",
 }
 

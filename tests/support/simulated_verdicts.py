@@ -38,7 +38,7 @@ SWEEPS: dict[str, Noise] = {
     "two modes, 50/50": lambda rng, shape: _modes(rng, shape, 0.5),
     "one run in five diverges": lambda rng, shape: _modes(rng, shape, 0.2),
     "one run in ten diverges": lambda rng, shape: _modes(rng, shape, 0.1),
-    "0 to 50% diverge, by configuration": lambda rng, shape: _modes(rng, shape, rng.random((shape[0], 1)) / 2),
+    "0 to 50% diverge": lambda rng, shape: _modes(rng, shape, rng.random((shape[0], 1)) / 2),
     "Student's t, 2 degrees of freedom": lambda rng, shape: rng.standard_t(2, shape),
 }
 BOTH = {"normal": "normal, 0", "skewed": "lognormal, 6.2"}
@@ -129,14 +129,14 @@ def _skewed() -> Iterator[list[str]]:
 
 
 def _false() -> Iterator[list[str]]:
-    yield ["seeds in common", "share of the seed", *(f"{kind}, n = {n}" for kind in BOTH for n in COUNTS)]
+    yield ["seeds in common", "variance due to the seed", *(f"{kind}, n = {n}" for kind in BOTH for n in COUNTS)]
     cases = [
         (name, correlation, [((n, n), share(n)) for n in COUNTS])
         for name, share in SHARES.items()
         for correlation in (0.0, 0.5, 0.9)
         if share(2) or not correlation
     ]
-    cases += [("all, and the baseline has n more", c, [((2 * n, n), n) for n in COUNTS]) for c in (0.0, 0.5, 0.9)]
+    cases += [("all n, but the baseline has 2n", c, [((2 * n, n), n) for n in COUNTS]) for c in (0.0, 0.5, 0.9)]
     for name, correlation, sizes in cases:
         rates = [false_verdicts(NOISES[noise], *size, correlation) for noise in BOTH.values() for size in sizes]
         yield [name, f"{correlation:.1f}".lstrip("0"), *(f"{rate:.1%}" for rate in rates)]

@@ -37,8 +37,8 @@ class LabelAudit(Callback):
     have a higher weight, because the model has learned more. The last part of long runs does not count, because models
     then memorize wrong labels. Recording does not synchronize with the device.
 
-    A mixed image counts for each of its samples, weighted by the sample's share. The margin of a sample ignores the
-    other classes in the image. With several labels per image, a label counts only if all mixed samples agree on it.
+    If an image is mixed with another one, its margin counts in proportion to its share, and ignores the other class.
+    With several labels per image, a label counts only if both images agree on it.
     """
 
     images: int = setting(Count(default=200, within=(0, 1000), doc="number of suspicious images in labels.html"))

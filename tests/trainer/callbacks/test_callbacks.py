@@ -5,13 +5,15 @@ import inspect
 import pkgutil
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from fakes import assert_same, lin, make_learner, on, raises
+from fakes import assert_same, lin, make_learner, noise_loader, on, raises
 
 import trainer
 import trainer.run.config.schema
+from augment.data.dataset import Split
 from augment.params import settings
 from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
@@ -68,7 +70,10 @@ def test_every_event_of_a_callback_exists(cls: type[Callback]) -> None:
 
 def learner_of(callback: Callback, *more: Callback, folder: Path | None = None) -> Learner:
     recorder = () if isinstance(callback, Recorder) else (Recorder(),)
-    return make_learner(*recorder, callback, *more, folder=folder)
+    train: Any = noise_loader()
+    targets = tuple(train.targets.tolist())
+    train.split = Split(tuple(Path(f"{number}.png") for number in range(len(targets))), targets)
+    return make_learner(*recorder, callback, *more, train=train, folder=folder)
 
 
 @every_callback

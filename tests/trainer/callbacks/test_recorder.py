@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,22 @@ def test_the_rows_of_a_resumed_epoch_equal_those_of_a_whole_one(monkeypatch: pyt
     values = second.find(Recorder).steps
     assert [(row.seconds, row.step) for row in values] == [(step, step) for step in range(1, 13)]
     assert [row.loss / math.log(2) for row in values] == pytest.approx([1, 2, 2] * 4)
+
+
+def test_the_scores_of_an_epoch_resumed_on_other_ranks_cover_its_rest() -> None:
+    def learner(*callbacks: Callback) -> Learner:
+        return known(Recorder(), *callbacks, train=single_images(), epochs=1)
+
+    first = learner(on("after_batch", raises(CancelFit, 4)))
+    first.fit()
+    losses = {}
+    for ranks in (1, 2):
+        resumed = learner()
+        position = resumed.restore(deepcopy(first.state()))
+        resumed.find(Recorder).saved_ranks = ranks
+        resumed.fit(position)
+        losses[ranks] = resumed.find(Recorder).rows[-1]["train_loss"] / math.log(2)
+    assert losses == {1: pytest.approx(20 / 12), 2: pytest.approx(12 / 7)}  # see the losses above
 
 
 def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

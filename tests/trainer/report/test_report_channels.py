@@ -37,3 +37,8 @@ def test_a_run_on_four_channels_shows_its_images(own_folder: Path, capsys: pytes
     assert stress([str(run), "--ops", "brightness,hue"]) == 0
     assert "hue was left out" in capsys.readouterr().out
     assert max(image.std() for image in embedded(run / PAGE_FILE)) > 20
+    assert stress([str(run), "--ops", "brightness,hue,saturation,grayscale"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("hue", "saturation", "grayscale"))
+    assert "needs red" not in printed
+    assert (run / PAGE_FILE).read_text().count("needs red, green and blue") >= 3

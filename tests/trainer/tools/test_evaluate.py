@@ -15,6 +15,7 @@ from augment.support.errors import UserError
 from trainer.predictions.predict import predict
 from trainer.report.command import main as report
 from trainer.run.best_model import load_trained
+from trainer.tasks.classify import Classify
 from trainer.tasks.registry import task_named
 from trainer.tools.evaluate import evaluate, evaluated_split, main
 from trainer.tools.predict import main as predict_main
@@ -43,6 +44,16 @@ def test_scores_of_classes_by_hand():
     assert {"val_loss": 0.5, "val_f1": 0.25, "val_balanced_accuracy": 0.75}.items() <= scores.others.items()
     assert "val_accuracy" not in scores.others
     assert "val_auroc" in scores.values
+
+
+def test_unknown_scores_are_left_out_of_the_printed_table(finished_run, images_by_class, capsys, monkeypatch):
+    score = Classify.evaluate
+    unknown = {"val_cohen_kappa": math.nan}
+    monkeypatch.setattr(Classify, "evaluate", lambda task, values, *given: score(task, values | unknown, *given))
+    assert main([str(finished_run), str(images_by_class)]) == 0
+    printed = capsys.readouterr().out
+    assert "kappa" not in printed
+    assert "val_loss" in printed
 
 
 def test_the_table_of_many_classes_shows_the_worst():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from image_formats import MATRIX, levels
 from PIL import Image
-from raster_bytes import npy, npz, pixels, tiff
+from raster_bytes import dicom, npy, npz, pixels, tiff
 
 from augment.data.conversion import settings_of, take_foreign
 from augment.data.dataset import NO_VAL, Dataset, Split
@@ -48,17 +48,17 @@ def test_a_tiff_of_12_bits_is_scaled() -> None:
 
 
 @pytest.mark.parametrize("to", ["folder", "webdataset"])
-@pytest.mark.parametrize("name", ["tif", "npy", "npz", "numpy"])
+@pytest.mark.parametrize("name", ["tif", "npy", "npz", "dcm", "numpy"])
 def test_channels_and_precision_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, to: str) -> None:
     """Files are copied. Arrays become `.npy` files, with their values for no data."""
     monkeypatch.chdir(tmp_path)
-    images = [pixels(5, seed=number) for number in range(4)]
+    images = [pixels(1 if name == "dcm" else 5, seed=number) for number in range(4)]
     if name == "numpy":
         np.save("images.npy", images)
         np.save("classes.npy", [0, 1, 1, 0])
         given = [f"data.{split}{end}" for split in ("train", "val") for end in ("=images.npy", "_targets=classes.npy")]
     else:
-        encode = {"tif": tiff, "npy": npy, "npz": npz}[name]
+        encode = {"tif": tiff, "npy": npy, "npz": npz, "dcm": lambda image: dicom(image[..., 0])}[name]
         for number, image in enumerate(images):
             for split in ("train", "val"):
                 file = Path(f"{split}/{'abba'[number]}/{number}.{name}")
