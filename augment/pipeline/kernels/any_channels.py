@@ -16,7 +16,7 @@ from torch import Tensor
 
 from augment.params import Size
 from augment.params.pixel_format import PixelFormat
-from augment.pipeline.kernels.local_ops import byte, seed_of, within
+from augment.pipeline.kernels.local_ops import byte, filter_of, matrix_of, seed_of, source_of, within
 from augment.pipeline.kernels.opcodes import CODES
 
 _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _NOISE = (
@@ -101,15 +101,7 @@ def _resize(
     lane = tl.arange(0, lanes)
     kept = (pixel < rows * columns)[:, None] & (lane < channels)[None, :]
     source = images + sample * height * width * channels
-    window = windows + sample * 4
-    top, left = tl.load(window), tl.load(window + 1)
-    step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
-    reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
-    # The center of each output pixel in image coordinates, where pixel centers are at integers.
-    y = top + ((pixel // columns).to(tl.float32) + 0.5) * step_y - 0.5
-    x = left + ((pixel % columns).to(tl.float32) + 0.5) * step_x - 0.5
-    first_y, first_x = tl.floor(y - reach_y).to(tl.int32) + 1, tl.floor(x - reach_x).to(tl.int32) + 1
-    taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
+    y, x, reach_y, reach_x, first_y, first_x, taps_y, taps_x = filter_of(windows + sample * 4, pixel, rows, columns)
     level, total = tl.zeros([block, lanes], tl.float32), tl.zeros([block], tl.float32)
     for row in range(taps_y):
         v = first_y + row
@@ -192,21 +184,12 @@ def _store(target, level, kept):
 
 @triton.jit
 def _warp(source, target, m, height, width, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
-    a, b, c = tl.load(m), tl.load(m + 1), tl.load(m + 2)
-    d, e, f = tl.load(m + 3), tl.load(m + 4), tl.load(m + 5)
-    g, h, i = tl.load(m + 6), tl.load(m + 7), tl.load(m + 8)
+    a, b, c, d, e, f, g, h, i = matrix_of(m)
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
     lane = tl.arange(0, lanes)[None, :]
     for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
-        x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
-        w = g * x + h * y + i
-        # Limit the coordinates, because larger ones do not fit into an integer.
-        from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
-        from_y = tl.minimum(tl.maximum((d * x + e * y + f) / w, -1e6), 1e6)
-        left, top = tl.floor(from_x), tl.floor(from_y)
-        right_share, lower_share = from_x - left, from_y - top
-        column, row = left.to(tl.int32), top.to(tl.int32)
+        column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
         there, kept = _tile(start, height * width, channels, lanes, block)
         level = tl.zeros([block, lanes], tl.float32)
         for corner in range(4):

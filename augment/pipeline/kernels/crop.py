@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from augment.params import Size
-from augment.pipeline.kernels.local_ops import load, store
+from augment.pipeline.kernels.local_ops import filter_of, load, store
 
 _BLOCK = 256  # pixels of the result
 
@@ -41,15 +41,7 @@ def _resize(images, windows, out, height, width, rows, columns, block: tl.conste
     pixel = tl.program_id(1) * block + tl.arange(0, block)
     kept = pixel < rows * columns
     source = images + sample * height * width * 3
-    window = windows + sample * 4
-    top, left = tl.load(window), tl.load(window + 1)
-    step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
-    reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
-    # The center of each output pixel in image coordinates, where pixel centers are at integers.
-    y = top + ((pixel // columns).to(tl.float32) + 0.5) * step_y - 0.5
-    x = left + ((pixel % columns).to(tl.float32) + 0.5) * step_x - 0.5
-    first_y, first_x = tl.floor(y - reach_y).to(tl.int32) + 1, tl.floor(x - reach_x).to(tl.int32) + 1
-    taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
+    y, x, reach_y, reach_x, first_y, first_x, taps_y, taps_x = filter_of(windows + sample * 4, pixel, rows, columns)
     red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
     total = tl.zeros([block], tl.float32)
     for row in range(taps_y):

@@ -45,6 +45,50 @@ def within(position, size, border):
 
 
 @triton.jit
+def filter_of(window, pixel, rows, columns):
+    """Return the filter that resizes a window, for each output pixel.
+
+    Returns:
+        Its center, y and x, in image coordinates, where pixel centers are at integers. Half its height and width. Its
+        first row and column. Its numbers of rows and columns.
+    """
+    top, left = tl.load(window), tl.load(window + 1)
+    step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
+    reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
+    y = top + ((pixel // columns).to(tl.float32) + 0.5) * step_y - 0.5
+    x = left + ((pixel % columns).to(tl.float32) + 0.5) * step_x - 0.5
+    first_y, first_x = tl.floor(y - reach_y).to(tl.int32) + 1, tl.floor(x - reach_x).to(tl.int32) + 1
+    taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
+    return y, x, reach_y, reach_x, first_y, first_x, taps_y, taps_x
+
+
+@triton.jit
+def matrix_of(m):
+    """Read the nine numbers of a matrix once, before a loop over pixels."""
+    return (
+        tl.load(m), tl.load(m + 1), tl.load(m + 2), tl.load(m + 3), tl.load(m + 4),
+        tl.load(m + 5), tl.load(m + 6), tl.load(m + 7), tl.load(m + 8),
+    )  # fmt: skip
+
+
+@triton.jit
+def source_of(a, b, c, d, e, f, g, h, i, pixel, width):
+    """Return where a matrix, (3, 3), moves pixels.
+
+    Returns:
+        The column and row of the upper left of the four pixels around the position, then the shares of the right and
+        the lower ones.
+    """
+    x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
+    w = g * x + h * y + i
+    # Limit the coordinates, because larger ones do not fit into an integer.
+    from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
+    from_y = tl.minimum(tl.maximum((d * x + e * y + f) / w, -1e6), 1e6)
+    left, top = tl.floor(from_x), tl.floor(from_y)
+    return left.to(tl.int32), top.to(tl.int32), from_x - left, from_y - top
+
+
+@triton.jit
 def mean_color(source, area, block: tl.constexpr):
     red, green, blue = tl.zeros([block], tl.int32), tl.zeros([block], tl.int32), tl.zeros([block], tl.int32)
     for start in range(0, area, block):

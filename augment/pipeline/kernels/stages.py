@@ -20,7 +20,9 @@ from augment.pipeline.kernels.local_ops import (
     gaussian_blur,
     gaussian_noise,
     load,
+    matrix_of,
     mean_color,
+    source_of,
     store,
     within,
 )
@@ -140,21 +142,12 @@ def _local(source, target, plane, quantization, given, code, height, width, bloc
 
 @triton.jit
 def _warp(source, target, m, height, width, block: tl.constexpr):
-    a, b, c = tl.load(m), tl.load(m + 1), tl.load(m + 2)
-    d, e, f = tl.load(m + 3), tl.load(m + 4), tl.load(m + 5)
-    g, h, i = tl.load(m + 6), tl.load(m + 7), tl.load(m + 8)
+    a, b, c, d, e, f, g, h, i = matrix_of(m)
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
     for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
         kept = pixel < height * width
-        x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
-        w = g * x + h * y + i
-        # Limit the coordinates, because larger ones do not fit into an integer.
-        from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
-        from_y = tl.minimum(tl.maximum((d * x + e * y + f) / w, -1e6), 1e6)
-        left, top = tl.floor(from_x), tl.floor(from_y)
-        right_share, lower_share = from_x - left, from_y - top
-        column, row = left.to(tl.int32), top.to(tl.int32)
+        column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
         red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
         for corner in range(4):
             u, v = column + corner % 2, row + corner // 2
