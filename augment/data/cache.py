@@ -25,7 +25,7 @@ _VERSION = b"8\n"  # the first line of each cache. Increase the number when resu
 def remember(
     images: Sequence[ImageRef], judge: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
-    """Call a function for each image, and return its lines. Unchanged images have their line in the cache.
+    """Return a line for each image: from the cache if the image has not changed, otherwise from a function.
 
     Several threads call the function, once per distinct image.
 

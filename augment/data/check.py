@@ -6,10 +6,10 @@ header check is cheap, explains faults better, and keeps memory bombs away from 
 the strictest, decodes the image on every machine. The results are cached.
 
 nvImageCodec, the library behind `fn.decoders.image`, decodes JPEG, PNG and WebP one by one, because a pipeline can
-crash if several JPEGs of a batch are damaged. nvImageCodec alone is not enough for rarer formats. The operator
+crash if several JPEGs of a batch are damaged. nvImageCodec alone is not enough for rarer formats. `fn.decoders.image`
 rejects some of their variants, and decodes others differently from Pillow. Therefore the operator and Pillow decode
-these images, and the results are compared. Outside `augment.pipeline`, only this module imports DALI, when it must
-check an image.
+these images, and the results are compared. In `augment.data`, only this module imports DALI, and only to check images
+in rare formats.
 """
 
 import os

@@ -75,7 +75,7 @@ def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
         if source.channels not in (None, channels):
             what = f"data.channels={source.channels}, but {first.name} has {amount(channels, 'channel')}"
             raise UserError(f"{what}. Remove data.channels.")
-    if dtype not in DTYPES:  # decoded images
+    if dtype not in DTYPES:  # only images that are stored decoded can have other types
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
     rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
     if source.rgb is not None:

@@ -74,7 +74,10 @@ def kinds_of(images: Sequence[Any]) -> set[type]:
 
 
 def keys_of(images: Sequence[Any]) -> list[Any]:
-    """Return keys that are equal for equal images. For files, they are names, which are smaller than paths."""
+    """Return keys that are equal for equal images.
+
+    For `Paths`, they are paths in bytes, which are smaller than `Path` objects.
+    """
     return images.names.tolist() if isinstance(images, Paths) else list(images)
 
 

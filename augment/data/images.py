@@ -1,6 +1,6 @@
 """Names, bytes and pixels of images, which are files or parts of larger files.
 
-Images that Pillow opens are rotated and scaled in the same way as by DALI's decoder.
+`to_rgb` rotates Pillow images, and scales their levels to 8 bits, in the same way as DALI's decoder.
 """
 
 import inspect

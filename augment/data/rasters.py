@@ -91,7 +91,8 @@ class Raster:
         else:
             content = read_limited(self.ref)
             opened = open_raster(content, of.channels)
-            if opened.dtype != of.dtype and is_ordinary(content):  # its channels may have been converted
+            # Do not name the channels of an ordinary image, because `open_raster` may have converted them.
+            if opened.dtype != of.dtype and is_ordinary(content):
                 raise PixelsError(f"is an ordinary 8-bit image instead of {of}")
             self._require(opened.shape, opened.dtype)
             found = opened.load()
@@ -178,12 +179,12 @@ class StoredPixels(NamedTuple):
 
 
 def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
-    """Return the pixels of the first readable image, or None for an ordinary image.
+    """Return how the pixels of the first readable image are stored, or None for an ordinary image.
 
     Files whose names state an ordinary format are not read.
 
     Raises:
-        UserError: none of the first images can be read.
+        UserError: the first files include rasters, and none of them has pixels of a supported format.
     """
     faults = []
     for image in files[:10]:

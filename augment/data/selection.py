@@ -42,8 +42,8 @@ def share_out(
 ) -> NDArray[np.int64]:
     """Divide images into parts of whole groups, with about the same share of every stratum, and return the parts, (N,).
 
-    Groups are assigned from the largest to the smallest. Each goes to the part to which it adds the least squared
-    excess. With one stratum, this is scikit-learn's GroupKFold.
+    Groups are assigned from the largest to the smallest. Each goes to the part where it increases the squared deviation
+    from the expected counts the least. With one stratum, this is scikit-learn's GroupKFold.
 
     Args:
         groups: (N,) numbers of the groups, from 0.
@@ -78,9 +78,9 @@ def take_fold(
 ) -> Dataset:
     """Return a round of cross-validation over the train split: one fold becomes val, the others train.
 
-    The sizes of folds differ by at most one image, also within a class. With several labels per image, the images with
-    the same rarest label are distributed evenly. The copies in `Dataset.copies` stay in one fold. The dataset's own val
-    is not used.
+    The sizes of folds differ by at most one, also within a class, if the copies of an image count once. With several
+    labels per image, the images with the same rarest label are distributed evenly. The copies in `Dataset.copies` stay
+    in one fold. The dataset's own val is not used.
 
     Args:
         dataset: the dataset.
@@ -165,8 +165,8 @@ def cut_val(source: Source, dataset: Dataset) -> Dataset:
 def _cut_splits(source: Source, dataset: Dataset) -> Dataset:
     """Cut the test split and val from a source's train split.
 
-    The test split is drawn from all images, so it is the same for all folds and all values of `val_fraction`. It is
-    dropped, unless the source scores it.
+    The test split is drawn from all images, so it is the same for all folds and all values of `val_fraction`. Its
+    images are dropped, unless `Source.with_test` asked for them. Then they become val.
     """
     seed, groups, rest = source.split_seed, None, 1.0
     if source.group is not None:

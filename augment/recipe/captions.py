@@ -17,7 +17,10 @@ def ranges_of(step: Step) -> dict[str, Range]:
 
 
 def value_at(param: Range, value: Interval | Values, level: Level) -> float:
-    """Return the lowest, middle or highest value of a range. The middle of a list of values is its median."""
+    """Return the lowest, middle or highest value of a range.
+
+    The middle of a list of values is the upper median of its distinct values.
+    """
     if isinstance(value, Values):
         few = sorted(set(value.values))
         return few[{"low": 0, "middle": len(few) // 2, "high": -1}[level]]

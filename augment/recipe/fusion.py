@@ -53,7 +53,7 @@ def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
 
     Args:
         step: the policy.
-        uniform: random numbers in [0, 1), (N, steps).
+        uniform: random numbers in [0, 1), (N, columns), see `op.combinator`.
         drawn: the policy's drawn values by name, (N,) each.
     """
     weights = np.array([child.weight for child in step.steps])
@@ -120,7 +120,10 @@ def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
 
 
 def _operator(step: Step) -> tuple[Any, ...]:
-    """Return a key that is equal for steps that one operator can run. Local ops then have equal fixed parameters."""
+    """Return a key that is equal for steps that one operator can run.
+
+    For local and batch ops, it contains the op's name and the fixed parameters.
+    """
     if _kind_of(step) == "geometry":
         return "geometry", _border(step)
     if step.op.kind == "color":

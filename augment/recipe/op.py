@@ -63,7 +63,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
             raise ValueError(f"op '{name}' needs a docstring, which is its help text")
         if taken := params.keys() & {*common, "op", "p", "steps", "weight"}:
             names = ", ".join(sorted(taken))
-            raise ValueError(f"op '{name}': every {kind.kind} op has a parameter {names}. Rename yours.")
+            raise ValueError(f"op '{name}': the parameter names {names} are reserved. Rename yours.")
         if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
             raise ValueError(f"op '{name}': {plain[0]} is not a parameter. Use Number(...), Range(...) or the like.")
         op = kind(name, {**common, **params}, function, cleandoc(function.__doc__), **fields)
@@ -88,8 +88,8 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that crops an image of any size and resizes it to `size`: `function(source, size, **values)`.
 
     `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
-    width). Values are the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe
-    has at most one crop, which is its first step and has no p.
+    width). Values are the configured parameters. The function returns a DALI node, (height, width, channels) levels, as
+    the methods of `source` do. A recipe has at most one crop, which is its first step and has no p.
 
     Args:
         random: whether the op draws random numbers in DALI.
@@ -132,9 +132,9 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
 def color(*, uniforms: tuple[str, ...] = (), channels: Channels = "rgb", **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors with a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
-    Drawn values are (N,) arrays. Without drawn values, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
-    (R, G, B, mean R, mean G, mean B, 1), with the mean color of the image. (N, K, 3, 4) or (N, K, 3, 7) are K matrices
-    in order of application, which are applied one by one without fusion.
+    Drawn values are (N,) arrays. Without drawn values, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on (R,
+    G, B, mean R, mean G, mean B, 1), with the mean color of the image. (N, K, 3, 4) or (N, K, 3, 7) are K matrices in
+    order of application. They are multiplied, but with aug.fuse=false or aug.clip=each they are applied one by one.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
@@ -173,8 +173,8 @@ def local(
             that skip the op may get these values instead of a mask.
         random: whether the op draws random numbers in DALI. Pass `**dali.random` to each operator that draws.
         checkpoints: whether DALI can checkpoint the op's operators. False makes resuming an epoch slower.
-        moves: false promises that no pixel moves, so masks, boxes and keypoints stay valid. With such targets, an op
-            that moves pixels fails unless `remap` declares it.
+        moves: false promises that no pixel moves, so masks, boxes and keypoints stay valid. With such targets, a local
+            op that moves pixels fails. Declare it with `geometry` or `remap` instead.
         channels: the images that the op supports. "rgb" needs red, green and blue, see `data.rgb`. "any" supports any
             channels. "separable" also adds the parameter per_channel, with which drawn values are (channels,) nodes.
         params: the op's parameters by name. p is added.
@@ -241,7 +241,7 @@ def batch(
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
         prepare: see `local`.
-        neutral: drawn or prepared values with which the op changes no bit, and each share is 1.
+        neutral: drawn or prepared values with which the op changes no bit, and each sample's own share is 1.
         writes: false promises that the op does not write to its arguments, which saves a copy.
         parts: NumPy function `(size, **values) -> (N, 1 + K, 7)` of the drawn or prepared values. It describes which
             parts of the sample itself and of the K following samples the image shows, so that masks and boxes can
@@ -275,7 +275,7 @@ def combinator(
     """Declare an op that chooses among nested steps: `function(weights, uniform, **values) -> (N, slots)`.
 
     The result is the index of the step that runs in each slot, or -1 for none. `weights` is a (steps,) array, `uniform`
-    is (N, steps) in [0, 1), and drawn values are (N,) arrays.
+    is (N, steps), or (N, numbers) if `numbers` is given, in [0, 1), and drawn values are (N,) arrays.
 
     Args:
         slots: function `(weights, **params)` that returns {index of a step: share of samples} for each slot.

@@ -17,10 +17,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Function = Callable[..., Any]
 
 # The images that a color or local op supports. "rgb" needs red, green and blue. The others support any channels. With
-# "separable", a recipe may have values drawn for each channel. With "separate", values are always drawn for each.
+# "separable", a recipe may choose values for each channel (per_channel). "separate" ops always do.
 Channels = Literal["rgb", "any", "separable", "separate"]
 
-# How an op moves pixels: by resizing a window, with a matrix, with a function of coordinates, otherwise, or not at all.
+# How an op moves pixels: by resizing a window, with a matrix, with a function of coordinates, in another way, or not at
+# all.
 Moves = Literal["window", "matrix", "function", "other"] | None
 
 BORDERS = ("reflect_101", "constant", "replicate", "wrap")
@@ -207,5 +208,8 @@ class PolicyOp(Op):
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range. A published policy draws no values itself."""
+        """Drawn values by name, each with the name of its range.
+
+        A policy that nests no steps, such as RandAugment, draws no values itself.
+        """
         return super().draws if self.nests else {}

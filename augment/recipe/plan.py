@@ -22,7 +22,8 @@ _SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation"
 class Plan:
     """All changes to the images of a split: crop, stages, normalization.
 
-    `str(plan)` describes the plan. `plan.digest` is equal for plans that produce the same pixels.
+    `str(plan)` describes the plan. Plans with the same `plan.digest` change images in the same way, given the same
+    seed.
 
     Attributes:
         split: train or val.
@@ -31,7 +32,7 @@ class Plan:
         stages: the stages in order.
         mean: mean of each channel in 0..1, to subtract.
         std: standard deviation of each channel in 0..1, to divide by.
-        tree: the steps as the recipe nests them, without steps with p = 0.
+        tree: the steps after the crop as the recipe nests them, without top-level steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
         left_out: ops that were removed from policies, because they need red, green and blue.
         rules: min_visible, min_area and fill_label, which are rules for targets.
@@ -233,7 +234,8 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
     policy also fuse with the stages around them, because the sampler decides which of them apply to a sample.
 
     Raises:
-        UserError: the split is unknown, or the images lack channels that a step, `aug.mean` or `aug.std` needs.
+        UserError: the split is unknown, images lack channels that a step needs, or `aug.mean` or `aug.std` is not known
+            for each channel.
     """
     if split not in SPLITS:
         raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS, _SPLITS_ELSEWHERE)}")
@@ -277,7 +279,7 @@ def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[floa
     given, measured = getattr(aug, name), getattr(aug.pixels, name)
     if not (isinstance(given, tuple) or measured) and (given == "auto" or aug.pixels.channels != len(default)):
         count = amount(aug.pixels.channels, "channel")
-        raise UserError(f"aug.{name} of {count} needs training images. Set one number for each channel.")
+        raise UserError(f"aug.{name}: measuring {count} needs training images. Set one number for each channel.")
     values = given if isinstance(given, tuple) else measured or default
     if len(values) != aug.pixels.channels:
         counts = f"{amount(len(values), 'number')}, but images have {amount(aug.pixels.channels, 'channel')}"

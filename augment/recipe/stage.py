@@ -102,7 +102,8 @@ class Stage:
     def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
         """Return the samples to which the stage applies, and their draws.
 
-        If any samples skip the stage, the draws of one of them come last, for callers that need its neutral values.
+        If any samples skip the stage, the draws of one of them come last. For this row, `values` with `neutral` returns
+        the op's neutral values.
         """
         rows, some = _applied_and_skipped(self.applied(draws))
         return rows, {s.key: {name: value[some] for name, value in draws[s.key].items()} for s in self.steps}
@@ -114,7 +115,10 @@ class Stage:
 
     @property
     def neutral(self) -> Mapping[str, Any]:
-        """Drawn values with which a local or batch stage's op changes nothing. Empty if the op declares none."""
+        """Drawn or prepared values with which a local or batch stage's op changes nothing.
+
+        Empty if the op declares none.
+        """
         return self._prepared.neutral
 
     @property

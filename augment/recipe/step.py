@@ -61,7 +61,7 @@ class Step:
         return self.params.get("draw") == "once"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle the name of the op, because pickle cannot find the functions that decorators replaced.
+        # Pickle the name of the op, because pickle cannot find the wrappers that `numpy_op` and `torch_op` register.
         op = self.op.name, self.op.function.__module__
         return _unpickled, (op, self.key, self.p, dict(self.params), self.steps, self.weight)
 

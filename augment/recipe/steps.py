@@ -175,7 +175,7 @@ def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
 
     Args:
         aug: the recipe.
-        unrepeated: the targets that borders do not repeat, see `Kind`.
+        unrepeated: the targets that borders do not repeat, see `augment.data.targets.kind.Kind`.
     """
     for key, step in _keyed(aug):
         border = step.params.get("border", "constant")

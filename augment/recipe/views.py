@@ -50,7 +50,10 @@ class Views:
 
 
 def parse_views(given: object, key: str, train: object) -> Views:
-    """Parse `aug.views`: count and crop, or named views. Named views change `train`, the valid steps of `aug.train`."""
+    """Parse `aug.views`: count and crop, or named views.
+
+    A named view starts from `train`, the checked mapping `aug.train`.
+    """
     plain = settings(Views)
     is_named = isinstance(given, Mapping) and any(
         isinstance(value, Mapping | None) for name, value in given.items() if name not in plain
@@ -58,7 +61,9 @@ def parse_views(given: object, key: str, train: object) -> Views:
     if not isinstance(given, Mapping) or not is_named:
         return parse_settings(Views, given, key)
     if unnamed := [name for name in given if name in plain]:
-        raise UserError(f"{key}.{unnamed[0]} cannot be combined with named views. Remove it, or set a view's count.")
+        raise UserError(
+            f"{key}.{unnamed[0]} cannot be combined with named views. Remove it, or set count or share of a view."
+        )
     views: list[View] = []
     for name, value in given.items():
         path = f"{key}.{name}"
@@ -98,8 +103,9 @@ def _check_shared(view: View, first: View, key: str) -> None:
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
     """Merge `own` steps into `base` steps, as for a recipe that extends another recipe.
 
-    An own step with the name and op of a base step changes its parameters. Any other own step is new. New steps follow
-    the base steps but precede the `last` steps. A new crop replaces the base crop.
+    An own step with the name and op of a base step changes its parameters. With the same name but another op, it
+    replaces the base step. Any other own step is new. New steps follow the base steps but precede the `last` steps. A
+    new crop replaces the base crop.
     """
     own_crops = [name for name in own if _is_crop(name, own[name])]
     kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}

@@ -150,8 +150,8 @@ class Runner:
         if self.scaler is not None and "scaler" in state:  # the saved run may have another precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
-        # From the CPU, PyTorch moves step counts to the device that the optimizer expects. An eager step would wait for
-        # a count on a GPU.
+        # Pass step counts from the CPU. PyTorch moves them to the GPU if the optimizer expects them there. An eager
+        # step would wait for a count on a GPU.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
         for values in states.values():
             if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):

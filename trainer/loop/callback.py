@@ -157,7 +157,7 @@ class Callback:
         """Runs before the pass over the training data, even if a resumed epoch has no batches left."""
 
     def before_validate(self, learner: Any) -> None:
-        """Runs before the pass over the validation data. `learner.training` is false until after_validate."""
+        """Runs before the pass over the validation data. `learner.training` is false until the next training pass."""
 
     def before_batch(self, learner: Any) -> None:
         """Runs before the forward pass, in training and validation. `learner.batch` is set."""

@@ -195,7 +195,8 @@ class BestModel:
 
     model: dict[str, Tensor]
     row: dict[str, float]
-    # Values that the meter kept for each validation image, by field. None: the epoch had no validation.
+    # The results for each validation image: the tensors of `trainer.tasks.metric.Samples` by attribute. None: the epoch
+    # had no validation.
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels, numbers or keypoints
     task: str

@@ -40,7 +40,7 @@ class Learner:
     """Trains a model.
 
     With CUDA graphs (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and the gradients. Clone
-    what you keep. `batch` always comes from the loader.
+    what you keep. They do not overwrite `batch`, because they work on a copy of it.
 
     Args:
         model: maps (N, 3, height, width) images to (N, classes) outputs. It is moved to the device, in channels_last
@@ -241,7 +241,9 @@ class Learner:
     # --- for callbacks ---
 
     def recapture(self) -> None:
-        """Discard CUDA graphs. Call this after a change of layers, trained parameters or modes within a pass.
+        """Discard CUDA graphs.
+
+        Call this if, within a pass, layers are replaced or change their mode, or parameters are frozen or unfrozen.
 
         The learner itself detects changes between passes. Values that change in place need no new graphs.
         """
@@ -284,7 +286,8 @@ class Learner:
         All ranks must call this method. The result is complete on rank 0.
         """
         if not self.progress.position.batch:
-            # `limit_batches` may have ended the pass early. Any number of ranks can resume from the end of a pass.
+            # `limit_batches` may have ended the pass early. End it, so that the state is one between two passes, from
+            # which any number of ranks can resume.
             self.train_loader.end_pass()
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},

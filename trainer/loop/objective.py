@@ -24,7 +24,7 @@ class Objective:
     """The objective of a fit.
 
     Attributes:
-        task: the task or its name. It defines metrics, and averages the outputs for several views.
+        task: the task or its name. It defines metrics, and averages the outputs for an image and its mirror image.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch. None: the task's own.
         val_loss_function: the validation loss. None: `loss_function` if given, otherwise the task's own.
         training_step: replaces the forward pass and the loss of a training batch. None: the usual pass. For several

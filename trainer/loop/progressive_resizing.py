@@ -20,8 +20,8 @@ from trainer.loop.resize_stages import FitStage
 class StagedLoader:
     """Takes the batches of each epoch from the loader of the epoch's stage. All loaders have the same split.
 
-    Only one pipeline exists at a time. During the last epoch of a stage, the next pipeline is built in the background,
-    so that the next stage starts immediately.
+    Only the current stage has a pipeline, except in its last epoch. During the last epoch of a stage, the next pipeline
+    is built in the background, so that the next stage starts immediately.
     """
 
     def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:

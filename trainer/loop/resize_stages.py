@@ -90,8 +90,12 @@ def complete_stages(
     fixed = sum(stage.epochs or 0 for stage in stages)
     rest = epochs - fixed
     is_open = any(stage.epochs is None for stage in stages)
-    fits = rest >= 1 if is_open else rest == 0
-    if not fits:
+    if is_open and rest < 1:
+        raise UserError(
+            f"fit.stages: the stages have {amount(fixed, 'epoch')}, and fit.epochs is {epochs}. So no epoch remains "
+            "for the stage without epochs. Shorten the other stages, or increase fit.epochs."
+        )
+    if not is_open and rest:
         raise UserError(
             f"fit.stages: the stages have {amount(fixed, 'epoch')}, but fit.epochs is {epochs}. Make both equal, or "
             "leave out the epochs of one stage, which then gets the remaining epochs."

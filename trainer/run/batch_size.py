@@ -23,8 +23,8 @@ _FINE = 8  # batch sizes of at least 8 are multiples of 8
 def largest_batch(fits: Callable[[int], bool], most: int) -> int:
     """Return the largest batch size that fits. The smallest size, 2, is not tried.
 
-    The size doubles until it does not fit. Bisection then narrows the gap to less than 16 images or an eighth of the
-    size.
+    The size doubles until it does not fit. Bisection then narrows the gap between a size that fits and one that does
+    not, to less than 16 images or an eighth of the size.
 
     Args:
         fits: tries a batch size, and returns whether it fits.
@@ -42,7 +42,8 @@ def largest_batch(fits: Callable[[int], bool], most: int) -> int:
 
 def _fits(config: Config, size: int, rest: float) -> bool:
     """Train for a few steps with a batch size, and return whether at least `rest` bytes stay free on the GPU."""
-    # CUDA graphs are recorded after the warm-up. Compiling would take minutes, and only saves memory.
+    # Train past the warm-up, because CUDA graphs are recorded after it. Compiling would take minutes, and only saves
+    # memory.
     accumulate = min(config.fit.accumulate, 2)
     fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())
@@ -73,7 +74,10 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
 
 
 def with_batch_size(config: Config) -> Config:
-    """Replace fit.batch_size=auto with the largest size that fits on every rank. `Config.sized` adapts the rate."""
+    """Replace fit.batch_size=auto with the largest size found that fits on every rank, or on a CPU with the base size.
+
+    `Config.sized` scales the learning rate.
+    """
     if config.fit.batch_size != "auto":
         return config
     ranks, base = current(), config.fit.base_batch_size

@@ -45,8 +45,9 @@ from trainer.tasks.loss import LossFunction
 from trainer.tasks.registry import monitored, task_named
 from trainer.tasks.task import AUTO
 
-# On a GPU, validation batches are up to 4 times as large as training batches, but at most 256 images. Small batches
-# leave the GPU waiting for Python. Without gradients, the larger ones still need less memory than a training batch.
+# On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
+# batches leave the GPU waiting for Python. Without gradients, the larger ones still need less memory than a training
+# batch.
 _VAL_TIMES, _VAL_IMAGES = 4, 256
 
 log = logging.getLogger(__name__)
@@ -63,8 +64,8 @@ def make_loader(
 ) -> Loader:
     """Make the loader of a split.
 
-    By default, the placement is chosen for the split, and `classes` are the dataset's. With `frames`, all batches have
-    frames, see `Task.frames_of`. With masks, boxes or keypoints, they always do.
+    By default, the decoder's settings (`placement`) are chosen for the split's images, and `classes` are the dataset's.
+    With `frames`, all batches have frames, see `Task.frames_of`. With masks, boxes or keypoints, they always do.
     """
     device = config.fit.torch_device()
     if placement is None:
@@ -146,7 +147,7 @@ def make_learner(
     began: float | None = None,
     distill: Callable[[Config, LossFunction], LossFunction] = lambda _, loss: loss,
 ) -> Learner:
-    """Make the learner of a configuration. Only the seed decides the model's initial weights.
+    """Make the learner of a configuration. Random initial weights depend only on the seed.
 
     `distill` adds the teacher to the training loss. It is an argument, because `trainer.run.teacher` imports this file.
     """
@@ -155,7 +156,7 @@ def make_learner(
         # cuDNN's heuristics choose well. Benchmarking all algorithms for each shape takes seconds and gains only 1%.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)
-    # A resumed run reads all weights from its checkpoint.
+    # A resumed run reads its weights from its own folder: the checkpoint, and the base of adapters.
     model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
     outputs = task.outputs(len(dataset.classes))
@@ -183,7 +184,7 @@ def make_learner(
         network = convert_sync_batchnorm(network)  # including timm's norms with a built-in activation
         fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
     if getattr(model, "checkpointing", False):
-        fit = replace(fit, graph=False)  # checkpointing saves the random state, which a graph cannot record
+        fit = replace(fit, graph=False)  # gradient checkpointing saves the random state, which a graph cannot record
     pixels = (plan := loaders.val.plan).pixels
     learner = Learner(
         network,

@@ -59,7 +59,7 @@ def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], si
 def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> str:
     """Load the initial weights, if any, into a network, and describe them in one sentence.
 
-    See `check_weights` for the arguments and errors.
+    See `read_weights` and `match` for the errors.
     """
     if model.weights is None:
         return ""
@@ -69,9 +69,9 @@ def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size:
     parts = [amount(len(found), "tensor")]
     new = [name for name in network.state_dict() if name not in found and not name.endswith(_COUNTERS)]
     if layers := sorted({name.rpartition(".")[0] or name for name in new}):
-        parts.append(f"with a new head ({', '.join(layers)}) for {amount(len(classes), 'output')}")
         if weights.classes is not None:
             parts.append(f"trained for {list_some(map(printable, weights.classes), 3)}")
+        parts.append(f"with a new head ({', '.join(layers)}) for {amount(len(classes), 'output')}")
     else:
         parts.append("with the head")
     return f"model.weights: {weights.file}: {', '.join(parts)}"
@@ -101,7 +101,7 @@ def read_weights(given: str) -> Weights:
 
 
 def read_base(run: Path) -> dict[str, Tensor]:
-    """Read the weights below the adapters of a resumed run."""
+    """Read the base of a resumed run with adapters, which is not trained."""
     require_in(run, BASE, key="fit.resume=", allowed="the folder of a run with adapters")
     return read_weights(str(regular(run / BASE))).tensors
 
@@ -159,7 +159,8 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
     """Let the model convert weights of another layout. Return None if it cannot."""
     try:
         found = model.convert(weights.tensors, network)
-    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # of another model
+    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
+        # The weights belong to another model.
         return None
     return None if found is weights.tensors else found
 

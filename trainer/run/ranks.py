@@ -109,7 +109,10 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
 
 
 def once(error: Exception) -> Exception:
-    """Return the error that rank 0 prints. If another rank printed the cause, the error only states how to resume."""
+    """Return the error that rank 0 prints.
+
+    If another rank failed first, the error names that rank and states how to resume.
+    """
     if launched() == 1:
         return error
     if not current().is_main or report(f"rank 0: {error}"):
@@ -119,7 +122,10 @@ def once(error: Exception) -> Exception:
 
 
 def share(value: T) -> T:
-    """Return rank 0's value in all ranks. The first value is the configuration, or None if nothing is to be trained."""
+    """Return rank 0's value in all ranks.
+
+    The first call shares the configuration, or None if nothing is to be trained.
+    """
     if launched() == 1:
         return value
     return join().broadcast(value)

@@ -35,9 +35,9 @@ _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def distill(config: Config, labels: LossFunction) -> LossFunction:
     """Return the loss of a run with a teacher. Without a teacher, return the loss of the labels.
 
-    The loss is a mean of the loss of the labels and the distance from the teacher, weighted by `fit.teacher_weight`.
-    The outputs of both models are divided by the temperature T. The distance is multiplied by T squared, so that its
-    gradients keep their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
+    The loss is a mean of the loss of the labels and the distance from the teacher, weighted by `fit.teacher_weight`. In
+    the distance, the outputs of both models are divided by the temperature T. The distance is multiplied by T squared,
+    so that its gradients keep their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
     """
     fit, classes = config.fit, config.dataset.classes
     if fit.teacher is None:
@@ -73,7 +73,7 @@ def check_teacher(config: Config) -> None:
     teacher = Path(config.fit.teacher)
     require_in(teacher, BEST, key="fit.teacher=", allowed="the folder of a run with a best model")
     trained = _load(config)
-    key = f"fit.teacher={config.fit.teacher} gets the images of this run, but aug.size"
+    key = f"fit.teacher={config.fit.teacher} and aug.size"
     aug, classes = trained.config.aug, len(trained.classes)
     for _, _, size in config.fit.fed(config.aug.size):
         check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, fed=size, key=key)
@@ -82,7 +82,7 @@ def check_teacher(config: Config) -> None:
 def _load(config: Config) -> Trained:
     """Load the teacher with the plugins of the run, and check that it fits the data."""
     key, task, classes = f"fit.teacher={config.fit.teacher}", config.dataset.task, config.dataset.classes
-    # Parsing checks that the number of processes divides the batch size, so take this run's.
+    # Parsing checks that the number of processes divides the batch size, so take this run's batch size.
     own = [f"fit.batch_size={config.fit.batch_size}", "fit.gpus=null", "fit.stages=null"]
     own.append(f"plugins=[{','.join(config.resolved['plugins'])}]")
     trained = load_trained(Path(str(config.fit.teacher)), own, data=False)
@@ -109,6 +109,6 @@ def _load(config: Config) -> Trained:
 
 
 def _normalization(aug: Aug) -> tuple[Tensor, Tensor]:
-    """Return the mean and std of normalized images, (1, C, 1, 1) each."""
+    """Return the mean and std that normalize images, (1, C, 1, 1) each."""
     plan = build_plan(aug, "val")
     return torch.tensor(plan.mean).view(1, -1, 1, 1), torch.tensor(plan.std).view(1, -1, 1, 1)

@@ -96,7 +96,7 @@ def train(
 
 @dataclass
 class _Run:
-    """A run in its folder, from the first file that it writes to its summary."""
+    """A run in its folder, from its first file to its summary."""
 
     config: Config
     folder: Path
@@ -241,7 +241,8 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
         position = learner.restore(state)
     for image in (*config.dataset.train.bad, *config.dataset.val.bad):
         log.warning(
-            "data.skip_bad=true: %s %s, but the resumed run had read it. Another image of its class replaces it.",
+            "data.skip_bad=true: %s %s, but the resumed run had read it. Another image replaces it, with the same "
+            "target if there is one.",
             name_of(image.file), image.reason,
         )  # fmt: skip
     loaders.val.placement = loaders.train.placement  # the saved run's choice

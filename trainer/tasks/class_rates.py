@@ -1,7 +1,7 @@
 """Rates of classes and labels: precision, recall, specificity and F1, as macro and micro averages and per class.
 
-These rates, Cohen's kappa and Matthews' coefficient are computed from a few counts per class. torchmetrics would need
-all predictions of a pass, but the masks of a segmentation pass do not fit into memory.
+These rates, Cohen's kappa and Matthews' coefficient are computed from a few counts per class. The functions of
+torchmetrics take predictions, but the masks of a segmentation pass do not fit into memory.
 """
 
 from __future__ import annotations

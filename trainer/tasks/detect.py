@@ -65,8 +65,8 @@ def mask_mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
 def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False) -> tuple[Tensor, tuple[int, ...]]:
     """Compute the average precisions of a pass as COCO's own code does, for the classes with true objects.
 
-    Only the 100 objects with the highest scores count in each image. Precision is averaged over 101 recall values. With
-    `masks`, it compares masks instead of boxes, see `Detect.keep_matches`.
+    Only the 100 objects with the highest scores count for each image and class. Precision is averaged over 101 recall
+    values. With `masks`, it compares masks instead of boxes, see `Detect.keep_matches`.
 
     Returns:
         The average precisions for each IoU threshold and class, (10, C), and the labels of the C classes.
@@ -102,7 +102,7 @@ def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False)
     judge.evaluate()
     judge.accumulate()
     # The dimensions are (IoUs, recalls, classes, areas, limits). Select all areas, and the limit of 100 objects.
-    # Classes without objects have the value -1.
+    # Classes without true objects have the value -1.
     values = torch.tensor(judge.eval["precision"])[:, :, :, 0, -1].mean(dim=1)
     kept = (values >= 0).all(dim=0)
     return values[:, kept], tuple(torch.tensor(labels)[kept].tolist())

@@ -29,7 +29,7 @@ def object_masks(rows: Tensor, frame: Tensor, window: tuple[int, int, int, int])
     x = torch.arange(left, right, dtype=torch.float64, device=rows.device)
     y = torch.arange(top, bottom, dtype=torch.float64, device=rows.device)[:, None]
     across, down, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
-    # torchvision learns grids at integer coordinates of pixel centers, so they need no shift by half a pixel.
+    # torchvision's training targets place pixel centers at integer coordinates, so no shift by half a pixel is needed.
     points = torch.stack([across / w, down / w], dim=-1).float()
     low, high = torch.split(rows[:, None, None, :4].float(), 2, dim=-1)
     shares = (points - low).div_((high - low).clamp(min=1e-6))

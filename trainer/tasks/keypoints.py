@@ -168,7 +168,9 @@ class KeypointTask(PlacedTask):
             raise missing_pairs(names, f"fit.tta={tta}")
         # An empty buffer means that the pairs are unknown, see `unmirrored`.
         network.register_buffer(MIRRORED, torch.tensor([] if pairs is None else mirrored(len(names), pairs)).long())
-        return f"{amount(len(pairs or ()), 'pair')} of keypoints swap in mirror images"
+        if pairs is None:
+            return "which keypoints swap in mirror images is unknown"
+        return f"{amount(len(pairs), 'pair')} of keypoints swap in mirror images"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         network.register_buffer(MIRRORED, state[MIRRORED].clone())

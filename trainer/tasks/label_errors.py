@@ -14,7 +14,8 @@ Array = NDArray[np.float64]
 
 _FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
 # The interval adds a share of the estimate and an absolute error to the sampling error. On Imagenette with 1 to 50%
-# wrong labels, estimates after 5 and 20 epochs differ from the truth by at most 12%, or 0.9 percentage points.
+# wrong labels, estimates after 5 and 20 epochs differ from the truth by at most 12% of it or 0.9 percentage points,
+# whichever is larger.
 _RELATIVE, _ABSOLUTE = 0.15, 0.01
 
 

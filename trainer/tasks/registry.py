@@ -150,7 +150,7 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns whose variant for a single unit may have this key."""
+    """Yield the columns that may have a variant for a single unit with this key, such as val_mae for val_mae_age."""
     if re.fullmatch(r"val_top[1-9]\d*", key):
         return iter(METRICS[DEFAULT, "top5"].columns)
     columns = (c for task in known_tasks().values() for m in task.metrics if task.has_units(m) for c in m.columns)

@@ -92,7 +92,10 @@ class Regress(Task[OutputSamples]):
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Standardize the targets if `fit.standardize` is true. The network's outputs keep the units of the targets."""
+        """If `fit.standardize` is true, let the network predict standardized numbers.
+
+        Its outputs are converted to the units of the targets.
+        """
         if not fit.standardize:
             return ""
         mean, std = standard_of(train.targets)

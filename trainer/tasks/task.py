@@ -73,16 +73,17 @@ class Task(Generic[S]):
     sums: ClassVar[tuple[str, ...]] = ()  # fields of `samples` that are summed over the batches, not joined
 
     loss_type: ClassVar[type[NamedLoss]] = NamedLoss
-    default_loss: ClassVar[str] = ""  # default of `fit.loss`. Empty: `loss_type` without terms
+    # Default of `fit.loss`. Empty: `loss_type` with its usual loss, such as cross entropy.
+    default_loss: ClassVar[str] = ""
     loss_settings: ClassVar[tuple[str, ...]] = ()  # the loss settings that have an effect
 
-    by_unit: ClassVar[bool] = False  # whether outputs and targets have a column per unit
+    by_unit: ClassVar[bool] = False  # whether metrics are also measured for the column of each unit
     ranked: ClassVar[bool] = True  # whether a prediction lists probabilities, highest first, rather than values
     top: ClassVar[int | None] = None  # number of units in a ranked prediction by default. None: all
     threshold: ClassVar[float | None] = None  # lowest probability in a ranked prediction by default. None: any
 
     figure_file: ClassVar[str] = ""  # name of the best epoch's figure. Empty: no figure
-    panels: ClassVar[int] = 1  # width of `draw`'s result, in usual thumbnails
+    panels: ClassVar[int] = 1  # width of `draw`'s result, as a multiple of a usual thumbnail's width
     thumbnail: ClassVar[int] = 160  # longer side of the image for `draw`, in pixels
     mistakes_title: ClassVar[str] = "Most confidently wrong"  # heading of the report's worst samples
     mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"  # after "Validation images"
@@ -101,7 +102,7 @@ class Task(Generic[S]):
         return names
 
     def targets_of(self, batch: Batch) -> Any:
-        """Return a batch's targets in the form that losses and metrics take."""
+        """Return a batch's targets in the form that losses take. `unmixed` converts them for metrics."""
         return batch.targets
 
     def frames_of(self, batch: Batch) -> Tensor | None:
@@ -187,7 +188,9 @@ class Task(Generic[S]):
         return targets
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return a batch's tensors for the fields that `samples` adds to index and target, (N, ...) each.
+        """Return a batch's tensors for the fields that `samples` adds to index and target.
+
+        Each is (N, ...), or (1, ...) for the fields in `sums`.
 
         An "output" or "target" among them replaces the batch's outputs or targets in metrics that need all samples.
 
@@ -210,7 +213,10 @@ class Task(Generic[S]):
         return {}
 
     def choose_thresholds(self, samples: S) -> tuple[float, ...]:
-        """Return the lowest probability of each unit in predictions, chosen on this pass. Empty: `threshold`."""
+        """Return a threshold for each unit, chosen on this pass.
+
+        Predictions list units with at least this probability. Empty: `threshold`.
+        """
         return ()
 
     def at_thresholds(
@@ -298,7 +304,10 @@ class Task(Generic[S]):
         return (Bars(title, (self.unit, *head), rows, note),) if rows else ()
 
     def bar_chart(self, per_class: Mapping[str, dict[str, float]], of: str, total: int) -> BarChart:
-        """Return a bar chart of the units' `unit_score`, worst first. `of` names the score that counts images."""
+        """Return a bar chart of the units' `unit_score`, worst first.
+
+        `of` names the count next to each bar, such as "images".
+        """
         bars = [(name, int(found[of]), found[self.unit_score]) for name, found in self.worst_first(per_class)]
         return BarChart(self.unit_score.replace("_", " "), self.units, bars, total)
 

@@ -121,11 +121,11 @@ class Boxes(SpatialKind):
         """Return the remaining objects of each image, on the device of the images.
 
         Objects with empty masks are dropped. This check synchronizes the GPU. An image that shows parts of several
-        samples has the objects of all of them, clipped to their parts, and its `image_id`.
+        samples has the objects of all of them, clipped to their parts. Its `image_id` is that of its own sample.
 
         Returns:
             For each image, a dict with
-                boxes: (K, 4) float32, the hulls of the moved corners, clipped once at the end.
+                boxes: (K, 4) float32, the hulls of the moved boxes, clipped once at the end.
                 labels: (K,) int64.
                 iscrowd, difficult: (K,) bool.
                 area: (K,) float32, the areas of the clipped boxes.
@@ -218,7 +218,7 @@ class Boxes(SpatialKind):
         return Objects.of([], [])
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the number of each image's set of classes, as for multi-label targets."""
+        """Return for each image a number that identifies its set of classes, as for multi-label targets."""
         classes = range(1 + max((int(target.labels.max(initial=0)) for target in targets), default=0))
         return LABELS.strata([tuple(np.isin(classes, target.labels).tolist()) for target in targets])
 

@@ -40,7 +40,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels or numbers of some images. Every source describes its targets in this form.
+    """The labels or numbers of some images. Sources whose labels must be interpreted describe them in this form.
 
     Attributes:
         values: (L,) the labels of all images, image by image: int64, float64, or int64 indices of `words`.

@@ -1,6 +1,7 @@
 """Interpretation of labels, and of words in image lists: the choice of the kind of targets.
 
-Every source calls `make_dataset`. If labels are ambiguous, it asks for a setting instead of guessing.
+Sources with labels of whole images call `make_dataset`, unless folders already fix the classes. If labels are
+ambiguous, it asks for a setting instead of guessing.
 """
 
 import math
@@ -154,7 +155,7 @@ def _read_words(lists: Sequence[Lines], options: TargetOptions, *, fractions: bo
         read |= {word: int(word[:40]) for word, value in read.items() if word == value and word.isdecimal()}
     elif all(map(str.isdecimal, words)) and not all(isinstance(value, int) for value in read.values()):
         read = {word: word for word in words}  # such as 007, next to 7 in the same or another list
-    # Words are class names, unless all are whole numbers and some are not names.
+    # Words that are class names stay text, unless all words are whole numbers and some are not class names.
     if words <= names or not all(isinstance(value, int) for value in read.values()):
         read |= {word: word for word in names & words}
     return read

@@ -24,15 +24,17 @@ Target = Any
 
 @dataclass(frozen=True)
 class Kind(ABC):
-    """A kind of target. All objects of one kind are equal.
+    """A kind of target. All instances of one class are equal.
 
     Attributes:
         noun: the meaning of a name in `Dataset.classes`, such as "class".
         units: the plural noun for targets, such as "classes".
         task: the value of data.task. This task trains on the kind unless a source chooses another task.
         follows: whether targets follow the pixels of the image, see `augment.data.targets.spatial`.
-        cuts_each: whether each class with several images has images in both splits. Otherwise, small strata may not.
-        many_groups: whether most strata have one or two images, so that a fraction is taken of all images together.
+        cuts_each: whether each class with several images has images in both splits. If false, all images of a small
+            stratum (see `strata`) may be in one split.
+        many_groups: whether most strata have only one or two images. Then `take_fraction` takes its share of all images
+            together instead of each stratum.
         unrepeated: targets that a repeating border leaves out, such as "boxes". Empty: all are repeated.
         balances: the allowed values of data.balance.
     """
@@ -130,7 +132,7 @@ def known_kinds() -> Mapping[str, Kind]:
     """Import the modules of this folder and return a read-only view of the registry, task -> kind."""
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         import_module(f"{__package__}.{file.stem}")
-    in_order = sorted(_KINDS.items())  # whichever module was imported first
+    in_order = sorted(_KINDS.items())  # so that the order does not depend on which module was imported first
     _KINDS.clear()
     _KINDS.update(in_order)
     return MappingProxyType(_KINDS)

@@ -44,7 +44,7 @@ class LabelSets(Rows):
         return [index for index, has in enumerate(target) if has]
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the number of each image's set of labels. Sets are ordered by their rarest label.
+        """Return for each image a number that identifies its set of labels. Sets are ordered by their rarest label.
 
         A rare label might otherwise be in too few folds (Sechidis et al. 2011).
         """

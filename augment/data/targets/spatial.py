@@ -128,7 +128,7 @@ class SpatialKind(Kind):
 
     @abstractmethod
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw one sample's targets of a batch on its image."""
+        """Draw the target of one sample, taken from a batch, on its image."""
 
     @abstractmethod
     def given(self, targets: Any, count: int) -> list[Any]:

@@ -39,7 +39,7 @@ class Parts:
 
         Args:
             made: (N, 1 + K, 7), the result of the op's `parts`: rectangle, s, x and y of each image's previous content
-                and of the K samples that follow it.
+                and of the next K samples of the batch. The first sample follows the last.
             blends: whether the op blends the added samples with the content. Otherwise they cover it.
         """
         count, added = len(made), made[:, 1:]

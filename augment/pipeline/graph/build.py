@@ -38,7 +38,9 @@ from augment.support.dali_versions import STORED, Node
 class Outputs:
     views: list[Tensor]  # the images of each view, (batch, height, width, channels), normalized float, or uint8
     index: Tensor  # the index of each sample, (batch, 1) int32
-    windows: list[Tensor]  # with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`
+    windows: list[
+        Tensor
+    ]  # with frames: the window of each view, (batch, 6) int32 or float32 on the CPU, see `GraphImage`
     cpu_index: Tensor  # with frames: a copy of `index` on the CPU. Otherwise `index` itself
     loaded: list[Any] = field(default_factory=list)  # masks, boxes or keypoints, if any
 
@@ -80,7 +82,7 @@ def build_pipeline(
 
     Each run of the pipeline yields a batch. The last batch of an epoch is padded. The pipeline does not run batch
     stages, because they need targets. A checkpoint must come from a pipeline with the same arguments, except for
-    `stand_ins`.
+    `reading.stand_ins`.
     """
     placement, form = placement or Placement(), form or Form()
     pipeline = BuiltPipeline(
@@ -185,7 +187,9 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
 
 
 def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[str, Any]:
-    """Write the paths at the indices `read` to the file `listed`. Return the arguments with which DALI reads this file.
+    """Write the paths at the indices `read` to the file `listed`.
+
+    Return the arguments with which DALI reads the images: this file, or lists if a name does not fit its format.
 
     In a list argument, a million paths would take a gigabyte of memory.
     """

@@ -50,7 +50,7 @@ class Placement:
 
     @property
     def decoding(self) -> list[str | float | bool] | None:
-        """The settings that determine the pixels of a decoded image, without automatic choices."""
+        """The settings that determine the pixels of a decoded image. Automatic choices are "auto". None on the CPU."""
         if self.device == "cpu":
             return None
         chosen = ["auto"] if self.auto else [self.decode, self.cache > 0]
@@ -73,7 +73,7 @@ class GraphImage:
         stored: the image, encoded or decoded.
         placement: where the image is decoded.
         seed: the seed of DALI's random draws.
-        raw: whether the image is stored decoded.
+        raw: whether `stored` is already decoded.
         peek: read the image size from the header of the encoded image, so that it need not be copied from the GPU.
         frames: set `window`.
         pixels: the pixel format. Resizing converts stored pixels to levels from 0 to 255.
@@ -110,14 +110,14 @@ class GraphImage:
         self._whole: Node | None = None
 
     def decode(self) -> Node:
-        """Return the whole image, upright, as stored: (height, width, 3) uint8 RGB, or in another pixel format."""
+        """Return the whole upright image in its own size and pixel format: (height, width, 3) uint8 for 8-bit RGB."""
         cache = {"cache_size": self._placement.cache, "cache_type": "threshold"} if self._cached else {}
         image = self._stored if self._raw else fn.decoders.image(self._stored, **self._decoder, **cache)
         self._whole = self._here(image)
         return self._whole
 
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
-        """Return a random window as (height, width, 3) uint8. DALI draws the window with the crop's seed.
+        """Return a random window as (height, width, channels) levels. DALI draws the window with the crop's seed.
 
         With frames, one operator draws the window and another cuts it. Without frames, a single operator does both, and
         gives the same pixels.
@@ -152,7 +152,10 @@ class GraphImage:
         return (sides - window) / 2, (sides + window) / 2
 
     def resize(self, image: Node, size: Size, window: tuple[Node, Node] | None = None) -> Node:
-        """Resize a window of an image, by default the whole image, to (height, width, 3) uint8 with antialiasing."""
+        """Resize a window of an image with antialiasing. Return (height, width, channels) levels.
+
+        The default is the whole image.
+        """
         if self._frames and image is self._whole:
             sides = self._sides(image)
             self.window = fn.cat(sides, *(window or (sides * 0, sides)))
@@ -161,7 +164,7 @@ class GraphImage:
         return self._resized(image, size, roi_start=window[0], roi_end=window[1])
 
     def random_window(self, size: Size, scale: float, padding: float, border: str, fill: int) -> Node:
-        """Return a window of fixed scale at a random position as (height, width, 3) uint8.
+        """Return a window of fixed scale at a random position as (height, width, channels) levels.
 
         Args:
             size: the size of the result.
@@ -187,7 +190,7 @@ class GraphImage:
         return fn.random.uniform(range=[0.0, 1.0], shape=[2], seed=self._seed)
 
     def letterbox(self, size: Size, border: str, fill: int) -> Node:
-        """Resize the whole image to fit into (height, width, 3) uint8, and center it."""
+        """Resize the whole image to fit into `size`, and center it. Return (height, width, channels) levels."""
         whole = self.decode()
         image = self._resized(whole, size, mode="not_larger")
         if self._peek:
@@ -209,8 +212,8 @@ class GraphImage:
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
         """Set `window` for a cut at `start` from an image that was resized to `sides` by `scale`.
 
-        DALI rounds `sides` but resizes by exactly `scale`. The window that it resizes can therefore differ from the
-        image by a fraction of a pixel.
+        DALI rounds `sides` but resizes by exactly `scale`. So the area that it resizes, around the image's center, can
+        differ from the whole image by a fraction of a pixel.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale

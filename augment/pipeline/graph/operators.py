@@ -23,7 +23,8 @@ from augment.support.errors import UserError
 
 _WARPED = 4  # the largest number of channels that one warp moves
 
-RANDOM_STATE = "random state"  # the name of a fed value. The space keeps it apart from the parameters of ops
+# The name of a fed value. The blank in the name keeps it apart from the parameters of ops.
+RANDOM_STATE = "random state"
 
 
 class Dali:
@@ -127,7 +128,7 @@ class GraphSource(ABC):
 
     @abstractmethod
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
-        """Return the input of a view's crop. `raw` means that the image is stored decoded."""
+        """Return the input of a view's crop. `raw` means that `stored` is already decoded."""
 
     @abstractmethod
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:

@@ -113,7 +113,10 @@ class Ahead(Generic[T]):
 
 
 class AheadOfCalls(Ahead[T]):
-    """Draws for several calls of a `Transform` at once. While calls have the same size, the number of calls doubles."""
+    """Draws for several calls of a `Transform` at once.
+
+    While calls have the same size, it draws for twice as many calls each time, up to a limit.
+    """
 
     _calls, _key = range(0), tuple[Any, ...]()
 

@@ -1,6 +1,6 @@
 """The order in which a pipeline reads images: shards, batches and epochs.
 
-Images in larger files are fed to DALI's external_source, in the order of DALI's file reader.
+Images that DALI's file reader cannot read are fed to external_source, in an order of the same kind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class Reading:
         return read
 
 
-# Number of batches between the announcement of an image and its use.
+# Number of batches before its use at which an image is prefetched.
 _AHEAD = 2
 
 # A read in the background, which returns some images of a batch by their indices in the split.
@@ -96,9 +96,10 @@ class ImageFeed:
     image took 32 to 48 us with a copy and 7 us without, on two cores of an AMD EPYC. DALI holds a reference to each
     array until its last operator has read the array, which must not change until then.
 
-    The order is the order of DALI's file reader: a new permutation in each epoch, cut into one shard per rank. The last
-    batch of an epoch and smaller shards are padded with the shard's last image. The names and numbers in `shuffle` seed
-    the permutations. Without them, images are in the order of the split.
+    As with DALI's file reader, each epoch has a new permutation, cut into one shard per rank. With a stream, images are
+    shuffled within random groups of files. The last batch of an epoch and smaller shards are padded with the shard's
+    last image. The names and numbers in `shuffle` seed the permutations. Without them, images are in the order of the
+    split.
 
     Attributes:
         by_path: whether the feed returns paths, which DALI reads, instead of images.
@@ -153,7 +154,10 @@ class ImageFeed:
         return self._reading.epoch + passed, batch * self._reading.batch_size
 
     def load(self, index: int) -> NDArray[Any]:
-        """Return the bytes of an image, (length,). If images are stored decoded, return (height, width, 3) pixels."""
+        """Return the bytes of an image, (length,).
+
+        If images are stored decoded, return (height, width, channels) pixels.
+        """
         image = self._images[index]
         try:
             if not self._raw:

@@ -77,9 +77,9 @@ def test_declaration_without_a_docstring_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("declare", "params", "message"),
     [
-        (geometry, {"border": Number(doc="")}, "every geometry op has a parameter border"),
-        (crop, {"op": Number(doc="")}, "every crop op has a parameter op"),
-        (color, {"weight": Number(doc="")}, "every color op has a parameter weight"),
+        (geometry, {"border": Number(doc="")}, "names border are reserved"),
+        (crop, {"op": Number(doc="")}, "names op are reserved"),
+        (color, {"weight": Number(doc="")}, "names weight are reserved"),
         (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use Number"),
     ],
 )

@@ -19,7 +19,7 @@ def test_no_step_of_the_recipe_needs_rgb() -> None:
 
 
 def test_statistics_are_needed_without_training_images() -> None:
-    with pytest.raises(augment.UserError, match=r"aug\.mean of 10 channels needs training images"):
+    with pytest.raises(augment.UserError, match=r"aug\.mean: measuring 10 channels"):
         augment.Transform(augment.load_recipe("bands"), pixels=augment.PixelFormat.of(10, "uint16"), device="cpu")
 
 

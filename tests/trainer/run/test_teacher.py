@@ -152,6 +152,6 @@ def test_the_teacher_takes_the_images_of_the_run(images: Path, teacher: Path, ow
     vit = small_config(images, *BARE, "model=timm", "model.name=vit_tiny_patch16_224", "fit.epochs=1", "aug.size=32")
     train(vit, own_folder / "vit", console=QUIET)
     check_config(student(images, own_folder / "vit", "aug.size=32"))
-    message = re.escape("fit.teacher=") + r".*vit gets the images of this run, but aug\.size=48: the model cannot take"
+    message = re.escape("fit.teacher=") + r".*vit and aug\.size=48: the model cannot take"
     with pytest.raises(UserError, match=f"^{message}"):
         check_config(student(images, own_folder / "vit", "aug.size=48"))

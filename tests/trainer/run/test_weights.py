@@ -52,8 +52,8 @@ def differing(network: nn.Module, tensors: dict[str, Tensor]) -> set[str]:
     ("classes", "said"),
     [
         (COLORS, "with the head"),
-        (OTHERS, "with a new head (23) for 3 outputs, trained for blue, green, red"),
-        ((*COLORS, *OTHERS), "with a new head (23) for 6 outputs, trained for blue, green, red"),
+        (OTHERS, "trained for blue, green, red, with a new head (23) for 3 outputs"),
+        ((*COLORS, *OTHERS), "trained for blue, green, red, with a new head (23) for 6 outputs"),
     ],
 )
 def test_a_run_gives_its_weights_and_its_head_to_the_same_classes(

@@ -157,7 +157,7 @@ def check_resume(config: Config) -> None:
         check_same(fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
     task = task_named(dataset.task)
     check_same(config.data, saved, "data", settings(Source))
-    if task.monitor == "val_loss":  # otherwise losses of old and new epochs cannot be compared
+    if task.monitor == "val_loss":  # with other loss settings, losses of old and new epochs could not be compared
         check_same(config.fit, saved, "fit", task.loss_settings)
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages is missing, but the resumed run had stages. Set the same stages.")

@@ -40,8 +40,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             aliases=("bs", "batch", "batchsize"),
             default=64,
             within=(1, 10**6),
-            doc="images in a training batch, over all GPUs. Validation batches are larger on a GPU. auto: the largest "
-            "batch that fits on the GPU, with fit.lr scaled to it",
+            doc="images in a training batch, over all GPUs. On a GPU, validation batches are up to 4 times as large. "
+            "auto: the largest batch that fits on the GPU, with fit.lr scaled to it",
         )
     )
     base_batch_size: int = setting(
@@ -166,7 +166,10 @@ def _teacher_digest(teacher: Path, known: str | None) -> str | None:
 
 
 def check_ranks(fit: Fit, size: Size) -> None:
-    """Check that `fit.gpus` equals the number of started processes and divides all batch sizes."""
+    """Check that the number of ranks divides all batch sizes.
+
+    If several processes were started, `fit.gpus` must equal their number.
+    """
     count = launched()
     if fit.gpus is not None and count > 1 and fit.gpus != count:
         raise UserError(f"fit.gpus={fit.gpus}, but torchrun started {count} processes. Set fit.gpus={count} or null.")

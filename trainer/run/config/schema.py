@@ -305,7 +305,7 @@ def check_same(
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:
-    """Record which images the check left out, so that the run resumes with the same images."""
+    """Record which images the check of the data left out, so that the run resumes with the same images."""
     train, val = ([portable_name(image.file) for image in of.left_out] for of in (dataset.train, dataset.val))
     write_json(folder / LEFT_OUT_FILE, {"train": train, "val": val})
 

@@ -22,7 +22,11 @@ class SearchSettings:
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
     metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="one metric to improve: its value in the last epoch. Default: the task's main metric")
+        Texts(
+            default=(),
+            doc="the metric to improve, by its value in the last epoch. Only one is allowed. "
+            "Default: the task's main metric",
+        )
     )
     prune: bool = setting(
         Flag(default=True, doc="end trials that score worse than others at the same epoch (successive halving)")

@@ -28,7 +28,7 @@ _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that are known when a run starts. An empty value means unknown."""
+    """The facts that are known when a run starts. A field is empty if it is unknown or has no values."""
 
     task: str = ""
     classes: tuple[str, ...] = ()  # the names of the model's outputs

@@ -260,7 +260,8 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     """
     rows = []
     content = read_bytes(file)
-    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES:  # a named number has two of these
+    # Each named number has a colon, and a comma or a brace.
+    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES:
         raise UserError(f"{file}: the file is too large. The limit is {MAX_VALUES:,} values.")
     lines = content.split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
     for number, line in enumerate(lines, start=1):

@@ -33,7 +33,7 @@ class Summary:
     """How a run ended.
 
     Attributes:
-        status: finished, interrupted or failed.
+        status: running, finished, interrupted or failed. Empty: unknown.
         folder: the run's folder.
         epochs: number of finished epochs.
         best: row of the best epoch, by the checkpoint's monitor, or empty. Its validation score is optimistic, because
