@@ -1,5 +1,6 @@
 """A run is made as it is configured: no setting is lost between the configuration and the learner."""
 
+import os
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -172,6 +173,10 @@ def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_r
     train(tmp_path / "first", "fit.epochs=1")
     train(tmp_path / "second", "fit.epochs=2", f"fit.resume={tmp_path / 'first'}")
     assert (tmp_path / "second" / BEST).read_bytes() == (tmp_path / "first" / BEST).read_bytes()
+    os.truncate(tmp_path / "first" / BEST, 2**26)  # holes take no space, but their copies would fill the disk
+    with pytest.raises(UserError, match="not a checkpoint"):
+        train(tmp_path / "third", "fit.epochs=2", f"fit.resume={tmp_path / 'first'}")
+    assert not list((tmp_path / "third").glob(".*.part"))
     for loader in (loader for learner in learners for loader in (learner.train_loader, learner.val_loader)):
         assert isinstance(loader, Loader)
         assert loader._pipeline is None
