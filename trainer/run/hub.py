@@ -24,12 +24,21 @@ def local_run(run: Path) -> Path:
     if (address := _ADDRESS.fullmatch(str(run))) is None:
         return run
     from huggingface_hub import snapshot_download
+    from huggingface_hub._local_folder import read_download_metadata
 
     name, revision = address.groups()
     folder = f"{name}@{revision or 'main'}".replace("/", "--")
     with hub_errors(f"hf://{name}"):
         files, place = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place))
+        found = Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=place))
+        # Each file is replaced when its download ends, so an interrupted update leaves files of two commits.
+        commits = {getattr(read_download_metadata(found, file), "commit_hash", None) for file in files}
+    if len(commits - {None}) > 1:
+        raise UserError(
+            f"hf://{name}: {found} holds files of two commits. Load the model again with a network connection. If this "
+            "does not help, delete the folder first."
+        )
+    return found
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
-from hub_server import Hub, hub
+from hub_server import SHA, Hub, hub
 
 from augment.support.errors import UserError
 from trainer import load_model
@@ -110,6 +111,42 @@ def test_without_a_network(
     with pytest.raises(UserError, match=r"^hf://me/colors: the hub cannot be used .* the network\.$"):
         load_model("hf://me/colors")
     assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_files_of_two_commits_are_not_combined(hub: Hub, finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that ends after one of the files leaves a configuration that does not belong to the weights."""
+    push([str(finished_run), "me/colors"])
+    load_model("hf://me/colors", device="cpu")
+    files, answer, later = hub.files["me/colors"], hub.answer, SHA[::-1]
+    files["config.yaml"] += b"\n"
+
+    def update(method: str, path: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
+        status, content, headers = answer(method, path.replace(later, SHA), body)
+        if isinstance(content, dict) and "sha" in content:
+            content["sha"] = later
+        if "X-Repo-Commit" in headers:
+            headers["X-Repo-Commit"] = later
+        return (404, {}, {}) if "best.pt" in path else (status, content, headers)
+
+    monkeypatch.setattr(hub, "answer", update)
+    with pytest.raises(UserError, match=r"^hf://me/colors"):
+        load_model("hf://me/colors", device="cpu")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"files of two commits.*delete the folder"):
+        load_model("hf://me/colors", device="cpu")
+
+
+def test_names_of_a_stranger_in_the_model_card(hub: Hub, finished_run: Path, own_folder: Path) -> None:
+    shutil.copytree(finished_run, own_folder / "run")
+    best = torch.load(own_folder / "run/best.pt")
+    best["row"] |= {"val_<img src=x>": 1.0, "val_[a](http://x)": 1.0, "val_a\n# b |": 1.0, "val_\033[31m": 1.0}
+    best["classes"] = ("\udcff", *best["classes"][1:])
+    torch.save(best, own_folder / "run/best.pt")
+    assert push(["run", "me/colors"]) == 0
+    card = hub.files["me/colors"]["README.md"].decode()
+    for text in ("<img", "](http", "\n# b", "\033", "b |"):
+        assert text not in card
 
 
 @pytest.mark.usefixtures("own_folder")
