@@ -87,7 +87,7 @@ def read_weights(given: str) -> Weights:
     if file.suffix.lower() == ".safetensors":
         try:
             saved: Any = load_file(file)
-        except (SafetensorError, OSError, ValueError) as error:
+        except (SafetensorError, OSError, ValueError, MemoryError) as error:
             raise UserError(
                 f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}). Save it again."
             ) from error

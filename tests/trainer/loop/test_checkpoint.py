@@ -206,7 +206,7 @@ def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: 
         load(tmp_path / "last.pt", FitState)
 
 
-@pytest.mark.parametrize("value", [2**60, -(2**60), 10**400])
+@pytest.mark.parametrize("value", [2**60, -(2**60), 10**400], ids=["large", "negative", "huge"])
 def test_integers_that_are_no_scores(value: int, tmp_path: Path) -> None:
     save(replace(BEST_MODEL, row={"epoch": 3, "val_loss": value}), tmp_path / "best.pt")
     with pytest.raises(UserError, match="types that no checkpoint contains"):
