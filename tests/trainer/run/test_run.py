@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -19,12 +20,12 @@ from augment.support.errors import UserError
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.optimizer_steps import FreshStatistics, ParamScheduler
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.loop.checkpoint import BEST
+from trainer.loop.checkpoint import BEST, LAST, FitState, load, save
 from trainer.loop.learner import Learner
 from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
-from trainer.run.config.checks import check_config
+from trainer.run.config.checks import check_config, check_resume
 from trainer.run.config.schema import parse_config
 from trainer.tasks.loss import ClassLoss
 from trainer.tools.evaluate import evaluate
@@ -158,6 +159,15 @@ def test_a_fold_is_what_a_run_is_scored_on(photo_root: Path, tmp_path: Path) -> 
 def test_only_training_leaves_out_a_smaller_last_batch(photo_root: Path, tmp_path: Path) -> None:
     learner = prepared(photo_root, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
     assert (learner.progress.batches_in(0), learner.settings.limited(len(learner.val_loader))) == (1, 2)
+
+
+def test_states_of_other_ranks_are_checked(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tmp_path / "first"
+    run.train(small_config(photo_root, *BARE, "fit.epochs=1"), first, console=QUIET)
+    save(replace(load(first / LAST, FitState), others=[{"evil": 1}]), first / LAST)
+    monkeypatch.setattr("trainer.run.config.checks.current", lambda: SimpleNamespace(rank=1, size=2))
+    with pytest.raises(UserError, match=r"last\.pt is damaged"):
+        check_resume(small_config(photo_root, *BARE, "fit.epochs=2", f"fit.resume={first}"))
 
 
 def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_root: Path, tmp_path: Path) -> None:
