@@ -191,9 +191,12 @@ class Evil:
         return os.system, (self.command,)
 
 
-def test_a_file_with_holes_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_a_file_with_holes_does_not_fit_into_memory(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(file: Path) -> None:
-        raise MemoryError("Cannot allocate memory (os error 12)")
+        raise error("Cannot allocate memory (os error 12)")
 
     monkeypatch.setattr("trainer.run.initial_weights.load_file", fail)
     (tmp_path / "model.safetensors").touch()
