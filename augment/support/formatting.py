@@ -18,6 +18,9 @@ _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 # Half of a surrogate pair, which no stream can encode. Halves that represent bytes of file names are excluded.
 _HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
+# The beginning of a tag.
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+
 
 def amount(count: int, one: str, several: str = "") -> str:
     """Return a count with its noun, such as "1 class" or "2,000 classes". See `plural`."""
@@ -83,6 +86,21 @@ def printable(text: str) -> str:
         return text
     text = _HALF.sub("?", text)
     return "".join("?" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
+
+
+def encodable(text: str) -> str:
+    """Replace the bytes of names that are not UTF-8, and unpaired surrogates, which JSON allows."""
+    return as_bytes(text).decode(errors="replace")
+
+
+def one_line(text: str) -> str:
+    """Return a name as a single line without control characters, for terminals and files in UTF-8."""
+    return " ".join(printable(encodable(text)).split("\n"))
+
+
+def markdown(text: str) -> str:
+    """Escape a text so that Markdown shows it unchanged, without new cells, tags or links."""
+    return _TAG.sub("&lt;", one_line(text)).replace("|", r"\|").replace("](", r"]\(")
 
 
 def clip(text: str, most: int) -> str:

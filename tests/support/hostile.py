@@ -218,6 +218,10 @@ SIZES: dict[str, Tamper] = {
     "a position": state("last.pt", lambda s: s.update(position=(-1, 10**9))),
     "random states": state("last.pt", lambda s: s.update(random={"cpu": torch.zeros(1), "cuda": []})),
     "classes with escapes": state("best.pt", lambda s: s.update(classes=tuple(ESCAPE + c for c in s["classes"]))),
+    "another task": state("best.pt", lambda s: s.update(task="detect")),
+    "a huge score": state("best.pt", lambda s: s["row"].update(val_accuracy=10**400)),
+    "batches to make again": state("last.pt", lambda s: s["loader"].update(consumed=10**9, pipeline=None)),
+    "a time that is text": state("last.pt", lambda s: s["callbacks"]["Recorder"].update(seconds="a", since="b")),
     "a task": state("best.pt", lambda s: s.update(task=ESCAPE)),
     "a name with escapes": configure(run__name=ESCAPE),
     "aliases": text("config.yaml", "a: &a [x, x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip(

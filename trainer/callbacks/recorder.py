@@ -196,7 +196,7 @@ class Recorder(Callback):
             meter, seconds = self._train.state_dict(), self._seconds + running
         return {
             "rows": [dict(row) for row in self.rows],
-            "steps": [tuple(step) for step in self.steps],
+            "steps": [(*step[:-1], dict(step.rates)) for step in self.steps],
             "meter": meter,
             "seconds": seconds,
             "ranks": current().size,
@@ -209,8 +209,9 @@ class Recorder(Callback):
         self.steps = [StepRow(*step) for step in state["steps"]]
         for row in (*self.rows, *(step.values() for step in self.steps)):
             json_line(row)  # rows that cannot be written raise an error before the fit
-        self._loaded = state if state["meter"] is not None else None
-        self.validation, self.since = state.get("validation", {}), state.get("since", 0)
+        meter, seconds = state["meter"], float(state["seconds"])
+        self._loaded = None if meter is None else {"meter": meter, "seconds": seconds}
+        self.validation, self.since = state.get("validation", {}), int(state.get("since", 0))
         self.saved_ranks = state.get("ranks")
 
     def changed_validation(self, learner: Learner) -> tuple[str, ...]:

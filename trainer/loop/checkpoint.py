@@ -20,6 +20,7 @@ from augment.params.pixel_format import PixelFormat, parse_format
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
+from augment.support.process import host_memory
 from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, contents, damage, regular
 from trainer.loop.pickle_check import ForeignTypeError, check_pickle
 
@@ -92,12 +93,14 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
 
 def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
     """Return why PyTorch cannot have written an archive, based on its directory. Empty: PyTorch may have written it."""
-    entries = archive.infolist()
+    entries, size = archive.infolist(), path.stat().st_size
+    if size > host_memory():  # reading a file with holes takes hours, although it takes no space on the disk
+        return "it is larger than the memory of this machine"
     if _directory(path) != archive.start_dir:
         return "it contains more than one archive"
     if len({entry.filename.lower() for entry in entries}) < len(entries):  # PyTorch ignores case
         return "it contains a name twice"
-    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+    if sum(entry.file_size for entry in entries) > size:
         return "it is compressed, but PyTorch never compresses checkpoints"
     if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
         return f"it contains more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
@@ -307,7 +310,7 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
             and all(isinstance(count, int) and 0 <= count < 2**31 for count in position)
             and isinstance(names, tuple | list)
             and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
-            and all(isinstance(value, int | float) for value in state.get("row", {}).values())
+            and all(isinstance(value, float) or _is_small(value) for value in state.get("row", {}).values())
             and isinstance(thresholds, tuple | list)
             and len(thresholds) in (0, len(names))
             and all(isinstance(value, int | float) and 0 <= value <= 1 for value in thresholds)
@@ -316,6 +319,11 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     if not plain:
         raise _wrong_types(path)
     check_tensors((value for kept in tensors for value in kept.values()), path)
+
+
+def _is_small(value: object) -> bool:
+    """Return whether a value is an integer that a float can hold."""
+    return isinstance(value, int) and abs(value) < 2**53
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:

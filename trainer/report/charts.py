@@ -20,6 +20,7 @@ from trainer.report.run_content import RunRecord
 
 _SIZE, _FAINT = (5.2, 2.9), "0.75"
 _SPOTS = 60  # largest number of spots on a line that show their values under the mouse
+_HUGE = 1e100  # Matplotlib fails for the largest floats
 _POINTS = 1000  # largest number of points on a line. More would not be visible
 
 
@@ -98,10 +99,10 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) 
 
 
 def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
-    """Return the values of a key in all rows, (rows,). Missing and infinite values become NaN."""
+    """Return the values of a key in all rows, (rows,). Missing, infinite and huge values become NaN."""
     # A missing key or a JSON null is None, which NumPy converts to NaN.
     values = np.array([row.get(key) for row in rows], dtype=float)
-    return np.where(np.isfinite(values), values, np.nan)
+    return np.where(np.abs(values) < _HUGE, values, np.nan)
 
 
 def _add_steps(axes: Axes, record: RunRecord, before: NDArray[np.int64]) -> None:

@@ -163,6 +163,8 @@ def load_trained(
         used = {name: getattr(pixels, name) for name in ("mean", "std") if f"aug.{name}" not in keys}
         config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
     task = task_named(best.task)
+    if config.model.task != (task.name if task.own_models else ""):
+        raise UserError(f"{run / BEST}: the configured model is not for its task, {task.name}. Restore it.")
     check_views(config.fit.tta, task)
     # Compare on the meta device first, because a stranger's folder may name a model that does not fit in memory.
     for shapes in (torch.device("meta"), nullcontext()):

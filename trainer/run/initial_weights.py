@@ -18,7 +18,7 @@ from augment.params import Size
 from augment.support.errors import UserError, first_line, nearest
 from augment.support.files import expanded, near_file, require_in
 from augment.support.formatting import amount, list_some, printable
-from augment.support.untrusted_files import regular
+from augment.support.untrusted_files import damage, regular
 from trainer.callbacks.adapters import BASE
 from trainer.loop.checkpoint import BEST, check_tensors, read_plain
 from trainer.models.registry import Model, build_network
@@ -87,7 +87,7 @@ def read_weights(given: str) -> Weights:
     if file.suffix.lower() == ".safetensors":
         try:
             saved: Any = load_file(file)
-        except (SafetensorError, OSError, ValueError) as error:
+        except damage(SafetensorError, OSError) as error:  # a file with holes may not fit into the memory
             raise UserError(
                 f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}). Save it again."
             ) from error

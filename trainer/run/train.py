@@ -25,7 +25,7 @@ from augment.support.user_code import OwnCodeError, describe_own
 from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, LAST, FitState, load
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 from trainer.loop.progress import Position
 from trainer.optim.schedules import Schedule
@@ -248,6 +248,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     loaders.val.placement = loaders.train.placement  # the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
         with atomic_path(learner.folder / BEST, durable=True) as part:
+            load(run / BEST, BestModel)  # a damaged file may have any size
             shutil.copyfile(regular(run / BEST), part)
     return position
 

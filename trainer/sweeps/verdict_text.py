@@ -1,14 +1,13 @@
 """Write verdicts as sentences for readers who know their metric but not statistics. Print and format tables."""
 
 import math
-import re
 from collections.abc import Iterable
 
 from rich import table as rich
 from rich.console import Console
 from rich.text import Text
 
-from augment.support.formatting import amount, as_bytes, list_some, printable
+from augment.support.formatting import amount, encodable, list_some, markdown, one_line, printable
 from augment.support.nested import grouped
 from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
 
@@ -17,9 +16,6 @@ Table = tuple[str, list[list[str]]]
 
 # A table, or lines.
 Part = Table | list[str]
-
-# The beginning of a tag.
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 # Columns that are aligned to the left.
 _WORDS = ("job", "varied settings", "status", "configuration")
@@ -160,7 +156,7 @@ def present(console: Console, *parts: Part) -> None:
             _print_table(console, part)
         else:
             for line in part:
-                console.print(Text(_one_line(line)), highlight=False, soft_wrap=True)
+                console.print(Text(one_line(line)), highlight=False, soft_wrap=True)
 
 
 def _print_table(console: Console, table: Table) -> None:
@@ -169,7 +165,8 @@ def _print_table(console: Console, table: Table) -> None:
     for name in rows[0]:
         printed.add_column(name, justify="left" if name in _WORDS else "right", overflow="fold")
     for row in rows[1:]:
-        printed.add_row(*(Text(_safe(cell)) for cell in row))  # rich would parse brackets in a str as markup
+        cells = (printable(encodable(cell)) for cell in row)
+        printed.add_row(*map(Text, cells))  # rich would parse brackets in a str as markup
     console.print(printed)
 
 
@@ -186,17 +183,3 @@ def _markdown_part(part: Part) -> str:
         return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, align, *cells))
     first, *rest = map(markdown, part)
     return "\n".join([first, *([""] if rest else []), *(f"- {line}" for line in rest)]) + "\n"
-
-
-def markdown(text: str) -> str:
-    """Escape a text so that Markdown shows it unchanged, without new cells, tags or links."""
-    return _TAG.sub("&lt;", _one_line(text)).replace("|", r"\|").replace("](", r"]\(")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(_safe(text).split("\n"))
-
-
-def _safe(text: str) -> str:
-    """Replace control characters, and unpaired surrogates, which JSON allows."""
-    return printable(as_bytes(text).decode(errors="replace"))

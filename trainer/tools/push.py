@@ -13,7 +13,7 @@ from augment.cli.parser import TRUST_FLAG, readable_errors
 from augment.cli.trust import UntrustedError
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
-from augment.support.formatting import printable
+from augment.support.formatting import markdown, one_line, printable
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.run.best_model import load_trained
 from trainer.run.config.schema import CONFIG_FILE, config_text
@@ -49,7 +49,7 @@ Scores of the best epoch, on the validation images that selected it.
 
 | metric | value |
 |---|---|
-{% for key, value in row.items() if key.startswith("val_") %}| {{ key }} | {{ "%.4f" | format(value) }} |
+{% for key, value in row.items() if key.startswith("val_") %}| {{ markdown(key) }} | {{ "%.4f" | format(value) }} |
 {% endfor %}
 ## Use
 
@@ -87,7 +87,8 @@ def push(run: Path, name: str, options: Namespace) -> str:
         license=options.license,
         model=trained.config.model_name,
         count=trained.task.count(len(best.classes)),
-        classes=[printable(" ".join(each.split())) for each in best.classes],
+        classes=[one_line(" ".join(each.split())) for each in best.classes],
+        markdown=markdown,
         row=best.row,
         plan=str(build_plan(trained.config.aug, "val")),
     )

@@ -56,6 +56,15 @@ def test_earlier_versions_did_not_save_what_other_ranks_need(grays: Split) -> No
             other.load_state_dict(state)
 
 
+@pytest.mark.parametrize("consumed", [10**9, -1])
+def test_batches_that_no_pipeline_made_are_rejected(consumed: int, grays: Split) -> None:
+    """All batches since the pipeline was built would be made again."""
+    loader = make(grays, torch.device("cpu"))
+    take(loader, 2)
+    with pytest.raises(UserError, match=r"^state: .* is damaged"):
+        make(grays, torch.device("cpu")).load_state_dict(loader.state_dict() | {"consumed": consumed, "pipeline": None})
+
+
 @pytest.mark.parametrize("state", [None, {}, {"model": 1}])
 def test_what_is_no_state_is_rejected(state: Any, grays: Split) -> None:
     with pytest.raises(

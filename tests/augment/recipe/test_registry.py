@@ -77,9 +77,9 @@ def test_declaration_without_a_docstring_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("declare", "params", "message"),
     [
-        (geometry, {"border": Number(doc="")}, "names border are reserved"),
-        (crop, {"op": Number(doc="")}, "names op are reserved"),
-        (color, {"weight": Number(doc="")}, "names weight are reserved"),
+        (geometry, {"border": Number(doc="")}, "the parameter names border are reserved"),
+        (crop, {"op": Number(doc="")}, "the parameter names op are reserved"),
+        (color, {"weight": Number(doc="")}, "the parameter names weight are reserved"),
         (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use Number"),
     ],
 )

@@ -18,6 +18,7 @@ from augment.support.files import json_line
 from trainer.callbacks import recorder
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelBatch, CancelEpoch, CancelFit, CancelTrain
+from trainer.loop.checkpoint import to_host
 from trainer.loop.learner import Learner
 from trainer.run.folder.reader import RunFolder
 
@@ -267,11 +268,23 @@ def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (steps, steps[0]) == (sorted(steps), 1)
 
 
-@pytest.mark.parametrize("state", [{"rows": [{"loss": {1}}]}, {"steps": [(0.5, 1, 2.0, 3.0, "rates")]}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        *({"rows": [{"loss": {1}}]}, {"steps": [(0.5, 1, 2.0, 3.0, "rates")]}),
+        *({"seconds": "a"}, {"seconds": None}, {"since": "a"}, {"since": None}),
+    ],
+)
 def test_rows_that_cannot_be_written_are_rejected_before_the_fit(state: dict[str, Any]) -> None:
     saved = Recorder().state_dict()
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError)):
         Recorder().load_state_dict(saved | state)
+
+
+def test_steps_without_rates_can_be_saved_again() -> None:
+    recorder = Recorder()
+    recorder.load_state_dict(recorder.state_dict() | {"steps": [(0.5, 1, 2.0, 3.0)]})
+    assert to_host(recorder.state_dict())["steps"] == [(0.5, 1, 2.0, 3.0, {})]
 
 
 def test_the_share_of_time_spent_waiting_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:

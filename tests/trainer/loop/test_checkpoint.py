@@ -75,6 +75,7 @@ def test_a_save_that_fails_leaves_the_old_file(
     with pytest.raises(type(error)) as raised:
         save(at(4), tmp_path / "last.pt")
     assert raised.value is error
+    monkeypatch.undo()
     assert_same(vars(load(tmp_path / "last.pt", FitState)), vars(FIT_STATE))
     assert os.listdir(tmp_path) == ["last.pt"]
 
@@ -191,6 +192,25 @@ def test_any_garbage_is_a_readable_error(tmp_path: Path) -> None:
         (tmp_path / "last.pt").write_bytes(content)
         with pytest.raises(UserError, match="not a checkpoint, or cut short"):
             load(tmp_path / "last.pt", FitState)
+
+
+def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with holes can have any size on any disk."""
+    save(BEST_MODEL, tmp_path / "best.pt")
+    save(FIT_STATE, tmp_path / "last.1.pt")
+    (tmp_path / "last.pt").write_bytes(b"cut short")
+    monkeypatch.setattr("trainer.loop.checkpoint.host_memory", lambda: 1000)
+    with pytest.raises(UserError, match="larger than the memory"):
+        load(tmp_path / "best.pt", BestModel)
+    with pytest.raises(UserError, match="cut short"):  # an older file is not read, either
+        load(tmp_path / "last.pt", FitState)
+
+
+@pytest.mark.parametrize("value", [2**60, -(2**60), 10**400], ids=["large", "negative", "huge"])
+def test_integers_that_are_no_scores(value: int, tmp_path: Path) -> None:
+    save(replace(BEST_MODEL, row={"epoch": 3, "val_loss": value}), tmp_path / "best.pt")
+    with pytest.raises(UserError, match="types that no checkpoint contains"):
+        load(tmp_path / "best.pt", BestModel)
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:

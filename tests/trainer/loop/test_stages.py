@@ -67,7 +67,10 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
         ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs is missing, as in fit.stages.a. Set one of them"),
         ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, but fit.epochs is 5. Make both equal"),
-        ({"a": {"epochs": 5}, "b": {}}, "fit.stages: the stages have 5 epochs, and fit.epochs is 5. So no epoch remains"),
+        (
+            {"a": {"epochs": 5}, "b": {}},
+            "fit.stages: the stages have 5 epochs, and fit.epochs is 5. So no epoch remains",
+        ),
     ],
 )
 def test_mistakes(stages: object, message: str) -> None:

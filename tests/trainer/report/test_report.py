@@ -279,6 +279,13 @@ def test_formats_of_a_stranger_make_no_long_numbers(run: Path) -> None:
 # --- values on hover, one epoch, dark mode ---
 
 
+@pytest.mark.parametrize("value", [1e308, -1e308])
+def test_scores_that_matplotlib_cannot_draw(run: Path, value: float) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"epoch": -5, "train_loss": {value}, "val_accuracy": {value}}}\n')
+    assert len(charts(read_record(run))) > 1
+
+
 def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
     shown = read_record(run)
     loss = next(chart for chart in charts(shown) if chart.title == "Loss")

@@ -1,8 +1,10 @@
 """A run is made as it is configured: no setting is lost between the configuration and the learner."""
 
+import os
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -18,12 +20,12 @@ from augment.support.errors import UserError
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.optimizer_steps import FreshStatistics, ParamScheduler
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.loop.checkpoint import BEST
+from trainer.loop.checkpoint import BEST, LAST, FitState, load, save
 from trainer.loop.learner import Learner
 from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
-from trainer.run.config.checks import check_config
+from trainer.run.config.checks import check_config, check_resume
 from trainer.run.config.schema import parse_config
 from trainer.tasks.loss import ClassLoss
 from trainer.tools.evaluate import evaluate
@@ -159,6 +161,15 @@ def test_only_training_leaves_out_a_smaller_last_batch(photo_root: Path, tmp_pat
     assert (learner.progress.batches_in(0), learner.settings.limited(len(learner.val_loader))) == (1, 2)
 
 
+def test_states_of_other_ranks_are_checked(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tmp_path / "first"
+    run.train(small_config(photo_root, *BARE, "fit.epochs=1"), first, console=QUIET)
+    save(replace(load(first / LAST, FitState), others=[{"evil": 1}]), first / LAST)
+    monkeypatch.setattr("trainer.run.config.checks.current", lambda: SimpleNamespace(rank=1, size=2))
+    with pytest.raises(UserError, match=r"last\.pt is damaged"):
+        check_resume(small_config(photo_root, *BARE, "fit.epochs=2", f"fit.resume={first}"))
+
+
 def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_root: Path, tmp_path: Path) -> None:
     """No later epoch is better, as nothing is learned."""
     learners: list[Learner] = []
@@ -172,6 +183,10 @@ def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_r
     train(tmp_path / "first", "fit.epochs=1")
     train(tmp_path / "second", "fit.epochs=2", f"fit.resume={tmp_path / 'first'}")
     assert (tmp_path / "second" / BEST).read_bytes() == (tmp_path / "first" / BEST).read_bytes()
+    os.truncate(tmp_path / "first" / BEST, 2**26)  # holes take no space, but their copies would fill the disk
+    with pytest.raises(UserError, match="not a checkpoint"):
+        train(tmp_path / "third", "fit.epochs=2", f"fit.resume={tmp_path / 'first'}")
+    assert not list((tmp_path / "third").glob(".*.part"))
     for loader in (loader for learner in learners for loader in (learner.train_loader, learner.val_loader)):
         assert isinstance(loader, Loader)
         assert loader._pipeline is None

@@ -191,6 +191,19 @@ class Evil:
         return os.system, (self.command,)
 
 
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_a_file_with_holes_does_not_fit_into_memory(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: Path) -> None:
+        raise error("Cannot allocate memory (os error 12)")
+
+    monkeypatch.setattr("trainer.run.initial_weights.load_file", fail)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UserError, match="not a safetensors file, or an incomplete one"):
+        read_weights(str(tmp_path / "model.safetensors"))
+
+
 def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     content: dict[str, Any] = {"state_dict": {}, "args": Evil(f"touch {tmp_path / 'ran'}")}
     torch.save(content, tmp_path / "model.pth")

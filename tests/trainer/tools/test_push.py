@@ -112,6 +112,18 @@ def test_without_a_network(
     assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
 
 
+def test_names_of_a_stranger_in_the_model_card(hub: Hub, finished_run: Path, own_folder: Path) -> None:
+    shutil.copytree(finished_run, own_folder / "run")
+    best = torch.load(own_folder / "run/best.pt")
+    best["row"] |= {"val_<img src=x>": 1.0, "val_[a](http://x)": 1.0, "val_a\n# b |": 1.0, "val_\033[31m": 1.0}
+    best["classes"] = ("\udcff", *best["classes"][1:])
+    torch.save(best, own_folder / "run/best.pt")
+    assert push(["run", "me/colors"]) == 0
+    card = hub.files["me/colors"]["README.md"].decode()
+    for text in ("<img", "](http", "\n# b", "\033", "b |"):
+        assert text not in card
+
+
 @pytest.mark.usefixtures("own_folder")
 def test_a_repository_of_a_stranger_is_data(hub: Hub, finished_run: Path) -> None:
     push([str(finished_run), "me/colors"])

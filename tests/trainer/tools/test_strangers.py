@@ -41,7 +41,7 @@ LINKS = ("plan.txt", "report.html", "evaluation-mine.json", "evaluations.jsonl",
 SAME = ("Imagewoof", "a mirror", "mlflow", "a function", "a section")
 WAYS: dict[str, Tamper] = {
     **{name: tamper for name, tamper in (CODE | REACH).items() if name not in SAME},
-    **{name: SIZES[name] for name in ("a large model", "aliases", "a name with escapes")},
+    **{name: SIZES[name] for name in ("a large model", "aliases", "a name with escapes", "another task")},
     "links": lambda run, outside: [link(name)(run, outside) for name in LINKS],
     "an interpolation": configure(data__root="${canary:}", seed="${canary:}"),
 }

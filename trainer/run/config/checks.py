@@ -142,7 +142,9 @@ def check_resume(config: Config) -> None:
     if config.fit.resume is None:
         return
     run = Path(config.fit.resume)
-    state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
+    with contents(run / LAST):
+        state = load(run / LAST, FitState).on(current().rank)
+    saved = load_config(run)
     dataset, fit = config.dataset, config.fit
     loader = make_train_loader(config, dataset.train)
     epoch, epochs = state.position[0], FitProgress(fit, loader).epochs

@@ -11,7 +11,7 @@ from augment.params import READS, Count, Flag, Number, Size, Text, check_known, 
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
 from augment.support.untrusted_files import regular
-from trainer.loop.checkpoint import BEST
+from trainer.loop.checkpoint import BEST, is_whole
 from trainer.loop.resize_stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
@@ -153,9 +153,10 @@ def parse_fit(given: object) -> Fit:
 
 def _teacher_digest(teacher: Path, known: str | None) -> str | None:
     """Return the digest of the teacher's weights. It makes configurations with different teachers unequal."""
-    if not (teacher / BEST).is_file():
-        return known  # `check_teacher` reports the missing file
-    with regular(teacher / BEST).open("rb") as stream:
+    file = teacher / BEST
+    if not file.is_file() or not is_whole(regular(file)):
+        return known  # `check_teacher` reports this
+    with file.open("rb") as stream:
         digest = file_digest(stream, "sha256").hexdigest()
     if known not in (None, digest):
         raise UserError(
