@@ -136,7 +136,7 @@ def _false() -> Iterator[list[str]]:
         for correlation in (0.0, 0.5, 0.9)
         if share(2) or not correlation
     ]
-    cases += [("all n, but the baseline has 2n", c, [((2 * n, n), n) for n in COUNTS]) for c in (0.0, 0.5, 0.9)]
+    cases += [("n (baseline: 2n)", c, [((2 * n, n), n) for n in COUNTS]) for c in (0.0, 0.5, 0.9)]
     for name, correlation, sizes in cases:
         rates = [false_verdicts(NOISES[noise], *size, correlation) for noise in BOTH.values() for size in sizes]
         yield [name, f"{correlation:.1f}".lstrip("0"), *(f"{rate:.1%}" for rate in rates)]

@@ -82,7 +82,8 @@ def test_there_is_no_cache_for_images_in_larger_files(photos: tuple[Path, ...]) 
     stored, decoded = (Lasting("a", b""),), (MemoryImage("a", draw_photo(8, 8, 0)),)
     assert place(aug, photos, cuda, threads=1).cache == 100
     tar = place(aug, stored, cuda, threads=1)
-    assert (tar.cache, tar.reason) == (0, "cache: off, because it needs images with UTF-8 paths")
+    assert tar.cache == 0
+    assert tar.reason.startswith("cache: off")
     assert place(parse_aug({}), stored, cuda, threads=1).reason == ""
     raw = place(parse_aug({"cache": "gpu", "decode": "auto"}), decoded, cuda, threads=1)
     assert raw == Placement("gpu", "mixed", 0, aug.prefetch)
