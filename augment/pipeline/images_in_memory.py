@@ -72,7 +72,8 @@ def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> 
         return Images(_kind(given, device, "images"), _plain(given))
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
-        raise UserError(f"images: {type(given).__name__} is not allowed.{hint} Allowed: {_ALLOWED}.")
+        allowed = f"Allowed: {_ALLOWED}." if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
+        raise UserError(f"images: {type(given).__name__} is not allowed.{hint} {allowed}")
     if not given:
         raise UserError("images: the list is empty. Pass at least one image.")
     if pixels.is_rgb and all(isinstance(image, bytes | bytearray | memoryview) for image in given):
@@ -203,7 +204,10 @@ def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
     if not has_range(image):
-        raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
+        raise UserError(
+            f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Scale it to 0..255, and "
+            "convert it to RGB."
+        )
     try:
         return np.asarray(to_rgb(image))
     except DECODER_ERRORS as error:  # the image's file is damaged or closed

@@ -44,7 +44,7 @@ class Loader:
         order: the batch size and the order of the samples.
         placement: where images are decoded and batches are made.
         form: the data type of the images, and additional outputs. Raw images are neither normalized nor mixed.
-        classes: class names. A plan that mixes samples needs them.
+        classes: class names. A plan that mixes class indices needs them.
 
     Attributes:
         classes: names of the classes, labels or regression targets.
@@ -84,7 +84,8 @@ class Loader:
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Two kinds of loaders need a new pipeline for each pass. Validation must see the same random windows each time,
-        # but a pipeline keeps drawing new ones. A pipeline without checkpoints can resume only by repeating its epoch.
+        # but a pipeline keeps drawing new ones. Without checkpoints, resuming repeats the batches since the pipeline
+        # was built, so it must be built at the start of the epoch.
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._stream = Stream(split.files, split.window) if split.window else None
@@ -265,8 +266,8 @@ class Loader:
         """Resume at the position that `state_dict` returned. The next pass yields exactly the rest of that epoch.
 
         A run with another number of ranks may have saved the state. The next pass then yields each image that is left
-        in the epoch once, in a new order and with new random values. If the state was saved between two epochs, the
-        saved pipeline may also have had other DALI operators.
+        in the epoch once, in a new order and with new random values. A state that was saved between two epochs may also
+        come from a pipeline with other DALI operators.
 
         Args:
             state: the state of this rank, or of rank 0 if this rank did not exist.

@@ -37,8 +37,12 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: 
         raise UserError(
             f"state: {type(state).__name__} is not a loader's state. Pass the result of loader.state_dict()."
         )
-    if state.get("pipeline") is None and not 0 <= state["consumed"] <= batches:  # each of these batches is made again
-        raise UserError(f"state: {state['consumed']} batches without a pipeline. The state is damaged. Restore it.")
+    # Without a saved pipeline, the loader makes all consumed batches again.
+    if state.get("pipeline") is None and not 0 <= state["consumed"] <= batches:
+        raise UserError(
+            f"state: consumed is {state['consumed']}, but without a saved pipeline it is at most {batches}. Pass an "
+            "undamaged state."
+        )
     shard = state.get("shard", identity["shard"])
     if shard[1] != identity["shard"][1] and (not state["consumed"] % batches or "seen" in state):
         identity = {**identity, "shard": shard}

@@ -311,7 +311,11 @@ class _Graph(GraphSource):
         return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
     def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
-        """Return the values of a view's stages, without the stages that the view shares with the first view."""
+        """Return the values of the stages that DALI runs for a view.
+
+        With a program, these are the stages before it. Otherwise, they are those that the view does not share with the
+        first view.
+        """
         sampler = self._samplers[view]
         plan, draws, found = sampler.plan, sampler.draw(*where), []
         stages = plan.image_stages[max(0, self._common[view] - 1) :] if self.program is None else self.program.before

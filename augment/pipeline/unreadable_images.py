@@ -17,7 +17,10 @@ from augment.support.user_code import reject_in_op
 
 
 class UnreadableImageError(UserError):
-    """Raised when an image becomes unreadable, because of a system error or an error in a user's own code."""
+    """Raised when an image or its target becomes unreadable.
+
+    The cause is a system error, or an error in a user's own code.
+    """
 
     def __init__(self, image: ImageRef, error: OSError | UserError) -> None:
         if isinstance(error, OSError):

@@ -19,7 +19,7 @@ BASE = "base.safetensors"
 class Adapters(Callback):
     """Keeps batch-norm statistics fixed, and saves the base in a file of its own, so that last.pt stays small.
 
-    A resumed run reads the base from its own folder, because the original weights may be gone.
+    A resumed run reads the base from the folder in `fit.resume`, because the original weights may be gone.
     """
 
     saves = ("digest",)

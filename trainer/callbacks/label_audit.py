@@ -33,7 +33,8 @@ class LabelAudit(Callback):
     """Finds wrong labels of training images, for classification and multi-label data.
 
     It records the margin of each sample, which is the logit of the given label minus the highest logit of the other
-    classes. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs
+        classes. With several labels per image, each label has a margin: its logit if it is given, otherwise minus its
+        logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs
     have a higher weight, because the model has learned more. The last part of long runs does not count, because models
     then memorize wrong labels. Recording does not synchronize with the device.
 

@@ -32,7 +32,8 @@ class LabelCorrection(Callback):
     momentum: float = setting(Number(default=0.85, within=(0, 1), doc="weight of the old target in each later epoch"))
     order = Phase.FIRST  # later callbacks see the given labels again
     targets: Tensor | None = field(default=None, init=False)  # (N, K), the target of each training image
-    _at_start: Tensor | None = field(default=None, init=False)  # the same before the pass, which all ranks share
+    # `targets` before the pass, equal on all ranks. None for a single rank.
+    _at_start: Tensor | None = field(default=None, init=False)
     _given: Batch | None = field(default=None, init=False)  # the current batch with its labels
     _loss: Any = field(default=None, init=False)
     _loaded: Tensor | None = field(default=None, init=False)

@@ -39,7 +39,7 @@ def seconds_left(learner: Learner) -> float | None:
 
 
 class LiveTable:
-    """The table of epochs in a notebook: one output that is redrawn at most twice a second."""
+    """The table of epochs in a notebook. It is redrawn after each epoch, and in between at most twice a second."""
 
     def __init__(self, head: Sequence[str]) -> None:
         from IPython.display import display  # installed in every notebook

@@ -31,7 +31,7 @@ MAX_STEPS = 4000
 
 
 class NonFiniteLossError(UserError):
-    """The training or validation loss is not finite, so the fit cannot continue."""
+    """A loss, or the gradients at every loss scale, are not finite, so the fit cannot continue."""
 
 
 class StepRow(NamedTuple):
@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # time of the training pass: before an interruption, or in total once it has ended
+        self._seconds = 0.0  # seconds of the pass: while it runs, those before an interruption. Then all
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:

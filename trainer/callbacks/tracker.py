@@ -109,8 +109,8 @@ class Tracker(Callback):
         """Begin to track a run, or continue to track a resumed run.
 
         Returns:
-            The last epoch in the record, from 1, or -1 for an empty record. Later epochs are then sent. None: unknown,
-            so no earlier epoch is sent unless the tracker `replays`.
+            The last epoch in the record, from 1, or -1 for an empty record. Later epochs are then sent. None: unknown.
+            The epochs before the resumption are then sent only if the tracker `replays`.
         """
         raise NotImplementedError
 

@@ -206,7 +206,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
             process.send_signal(signal.SIGTERM)
         try:
             while any(process.poll() is None for process in processes):
-                time.sleep(0.02)  # unlike `wait`, this reacts to a signal that arrives just before it
+                time.sleep(0.02)  # unlike `wait`, a loop also notices a signal that arrived just before it
         except KeyboardInterrupt:
             self._signals.hold()
             self.__exit__(KeyboardInterrupt)  # the second signal ends the processes at once
@@ -293,8 +293,8 @@ class Ray(RaySettings, Cluster):
     def __post_init__(self) -> None:
         if self.gpus_per_job > 1 and self.gpus_per_job % 1:
             raise UserError(
-                f"hydra.launcher.gpus_per_job={self.gpus_per_job:g}: a job cannot use a part of its second GPU. Use a "
-                "whole number, or a number below 1."
+                f"hydra.launcher.gpus_per_job={self.gpus_per_job:g}: a job with several GPUs cannot use a part of "
+                "one. Use a whole number, or a number below 1."
             )
 
     def check(self, configs: Iterable[Config]) -> None:
@@ -330,7 +330,8 @@ LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slur
 
 def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     """Check Hydra's section `launcher`, and return its launcher."""
-    kind = str(given.get("kind") or ("local" if "basic_launcher" in str(given.get("_target_")) else "plugin"))
+    target = str(given.get("_target_"))
+    kind = str(given.get("kind") or ("local" if "basic_launcher" in target else target))
     if kind not in LAUNCHERS:
         raise UserError(f"hydra/launcher: '{kind}' cannot run the jobs of a sweep.{suggest(kind, LAUNCHERS)}")
     rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}

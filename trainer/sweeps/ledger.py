@@ -37,7 +37,8 @@ class Job:
     varied: tuple[str, ...] = ()  # the overrides that the sweep varies
     trial: int | None = None  # the number of its trial in a search
     finalist: bool = False  # whether it helps a search to choose among its finalists
-    # Its configuration, checked for settings that a folder may not decide. None: not read yet
+    # Its configuration. If it was read from a folder, it has no setting that only the command line may set. None: not
+    # read yet
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -22,7 +22,8 @@ from trainer.tasks.task import Task
 # Settings whose values only repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
 
-# Settings of the data that change only the training images, or where files are kept.
+# Settings of the data in which compared runs may differ: they change only the training images, choose the fold, or
+# concern how files are read.
 _OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
@@ -157,7 +158,7 @@ def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
 
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
-    """Group runs of the same score whose configurations differ only in seed and fold.
+    """Group runs that are scored by the same metric and whose configurations differ only in seed and fold.
 
     Runs with different known numbers of validation images are not grouped.
     """

@@ -54,7 +54,7 @@ def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
         return 1
     reached = score(Metric(plan.metric, within=range_of(plan.metric)), best[0].value or 0.0)
     lines.append(f"Best of the search: {plan.metric} {reached} with {_joined(best[0].params, plan)}.")
-    lines.append("That score is too optimistic, because it is the best of all trials. The scores below are not.")
+    lines.append("That score is too optimistic, because it is the best of all trials.")
     parts: tuple[Part, ...] = (lines,)
     compared = None
     if settings.finalists:
@@ -65,6 +65,7 @@ def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
         if compared is None:
             lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
         else:
+            lines.append("The scores below are not too optimistic, because their seeds are new.")
             parts = lines, compared.table(), compared.lines()
     present(table_console(), *parts)
     write_atomically(plan.folder / REPORT_FILE, markdown_page(*parts))

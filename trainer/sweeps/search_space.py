@@ -68,7 +68,7 @@ class Dimension:
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, float):
-            # Twelve digits of a choice drop the rounding errors of a range.
+            # Choices may come from a range. Twelve digits drop its rounding errors, such as 0.30000000000000004.
             digits = 6 if isinstance(self.distribution, FloatDistribution) else 12
             return f"{value:.{digits}g}"
         return "null" if value is None else str(value)
@@ -268,7 +268,7 @@ class SearchPlan(Search):
         return cls(settings, folder, metric, epochs, tuple(space), tuple(fixed), base, bases, trust)
 
     def config(self, chosen: Mapping[str, Value], seed: int | None = None) -> Config:
-        """Return the configuration of a trial, by default with the seed of the search.
+        """Return the configuration of a trial, by default with the seed of the starting configuration.
 
         Raises:
             UserError: a value is not in the space. The study may come from a stranger.

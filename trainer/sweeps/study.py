@@ -135,7 +135,7 @@ class Prune(Callback):
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that have a job."""
+    """Return the trials that count: those with a job, and those that were not possible."""
     return [trial for trial in study.get_trials(deepcopy=False) if JOB in trial.user_attrs]
 
 

@@ -124,8 +124,8 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
     at most t standard errors at m. This is Wilson's interval with the samples' spread and Student's t. With one bound
     or none, it is Student's t interval, cut off at the bound.
 
-    Equal samples vary less than their resolution shows. Their spread is then assumed to be so large that all of them
-    are equal with a probability of 5%.
+    If all samples are equal, their spread is too small for their resolution to show. Their spread is then assumed to be
+    so large that all of them are equal with a probability of 5%.
 
     Args:
         samples: independent scores.
@@ -177,8 +177,9 @@ def compare(
     """Compare configurations with a baseline. Holm's method corrects the p-values for their number.
 
     A t test is misled if runs end in one of two modes. With enough samples for the number of comparisons, chance rarely
-    separates the modes by configuration. With fewer, a difference must exceed all jumps within configurations. With
-    fewer than `LEAST` samples on each side, no difference is beyond chance.
+    puts all runs of one configuration into one mode and all of the baseline into the other. With fewer, a difference
+    must exceed all jumps within configurations. If there are too few even for a single comparison, such as 2 and 3, no
+    difference is beyond chance.
 
     Returns:
         A difference for each configuration. None if it or the baseline has a single sample.

@@ -233,7 +233,10 @@ def first_line_of(search: "Search | None", count: int, ranks: int = 1) -> str:
 
 
 def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
-    """Work on jobs in a worker process. The lines describe jobs to choose from, then one job after another."""
+    """Work on jobs in a worker process.
+
+    The first line describes jobs to choose from. Each further line is the next job of this worker.
+    """
     plain = json.loads(next(lines))
     worker.ranks = plain["ranks"]
     if "settings" in plain:

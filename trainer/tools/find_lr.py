@@ -129,7 +129,9 @@ class LRFinder(Callback):
         """Return the measured curve. This waits for the device."""
         if len((curve := self._read()).losses) < 2:
             first = self._losses[0].item()
-            raise UserError(f"the training loss is {first} in the first steps. Set a smaller --from.")
+            raise UserError(
+                f"the training loss explodes in the first two steps (at first, it is {first}). Set a smaller --from."
+            )
         return curve
 
     def _read(self) -> Curve:

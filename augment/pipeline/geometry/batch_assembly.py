@@ -33,7 +33,7 @@ class BatchMaker:
         seed: the seed of the draws.
         rank: the rank, which also seeds the draws.
         frames: whether to add frames. Batches with masks, boxes or keypoints always have frames.
-        mixer: mixes samples. None if the plan has no batch stages.
+        mixer: mixes samples. None: nothing is mixed.
         ahead: the class that draws the motions of several batches at once.
         names: the names of the classes or keypoints, for messages.
 
@@ -68,7 +68,7 @@ class BatchMaker:
         """Make a batch of N samples.
 
         Args:
-            views: the images of each view, (N, 3, height, width).
+            views: the images of each view, (N, C, height, width).
             targets: targets that describe whole images, (N, ...), or N results of `SpatialKind.load`.
             indices: (N,) int64, see `Batch`.
             shown: the crop windows of each view, (N, 6) on the CPU, see `GraphImage`, and a function that returns the

@@ -1,8 +1,9 @@
 """Runs the batch stages of a plan, which mix samples and targets, in PyTorch after the DALI graph.
 
 Threads that launch GPU kernels wait for each other, so this module launches few kernels per batch. It copies draws to
-the GPU for many batches at once, and one kernel runs all mixup and cutmix stages and mixes the targets. Other ops use
-PyTorch's operators. Samples that skip such an op get its neutral values, which change nothing, or are masked.
+the GPU for many batches at once. If a plan mixes only by mixup and cutmix, one kernel mixes RGB images and their
+targets. Otherwise, PyTorch's operators do. Samples that skip such an op get its neutral values, which change nothing,
+or are masked.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,7 +73,7 @@ class Mixer:
         """Mix a batch, or one view of it, whose first sample is at position `start` of an epoch.
 
         Args:
-            images: (N, 3, height, width).
+            images: (N, C, height, width).
             targets: the targets as their kind collates them. Masks, boxes and keypoints are returned unchanged, because
                 `BatchMaker` moves them by the result of `parts`.
             epoch: the epoch.

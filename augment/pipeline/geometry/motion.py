@@ -147,8 +147,9 @@ class BatchMotion:
         Args:
             points: x and y in pixels of the stored images, (M, 2).
             owners: the sample of each point, (M,).
-            watch: called with the points after the crop and after each step except the last. A point outside `edges` is
-                lost, even if a later step moves it back into the image.
+            watch: called with the points after the crop and after each step except the last. Callers use it to find
+                points that are outside `edges` after a step, because the image has lost them, even if a later step
+                moves them back.
 
         Returns:
             The points in output pixels, (M, 2). A point is NaN if a perspective moves it to infinity or beyond, or if

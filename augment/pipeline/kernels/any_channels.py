@@ -39,7 +39,7 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
     """
     dtype = torch.uint8 if pixels.is_bytes else torch.float32
     out = torch.empty((len(images), *size, pixels.channels), dtype=dtype, device=images.device)
-    low, scale = out, out  # bytes are levels
+    low, scale = out, out  # bytes are levels already, so the kernel does not read these placeholders
     if not pixels.is_bytes:
         low = _on_device(pixels.low, images.device)
         scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)

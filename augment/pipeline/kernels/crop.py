@@ -17,7 +17,8 @@ _BLOCK = 256  # pixels of the result
 def resize_windows(images: Tensor, windows: Tensor, size: Size) -> Tensor:
     """Resize a window of each image, as DALI does, with a triangular filter.
 
-    The filter reaches one pixel to each side, in pixels of the coarser of window and result.
+    To each side, the filter reaches one pixel of the result if the window is shrunk, and one pixel of the image if it
+    is enlarged.
 
     Args:
         images: (N, height, width, 3) uint8, contiguous.

@@ -1,6 +1,7 @@
 """Runs a recipe on decoded images of one size in GPU memory, without DALI: one kernel crops, another runs all stages.
 
-The module draws for several calls at once: NumPy's overhead per step costs as much as the samples of ten batches.
+The module draws for several calls at once: NumPy's overhead per step takes as long as drawing the values of ten
+    batches.
 """
 
 import math

@@ -73,7 +73,7 @@ def matrix_of(m):
 
 @triton.jit
 def source_of(a, b, c, d, e, f, g, h, i, pixel, width):
-    """Return where a matrix, (3, 3), moves pixels.
+    """Return the position in the source that each output pixel shows, by a (3, 3) matrix.
 
     Returns:
         The column and row of the upper left of the four pixels around the position, then the shares of the right and

@@ -61,7 +61,7 @@ def test_batches_that_no_pipeline_made_are_rejected(consumed: int, grays: Split)
     """All batches since the pipeline was built would be made again."""
     loader = make(grays, torch.device("cpu"))
     take(loader, 2)
-    with pytest.raises(UserError, match=r"^state: .* is damaged"):
+    with pytest.raises(UserError, match=r"^state: consumed is .* undamaged"):
         make(grays, torch.device("cpu")).load_state_dict(loader.state_dict() | {"consumed": consumed, "pipeline": None})
 
 

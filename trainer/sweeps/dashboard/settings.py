@@ -22,8 +22,8 @@ _LEVELS = 8  # more different numbers than this are put into bins
 
 _NOTE = (
     "Share of the variance of the last score that a setting explains on its own, over {} (epsilon squared, about 0 for "
-    "a setting without effect). Effects of combinations are not included. Settings that were varied together share "
-    "their effect. Numbers with many values are put into four bins."
+    "a setting without effect). Effects of combinations are not included. If settings were varied together, each of "
+    "them also shows the effect of the others. Numbers with many values are put into four bins."
 )
 # Settings that do not describe an experiment.
 _OF_FOLDERS = ("run.", "fit.resume", "data.dir", "hydra")

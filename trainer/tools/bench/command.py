@@ -1,7 +1,8 @@
 """Measure whether training waits for data: the loader alone, training on one batch, and training on the loader's data.
 
 Each round runs every row of the table for a few seconds. Ratios compare rows of the same round, so other work on the
-machine slows both. All batches are full. The learning rate is 0, which takes the same time and keeps the weights.
+machine slows both and hardly changes the ratio. All batches are full. The learning rate is 0, which takes the same time
+and keeps the weights.
 """
 
 import sys

@@ -37,7 +37,7 @@ class _Pass:
         return self._count
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of batches, because all have the same size."""
+        """Return the number of batches. Callers use only ratios, and all batches have the same size."""
         return batches
 
 

@@ -50,7 +50,8 @@ class ServedDetector(Served):
             patch.object(_utils, "_topk_min", lambda values, most, axis: torch.sym_min(most, values.size(axis))),
             patch.object(box_ops, "batched_nms", _nms_of_each_class),
             patch.object(_utils.BoxCoder, "decode", _decode),
-            # The original copies the image into a constant.
+            # The original copies the image in place into a new tensor of zeros, which the graph would keep as a
+            # constant.
             patch.object(self._detector.transform, "batch_images", _padded),
             # The original rescales boxes by 1, and pastes masks into the image. Exported masks stay relative to boxes.
             patch.object(self._detector.transform, "postprocess", lambda found, *_: found),

@@ -112,9 +112,12 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 
 
 def halved(network: nn.Module) -> nn.Module:
-    """Return a copy whose layers with weights compute in float16. Their inputs and outputs stay float32.
+    """Return a copy that computes in float16, with inputs and outputs in float32.
 
-    Preprocessing, the mean and standard deviation of numbers, and the decoding of boxes stay in float32 as well.
+    In a detector, only parts that do not compute with coordinates do.
+
+    Preprocessing, the mean and standard deviation of regression targets, and the decoding of boxes stay in float32 as
+    well.
     """
     network = deepcopy(network)
     kept = {name: buffer for name, buffer in network.named_buffers(recurse=False) if name in (MEAN, STD)}
@@ -140,8 +143,8 @@ def _parts(network: Any) -> Iterator[nn.Module]:
 def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
     """Convert an ONNX model to int8. The range of an activation is its minimum and maximum over the inputs.
 
-    Weights have a scale per channel. The first and last layers are not quantized, because rounding them, such as the
-    edges of boxes, would cost more accuracy than these layers save in size.
+    Weights have a scale per channel. The first and last layers are not quantized, because rounding their outputs, such
+    as the edges of boxes, would cost more accuracy than these layers save in size.
 
     Raises:
         UserError: onnxruntime cannot quantize the model.

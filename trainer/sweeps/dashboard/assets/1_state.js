@@ -49,7 +49,7 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Create a link into the dashboard's folder. Other addresses become text. */
+/** Create a link with a relative address. Other addresses become text. */
 function link(href, text) {
   return /^\.\.?\//.test(href) ? el("a", { href }, text) : text;
 }

@@ -19,7 +19,7 @@ function showParallel(runs, colors) {
   $("parallel-card").classList.toggle("none", !usable);
   $("parallel-note").textContent = usable
     ? "Drag along an axis to filter runs, and click the axis to remove the filter. Or type a filter such as " + example(axes) + " above the table."
-    : "The scored runs do not differ in any setting.";
+    : "Too few axes: these runs have no scores yet, or differ in no setting except seed and fold.";
   if (!usable) {
     fill("parallel-scale");
     charts.parallel.clear();

@@ -76,7 +76,7 @@ function showPreviews(runs) {
     const { source, file } = data.images[i];
     const names = (kind ? users[0].name : data.groups[users[0].group]) + (users.length > 1 ? ` and ${users.length - 1} more` : "");
     return el("figure", { class: "card" },
-      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${IMAGES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Not embedded, because the page has too many images."),
+      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${IMAGES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Not embedded: the page has too many images, or this file is too large or damaged."),
       el("figcaption", {}, names, " ", link(file, kind === 2 ? "all in the report" : "full size")));
   }));
   $("previews-note").textContent = !shown.length ? "No run in the table has such an image."
