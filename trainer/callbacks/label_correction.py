@@ -43,20 +43,25 @@ class LabelCorrection(Callback):
         split: Any = getattr(learner.train_loader, "split", None)
         if split is None or split.kind != CLASSES or CLASSES.task not in learner.task.lineage:
             raise _misplaced("a dataset that has one class per image")
-        if learner.training_step is not None:
+        if learner.training_step is not None or getattr(learner.loss_function, "takes_images", False):
             raise _misplaced("the usual training step, without fit.teacher")
         labels = CLASSES.collate(split.targets).to(learner.device)
+        if int(labels.max()) >= len(learner.classes):
+            raise _misplaced("a loader that has a name for each class")
         self.targets = torch.nn.functional.one_hot(labels, len(learner.classes)).float()
         if self._loaded is not None:
+            if getattr(self._loaded, "shape", None) != self.targets.shape:
+                raise _misplaced("the images and classes of the resumed run. Start a new run")
             self.targets.copy_(self._loaded)
         try:
             learner.loss_function(torch.zeros_like(self.targets[:2]), self.targets[:2])
-        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
             raise _misplaced("a fit.loss that takes shares of classes, such as gce or cross_entropy") from error
         self._at_start = self.targets.clone() if learner.ranks.size > 1 else None
 
     def before_batch(self, learner: Learner) -> None:
         """Replace the labels of a training batch."""
+        self._given = None  # an exception may have ended the previous batch
         if not learner.training:
             return
         assert self.targets is not None
@@ -79,9 +84,11 @@ class LabelCorrection(Callback):
         with torch.no_grad():
             predicted = learner.output.detach().float().softmax(dim=1)
             moved = torch.lerp(predicted, self.targets[batch.indices], self.momentum)
+            # After an overflow, predictions are not finite. Such images keep their targets.
+            moved = torch.where(moved.isfinite(), moved, self.targets[batch.indices])
             self.targets.index_copy_(0, batch.indices, moved)
 
-    def after_train(self, learner: Learner) -> None:
+    def after_epoch(self, learner: Learner) -> None:
         """Exchange the targets that the ranks have changed in this epoch."""
         if self._at_start is not None:
             assert self.targets is not None

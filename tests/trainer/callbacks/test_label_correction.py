@@ -12,7 +12,7 @@ from augment.data.dataset import Split
 from augment.support.errors import UserError
 from trainer.callbacks import label_correction
 from trainer.callbacks.label_correction import LabelCorrection
-from trainer.loop.callback import Callback, CancelBatch, Phase
+from trainer.loop.callback import Callback, CancelBatch, CancelEpoch, CancelTrain, Phase
 from trainer.loop.learner import Learner
 
 LOGITS = [[2.0, 1.0, 0.0], [5.0, 1.0, 0.0], [0.0, 1.0, 4.0]]
@@ -77,6 +77,36 @@ def test_a_skipped_batch_changes_no_target() -> None:
     assert not torch.equal(targets_of(learner)[2], LABELS[2])
 
 
+@pytest.mark.parametrize("cancel", [CancelTrain, CancelEpoch])
+def test_a_cancelled_pass_changes_no_target_in_validation(cancel: type[Exception]) -> None:
+    class Stop(Callback):
+        def before_step(self, learner: Learner) -> None:
+            raise cancel
+
+    learner = learner_of(LabelCorrection(start=0), Stop(), epochs=1)
+    learner.fit()
+    learner.validate()
+    assert torch.equal(targets_of(learner), LABELS)
+
+
+def test_an_overflow_changes_no_target() -> None:
+    logits = [[torch.inf, 1.0, 0.0], *LOGITS[1:]]
+    train: Any = logits_loader(logits, GIVEN)
+    train.split = loader().split
+    learner = learner_of(LabelCorrection(start=0), train=train, loss_function=lambda outputs, _: outputs[:, 1].mean())
+    learner.fit()
+    assert torch.equal(targets_of(learner)[0], LABELS[0])
+    assert not torch.equal(targets_of(learner)[1], LABELS[1])
+
+
+@pytest.mark.parametrize("saved", ["damaged", torch.zeros(1, 3)])
+def test_a_state_of_another_dataset_is_refused(saved: Any) -> None:
+    correction = LabelCorrection()
+    correction.load_state_dict({"targets": saved})
+    with pytest.raises(UserError, match=r"^callbacks\.label_correction .* Start a new run"):
+        learner_of(correction).fit()
+
+
 def test_a_resumed_fit_continues() -> None:
     states: list[Any] = []
 
@@ -110,9 +140,21 @@ def test_the_changes_of_all_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(label_correction, "current", Two)
     expected = torch.stack([PREDICTED[0], LABELS[1], PREDICTED[2]])
     assert torch.allclose(correction.state_dict()["targets"], expected)
-    correction.after_train(learner)
+    correction.after_epoch(learner)
     assert torch.allclose(correction.targets, expected)
     assert torch.equal(correction.targets, correction._at_start)
+
+
+def with_images(outputs: Any, targets: Any, images: Any) -> Any:
+    return torch.nn.functional.cross_entropy(outputs, targets)
+
+
+with_images.takes_images = True  # type: ignore[attr-defined]  # as with a teacher
+
+
+def asserting(outputs: Any, targets: Any) -> Any:
+    assert targets.ndim == 1
+    return torch.nn.functional.cross_entropy(outputs, targets)
 
 
 def only_classes(outputs: Any, targets: Any) -> Any:
@@ -126,6 +168,9 @@ def only_classes(outputs: Any, targets: Any) -> Any:
         ({"train": logits_loader(LOGITS, GIVEN)}, "one class per image"),
         ({"training_step": lambda learner, batch: learner.model(batch.images).mean()}, "training step"),
         ({"loss_function": only_classes}, "fit.loss"),
+        ({"loss_function": asserting}, "fit.loss"),
+        ({"loss_function": with_images}, "fit.teacher"),
+        ({"classes": ()}, "a name for each class"),
     ],
 )
 def test_what_it_does_not_work_with(options: Any, needs: str) -> None:
