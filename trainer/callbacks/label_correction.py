@@ -48,7 +48,8 @@ class LabelCorrection(Callback):
         labels = CLASSES.collate(split.targets).to(learner.device)
         if int(labels.max()) >= len(learner.classes):
             raise _misplaced("a loader that has a name for each class")
-        self.targets = torch.nn.functional.one_hot(labels, len(learner.classes)).float()
+        empty = torch.zeros(len(labels), len(learner.classes), device=learner.device)
+        self.targets = empty.scatter_(1, labels[:, None], 1.0)
         if self._loaded is not None:
             if getattr(self._loaded, "shape", None) != self.targets.shape:
                 raise _misplaced("the images and classes of the resumed run. Start a new run")
