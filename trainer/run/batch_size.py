@@ -21,7 +21,7 @@ _FINE = 8  # batch sizes of at least 8 are multiples of 8
 
 
 def largest_batch(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest batch size that fits. The smallest size, 2, is not tried.
+    """Return a batch size that fits, close to the largest one. The smallest size, 2, is not tried.
 
     The size doubles until it does not fit. Bisection then narrows the gap between a size that fits and one that does
     not, to less than 16 images or an eighth of the size.
@@ -74,7 +74,9 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
 
 
 def with_batch_size(config: Config) -> Config:
-    """Replace fit.batch_size=auto with the largest size found that fits on every rank, or on a CPU with the base size.
+    """Replace fit.batch_size=auto.
+
+    On GPUs, the new size is the largest one found that fits on every rank. On a CPU, it is the base size.
 
     `Config.sized` scales the learning rate.
     """

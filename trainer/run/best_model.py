@@ -54,7 +54,7 @@ class KeptOutputs(Callback):
 
 
 class _Finite(Callback):
-    """Records whether any output of a pass is nan. Reading `wrong` waits for the device."""
+    """Records whether any output of a pass is nan. Converting `wrong` to a bool waits for the device."""
 
     def __init__(self) -> None:
         self.wrong: Tensor | None = None
@@ -152,7 +152,7 @@ def load_trained(
     for section, name in (("model", "weights"), ("fit", "resume"), ("fit", "teacher")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}
-    if not data:  # otherwise, a stranger's folder could choose a file to read
+    if not data:  # so that a stranger's folder cannot choose a file to read
         loaded["data"] = {**section_of(loaded, "data"), "labels": None}
     saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)
     config = parse_config(saved.with_overrides(given))
@@ -164,7 +164,10 @@ def load_trained(
         config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
     task = task_named(best.task)
     if config.model.task != (task.name if task.own_models else ""):
-        raise UserError(f"{run / BEST}: the configured model is not for its task, {task.name}. Restore it.")
+        raise UserError(
+            f"{run / BEST}: its task is {task.name}, but the configured model is for another task. Restore the run's "
+            "files."
+        )
     check_views(config.fit.tta, task)
     # Compare on the meta device first, because a stranger's folder may name a model that does not fit in memory.
     for shapes in (torch.device("meta"), nullcontext()):

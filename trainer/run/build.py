@@ -149,14 +149,15 @@ def make_learner(
 ) -> Learner:
     """Make the learner of a configuration. Random initial weights depend only on the seed.
 
-    `distill` adds the teacher to the training loss. It is an argument, because `trainer.run.teacher` imports this file.
+    `distill` adds the teacher to the training loss. It is an argument, so that this file does not
+    import `trainer.run.teacher`, which uses its functions.
     """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
         # cuDNN's heuristics choose well. Benchmarking all algorithms for each shape takes seconds and gains only 1%.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)
-    # A resumed run reads its weights from its own folder: the checkpoint, and the base of adapters.
+    # A resumed run reads its weights from the folder `fit.resume`: the checkpoint, and the base of adapters.
     model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
     outputs = task.outputs(len(dataset.classes))

@@ -87,7 +87,8 @@ def read_weights(given: str) -> Weights:
     if file.suffix.lower() == ".safetensors":
         try:
             saved: Any = load_file(file)
-        except damage(SafetensorError, OSError) as error:  # a file with holes may not fit into the memory
+        # `damage` includes a lack of memory, because a small sparse file can claim to be huge.
+        except damage(SafetensorError, OSError) as error:
             raise UserError(
                 f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}). Save it again."
             ) from error
@@ -101,7 +102,7 @@ def read_weights(given: str) -> Weights:
 
 
 def read_base(run: Path) -> dict[str, Tensor]:
-    """Read the base of a resumed run with adapters, which is not trained."""
+    """Read the weights that adapters leave untrained (the base) from the folder of a resumed run."""
     require_in(run, BASE, key="fit.resume=", allowed="the folder of a run with adapters")
     return read_weights(str(regular(run / BASE))).tensors
 

@@ -39,7 +39,7 @@ _NAMING = ("fit.resume", "fit.teacher", "model.weights")  # settings that accept
 
 
 class RanksError(UserError):
-    """A job needs several processes, but this one was started without others."""
+    """A job needs more processes than were started."""
 
     def __init__(self, count: int) -> None:
         super().__init__(

@@ -30,7 +30,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks print their own errors
     # Otherwise each process would use all cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
-    # The seconds that ranks have to save after a signal. After that, a hanging rank is killed.
+    # After a signal, ranks get this many seconds to save. After that, a hanging rank is killed.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "50")
     config = LaunchConfig(
         *(1, 1, count),

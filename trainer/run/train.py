@@ -193,7 +193,7 @@ class _Run:
 
 
 def _describe_changes(learner: Learner, start: Position) -> list[str]:
-    """Return one sentence for each way in which a resumed fit differs from the saved run."""
+    """Return a note for each way in which a resumed fit differs from the saved run."""
     notes = [describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, start)]
     before = learner.find(Recorder).saved_ranks
     if start.batch and before not in (None, learner.ranks.size):
@@ -248,7 +248,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     loaders.val.placement = loaders.train.placement  # the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
         with atomic_path(learner.folder / BEST, durable=True) as part:
-            load(run / BEST, BestModel)  # a damaged file may have any size
+            load(run / BEST, BestModel)  # check the file before the copy, because a damaged file may be huge
             shutil.copyfile(regular(run / BEST), part)
     return position
 

@@ -124,7 +124,9 @@ class TargetReader:
         self.reads = any(self._kind.stored(target) is not None for target in split.targets)
         self._coming: dict[int, Future[dict[int, Any]]] = {}
         self._kept: dict[int, Any] = {}
-        self._room = 2**30  # bytes left for results, enough for 100,000 one-megapixel masks with few objects
+        # Bytes left for results. Masks are kept as runs, so this holds about 100,000 one-megapixel masks with few
+        # objects.
+        self._room = 2**30
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
 
     def announce(self, indices: NDArray[np.integer[Any]]) -> None:

@@ -32,8 +32,8 @@ def random_windows(uniform: Array, sizes: NDArray[np.int64], area_range: Interva
 
     The area is uniform, the aspect ratio is uniform on a logarithmic scale, and the position is uniform over whole
     pixels. Of ten windows, the function returns the first that fits into the image. If none fits, it returns the
-    largest window with an allowed aspect ratio, shrunk to the largest area. If no window with an allowed aspect ratio
-    reaches the smallest area, the function returns the largest such window.
+    largest window with an allowed aspect ratio, shrunk if its area is above the range. If no window with an allowed
+    aspect ratio reaches the smallest area, the function returns the largest such window.
 
     Args:
         uniform: numbers in [0, 1), (N, COLUMNS).

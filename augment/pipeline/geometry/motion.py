@@ -66,7 +66,10 @@ class _Remap(_Matrix):
         return replace(self, matrix=self.matrix[rows], moved=self.moved[rows], values=values)
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
-        """Move points, (M, 2), of the samples `owners`, (M,). A point that no output pixel shows becomes NaN."""
+        """Move points, (M, 2), of the samples `owners`, (M,).
+
+        A point becomes NaN if the search finds no output coordinate that shows it.
+        """
         middle = (np.array(self.size)[::-1] - 1) / 2
         moved = found(self.stage, self.size, self.values, points - middle, owners) + middle
         return np.where(self.moved[owners, None], moved, points)
@@ -146,14 +149,14 @@ class BatchMotion:
 
         Args:
             points: x and y in pixels of the stored images, (M, 2).
-            owners: the sample of each point, (M,).
+            owners: the entry of each point, (M,): a sample, or a part of a mixed sample.
             watch: called with the points after the crop and after each step except the last. Callers use it to find
                 points that are outside `edges` after a step, because the image has lost them, even if a later step
                 moves them back.
 
         Returns:
-            The points in output pixels, (M, 2). A point is NaN if a perspective moves it to infinity or beyond, or if
-            no output pixel of a remap shows it.
+            The points in output pixels, (M, 2). A point is NaN if a perspective puts it on or behind the horizon, or if
+            no output coordinate of a remap shows it.
         """
         moved = apply(self._first[owners], points)
         for step in self._steps:
@@ -170,7 +173,7 @@ class BatchMotion:
         """Trace each output pixel back to a stored pixel.
 
         Args:
-            rows: the samples to trace.
+            rows: the entries to trace.
 
         Returns:
             The row and the column of the stored pixel, int64, and whether the output pixel shows the image, bool. These

@@ -128,7 +128,7 @@ def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor]
 
 
 def apply(matrix: Array, points: Array) -> Array:
-    """Map points, (M, 2), with matrices, (M, 3, 3). A point that is mapped to infinity or beyond becomes NaN."""
+    """Map points, (M, 2), with matrices, (M, 3, 3). A point on or behind the horizon of a perspective becomes NaN."""
     moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
     with np.errstate(all="ignore"):
         return np.where(moved[:, 2:] > 0, moved[:, :2] / moved[:, 2:], np.nan)

@@ -1,6 +1,6 @@
 """Builds DALI pipelines from plans.
 
-    images -> decode and crop -> (height, width, 3) uint8 -> one operator per stage -> normalize -> float HWC
+    images -> decode and crop -> (height, width, channels) levels -> the operators of each stage -> normalize -> floats
 
 On a GPU, a single Triton kernel can run stages and the normalization, see `augment.pipeline.kernels.instructions`.
 

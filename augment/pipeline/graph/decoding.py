@@ -74,7 +74,7 @@ class GraphImage:
         placement: where the image is decoded.
         seed: the seed of DALI's random draws.
         raw: whether `stored` is already decoded.
-        peek: read the image size from the header of the encoded image, so that it need not be copied from the GPU.
+        peek: read the image's height and width from the encoded header. Otherwise they would be copied from the GPU.
         frames: set `window`.
         pixels: the pixel format. Resizing converts stored pixels to levels from 0 to 255.
 
@@ -179,7 +179,8 @@ class GraphImage:
         beyond = [round(padding * side) for side in size]
         sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
         positions = sides - _of_each_side([side - 2 * more for side, more in zip(size, beyond, strict=True)]) + 1
-        # Use floor, because a cast rounds and would halve the probability of the first and the last position.
+        # Use floor, because a cast rounds: the first position would be half as likely, and the window could start a
+        # pixel too far.
         start = fn.cast(math.floor(self.random_position() * positions), dtype=types.INT32) - _of_each_side(beyond)
         if self._frames:
             self._show_cut(whole, sides, start, size, fn.reductions.max(_of_each_side(least) / self._sides(whole)))
@@ -212,8 +213,8 @@ class GraphImage:
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
         """Set `window` for a cut at `start` from an image that was resized to `sides` by `scale`.
 
-        DALI rounds `sides` but resizes by exactly `scale`. So the area that it resizes, around the image's center, can
-        differ from the whole image by a fraction of a pixel.
+        DALI rounds `sides` but resizes by exactly `scale`. The area that it resizes has the image's center, but can be
+        a fraction of a pixel larger or smaller than the image.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale

@@ -26,7 +26,7 @@ def place(aug: Aug, files: Sequence[ImageRef], device: torch.device, *, threads:
         return Placement("gpu", "mixed", 0, aug.prefetch, reason=reason).on(device, threads)
     pixels, cache, reason = _pixels(files), 0, ""
     if aug.cache != "off" and not are_paths(files):
-        reason = "cache: off, because it needs image files of their own, with names in UTF-8"
+        reason = "cache: off, because it works only if each image is a separate file with a UTF-8 name"
     elif aug.cache != "off" and aug.decode != "cpu":
         need = 1.1 * 3 * pixels * len(files) / 2**20  # MiB. Add 10%, because `pixels` is an estimate
         half = 0 if isinstance(aug.cache, int) else torch.cuda.mem_get_info(device)[0] / 2**21

@@ -180,7 +180,11 @@ def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[
 
 
 def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
-    """Split a color matrix, (N, 3, 4) or (N, 3, 7), into the matrices of the image and of its mean color."""
+    """Return a color matrix by name.
+
+    One of shape (N, C, C + 1) stays whole. One of shape (N, C, 2 C + 1) is split into the matrices of the image and of
+    its mean color.
+    """
     channels = matrix.shape[-2]
     if matrix.shape[-1] > channels + 1:
         return {f"matrix{link}": compact(matrix[..., :channels]), f"mean_matrix{link}": compact(matrix[..., channels:])}

@@ -1,6 +1,6 @@
 """The order in which a pipeline reads images: shards, batches and epochs.
 
-Images that DALI's file reader cannot read are fed to external_source, in an order of the same kind.
+Images that DALI's file reader cannot read are fed to external_source. They are shuffled and sharded in the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class Reading:
         return read
 
 
-# Number of batches before its use at which an image is prefetched.
+# How many batches before its use an image is prefetched.
 _AHEAD = 2
 
 # A read in the background, which returns some images of a batch by their indices in the split.
