@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import fields, replace
 from importlib.machinery import ModuleSpec
 from itertools import count
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from augment.params import settings
 from augment.pipeline.batch import Batch
-from trainer.loop.callback import EVENTS, Callback, RunDescription
+from trainer.loop.callback import EVENTS, Callback, Phase, RunDescription
 from trainer.loop.learner import Learner
 from trainer.loop.objective import Objective
 from trainer.loop.settings import LoopSettings
@@ -148,6 +149,23 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 def lin(start: float, end: float) -> Schedule:
     """A straight line, which is known in each step."""
     return lambda position: start + (end - start) * position
+
+
+class StateAt(Callback):
+    """Keeps the learner's state after a number of training batches."""
+
+    order = Phase.SAVE
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+        self.kept: Any = None
+
+    def after_batch(self, learner: Learner) -> None:
+        if learner.training and self.kept is None and learner.progress.batches_done == self.batches:
+            learner.after_this_batch(self._keep)
+
+    def _keep(self, learner: Learner) -> None:
+        self.kept = deepcopy(learner.state())
 
 
 def frozen(model: nn.Module) -> torch.optim.Optimizer:

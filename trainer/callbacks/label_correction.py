@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class LabelCorrection(Callback):
-    """Trains on a mean of each image's label and the model's predictions for that image, for classification.
+    """Replaces wrong labels during training, for classification.
 
-    A network learns the correct labels first and memorizes the wrong ones later. From `start` on, the target of an
-    image moves a little towards the prediction in each epoch. So a label that contradicts the other images of its class
-    loses its weight before the network memorizes it (Lu and He 2022, arXiv:2205.01156). Validation, metrics and the
-    label audit still use the given labels.
+    The target of an image is a moving average of its label and the model's predictions for it. A network learns the
+    correct labels first and memorizes the wrong ones later. From `start` on, the target moves towards the prediction in
+    each epoch. So a label that contradicts the other images of its class loses its weight before the network memorizes
+    it (Lu and He 2022, arXiv:2205.01156). Validation, metrics and the label audit still use the given labels.
     """
 
     start: float = setting(Number(default=0.4, within=(0, 1), doc="share of the run that trains on the labels alone"))
@@ -42,22 +42,22 @@ class LabelCorrection(Callback):
         """Start with the labels, or with the targets of the resumed run."""
         split: Any = getattr(learner.train_loader, "split", None)
         if split is None or split.kind != CLASSES or CLASSES.task not in learner.task.lineage:
-            raise _misplaced("a dataset that has one class per image")
+            raise _unsupported("a dataset that has one class per image")
         if learner.training_step is not None or getattr(learner.loss_function, "takes_images", False):
-            raise _misplaced("the usual training step, without fit.teacher")
+            raise _unsupported("the usual training step, without fit.teacher")
         labels = CLASSES.collate(split.targets).to(learner.device)
         if int(labels.max()) >= len(learner.classes):
-            raise _misplaced("a loader that has a name for each class")
+            raise _unsupported("a loader that has a name for each class")
         empty = torch.zeros(len(labels), len(learner.classes), device=learner.device)
         self.targets = empty.scatter_(1, labels[:, None], 1.0)
         if self._loaded is not None:
             if getattr(self._loaded, "shape", None) != self.targets.shape:
-                raise _misplaced("the images and classes of the resumed run. Start a new run")
+                raise _unsupported("the images and classes of the resumed run. Start a new run")
             self.targets.copy_(self._loaded)
         try:
             learner.loss_function(torch.zeros_like(self.targets[:2]), self.targets[:2])
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-            raise _misplaced("a fit.loss that takes shares of classes, such as gce or cross_entropy") from error
+            raise _unsupported("a fit.loss that takes shares of classes, such as gce or cross_entropy") from error
         self._at_start = self.targets.clone() if learner.ranks.size > 1 else None
 
     def before_batch(self, learner: Learner) -> None:
@@ -68,7 +68,7 @@ class LabelCorrection(Callback):
         assert self.targets is not None
         self._given, self._loss = learner.batch, getattr(learner, "loss", None)
         if self._given.targets.ndim != 1:
-            raise _misplaced("a recipe that does not mix images. Remove mixup, cutmix and similar steps")
+            raise _unsupported("a recipe that does not mix images. Remove mixup, cutmix and similar steps")
         learner.batch = replace(self._given, targets=self.targets[self._given.indices])
 
     def after_batch(self, learner: Learner) -> None:
@@ -112,5 +112,5 @@ class LabelCorrection(Callback):
         return self._at_start.cpu() + torch.stack(changes).sum(dim=0)
 
 
-def _misplaced(needs: str) -> UserError:
+def _unsupported(needs: str) -> UserError:
     return UserError(f"callbacks.label_correction works only with {needs}.")

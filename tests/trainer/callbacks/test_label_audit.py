@@ -2,7 +2,6 @@
 
 import csv
 import json
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import CLASSES as NAMES
-from fakes import Logits, MemoryLoader, frozen, logits_loader, make_learner, needs_gpu
+from fakes import Logits, MemoryLoader, StateAt, frozen, logits_loader, make_learner, needs_gpu
 
 from augment.data.dataset import Split
 from trainer.callbacks import label_audit
@@ -91,22 +90,10 @@ def test_repeated_images_are_joined() -> None:
 
 
 def test_a_resumed_fit_continues() -> None:
-    whole = learner_of(LabelAudit(), epochs=3)
+    whole = learner_of(LabelAudit(), at := StateAt(3), epochs=3)
     whole.fit()
-    first = learner_of(LabelAudit(), epochs=3, limit_batches=None)
-    states: list[Any] = []
-
-    class Save(Callback):
-        order = 50
-
-        def after_batch(self, learner: Learner) -> None:
-            if learner.training and not states and learner.progress.batches_done == 3:
-                learner.after_this_batch(lambda one: states.append(deepcopy(one.state())))
-
-    first = learner_of(LabelAudit(), Save(), epochs=3)
-    first.fit()
-    second = learner_of(LabelAudit(), Save(), epochs=3)
-    second.fit(second.restore(states[0]))
+    second = learner_of(LabelAudit(), StateAt(3), epochs=3)
+    second.fit(second.restore(at.kept))
     assert torch.equal(table_of(second), table_of(whole))
 
 

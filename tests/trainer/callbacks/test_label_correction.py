@@ -1,12 +1,12 @@
 """Label correction: targets by hand, skipped batches, resumed runs and ranks, and what it does not work with."""
 
-from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes import Logits, MemoryLoader, frozen, logits_loader, make_learner, needs_gpu
+from fakes import Logits, MemoryLoader, StateAt, frozen, logits_loader, make_learner, needs_gpu
 
 from augment.data.dataset import Split
 from augment.support.errors import UserError
@@ -107,20 +107,25 @@ def test_a_state_of_another_dataset_is_refused(saved: Any) -> None:
         learner_of(correction).fit()
 
 
+def test_a_batch_that_only_fills_up_the_pass_changes_no_target() -> None:
+    """A rank without images repeats its last batch. The rank that owns these images has already moved them."""
+
+    class Repeat(Callback):
+        order = Phase.FIRST - 1
+
+        def before_batch(self, learner: Learner) -> None:
+            learner.batch = replace(learner.batch, share=0.0)
+
+    learner = learner_of(LabelCorrection(start=0), Repeat(), epochs=1)
+    learner.fit()
+    assert torch.equal(targets_of(learner), LABELS)
+
+
 def test_a_resumed_fit_continues() -> None:
-    states: list[Any] = []
-
-    class Save(Callback):
-        order = 50
-
-        def after_batch(self, learner: Learner) -> None:
-            if learner.training and not states and learner.progress.batches_done == 3:
-                learner.after_this_batch(lambda one: states.append(deepcopy(one.state())))
-
-    whole = learner_of(LabelCorrection(start=0), Save(), epochs=3)
+    whole = learner_of(LabelCorrection(start=0), at := StateAt(3), epochs=3)
     whole.fit()
-    second = learner_of(LabelCorrection(start=0), Save(), epochs=3)
-    second.fit(second.restore(states[0]))
+    second = learner_of(LabelCorrection(start=0), StateAt(3), epochs=3)
+    second.fit(second.restore(at.kept))
     assert torch.equal(targets_of(second), targets_of(whole))
 
 
