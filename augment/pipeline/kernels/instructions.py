@@ -53,13 +53,15 @@ class Program:
     def of(plan: Plan) -> "Program | None":
         """Return the program of a plan, or None if DALI's operators must run the plan or may be as fast.
 
-        For a single local stage of RGB images, DALI launches few operators. For large images, the kernel may be slower
-        than DALI, because one block of threads runs a whole sample. Its ops for policies are fast enough.
+        With fewer than two local stages, DALI launches few operators for RGB images. For other images, each stage takes
+        several operators. Images above `LARGEST` use the kernel only for the RGB ops of policies, because one block of
+        threads runs a whole sample.
         """
-        program, rgb = Program(plan), plan.pixels.is_rgb
-        is_slow = sum(stage.kind == "local" for stage in program.stages) > 1 if rgb else bool(program.stages)
-        is_quick_here = math.prod(plan.size) <= LARGEST or (rgb and not program.every_op)
-        return program if is_slow and is_quick_here else None
+        program, is_rgb = Program(plan), plan.pixels.is_rgb
+        local = sum(stage.kind == "local" for stage in program.stages)
+        saves_operators = local > 1 if is_rgb else bool(program.stages)
+        is_small = math.prod(plan.size) <= LARGEST or (is_rgb and not program.every_op)
+        return program if saves_operators and is_small else None
 
     def values(self, sampler: Sampler, where: Where) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
