@@ -332,7 +332,8 @@ def channels() -> dict[str, Any]:
         of_mean = {"contrast": {"pivot": "mean"}, "erase": {"p": 0.5, "fill": "mean"}}
         crop = DIRECT["random windows"]["train"]["random_resized_crop"]
         plain = {"rotate": {}, "contrast": {}, "channel_gain": {}, "erase": {}}
-        for name, steps in (("plain", plain), ("mean", of_mean)):
+        moved = {"invert": {}, "rotate": {"border": "constant", "fill": 9, "angle_range": [-40, 40]}}
+        for name, steps in (("plain", plain), ("mean", of_mean), ("moved", moved)):
             aug = {"train": {"random_resized_crop": crop, "flip": {"p": 0.5}, **steps}, **normal}
             found[f"{form}, {name}"] = directly(aug, stored, form)
     form = PixelFormat.of(4, "uint16")

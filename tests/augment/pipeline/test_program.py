@@ -149,7 +149,7 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_in_an_interpreter(i
 
 def test_kernels_for_any_channels_match_operators_in_an_interpreter(interpreted: Any) -> None:
     found = interpreted["channels"]
-    assert len(found["off"]) == 6
+    assert len(found["off"]) == 9
     for name, off in found["off"].items():
         assert off["most"] < (2.1 if "uint8" in name else 0.01), name
         assert off["mean"] < 0.02, name
