@@ -340,4 +340,5 @@ def test_kernels_run_the_stages_after_the_last_one_they_do_not_know(pixels: Pixe
     assert [stage.kind for stage in program.before] == ["geometry", "local"]
     assert program.names == ("geometry", "color")
     assert Program.of(plan_for(pixels, {"brightness": {}, "autocontrast": {}})) is None
+    assert Program.of(plan_for(pixels, {"rotate": {}}, size=[256, 257])) is None
     assert Program.of(plan_for(RGB, {"rotate": {}, "brightness": {}})) is None  # few operators, beside decoding
