@@ -315,6 +315,11 @@ def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
 
 
 @pytest.mark.usefixtures("sample_drawn")
+def test_a_launcher_of_another_package_is_named() -> None:
+    with pytest.raises(UserError, match=r"^hydra/launcher: 'hydra_plugins\.joblib\.Launcher' cannot run"):
+        parse_launcher({"_target_": "hydra_plugins.joblib.Launcher"})
+
+
 @pytest.mark.parametrize(("name", "module"), [("slurm", "submitit"), ("ray", "ray")])
 def test_a_missing_extra_is_named(
     name: str, module: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

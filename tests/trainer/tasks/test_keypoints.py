@@ -95,6 +95,8 @@ def test_left_and_right_are_exchanged_in_mirror_images() -> None:
     split = Split((), (), Keypoints(flip_pairs=((1, 2),)))
     assert "1 pair" in TASK.prepare(network, parse_fit({}), split, NAMES)
     assert "0 pairs" in TASK.prepare(nn.Linear(2, 6), parse_fit({}), Split((), (), Keypoints()), NAMES)
+    unknown = Split((), (), Keypoints(flip_pairs=None))
+    assert "unknown" in TASK.prepare(nn.Linear(2, 6), parse_fit({}), unknown, NAMES)
     restored = nn.Linear(2, 6)
     TASK.restore(restored, network.state_dict())
     mirrored = torch.tensor([[0.1, 0.2, -0.3, 0.4, 0.5, 0.6]])
