@@ -103,19 +103,23 @@ def estimate(
 
 def _probabilities(scores: Array, known: Array, wrong: NDArray[np.bool_], share: float) -> Array:
     """Return the probability that each label is wrong, (N,), higher for lower scores. The mean is `share`."""
-    from scipy.optimize import brentq, minimize  # slow imports
-    from scipy.special import expit, log_expit
-
-    scale = float(known.std()) or 1.0
-    sign = np.where(wrong, 1.0, -1.0)
-
-    def loss(line: Array) -> float:  # penalized, because scores may separate the labels perfectly
-        return float(-log_expit(sign * (line[0] - line[1] * known / scale)).mean() + 1e-4 * line @ line)
-
-    slope = max(0.0, float(minimize(loss, [0.0, 1.0]).x[1]))
-    steps = -slope * scores / scale
-    limit = 50 + float(np.abs(steps).max())
     if not 0 < share < 1:
         return np.full(len(scores), share)
-    level = brentq(lambda level: float(expit(level + steps).mean()) - share, -limit, limit)
-    return np.asarray(expit(level + steps), np.float64)
+    scale = float(known.std()) or 1.0
+    inputs = np.stack([np.ones_like(known), -known / scale], axis=1)
+    line, penalty = np.zeros(2), 1e-4 * np.eye(2)  # penalized, because scores may separate the labels perfectly
+    for _ in range(30):  # Newton's method
+        likely = _sigmoid(inputs @ line)
+        gradient = inputs.T @ (likely - wrong) / len(wrong) + 2 * penalty @ line
+        curvature = inputs.T * (likely * (1 - likely)) @ inputs / len(wrong) + 2 * penalty
+        line -= np.linalg.solve(curvature, gradient)
+    steps = -max(0.0, line[1]) * scores / scale
+    low, high = np.array([-1.0, 1.0]) * (50 + np.abs(steps).max())
+    for _ in range(100):  # bisection
+        level = (low + high) / 2
+        low, high = (level, high) if _sigmoid(level + steps).mean() < share else (low, level)
+    return _sigmoid(level + steps)
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(np.tanh(values / 2) / 2 + 0.5)  # unlike exp, tanh does not overflow
