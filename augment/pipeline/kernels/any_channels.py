@@ -192,7 +192,7 @@ def _warp(source, target, m, height, width, channels: tl.constexpr, lanes: tl.co
         column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
         there, kept = _tile(start, height * width, channels, lanes, block)
         level = tl.zeros([block, lanes], tl.float32)
-        for corner in range(4):
+        for corner in tl.static_range(4):  # unrolled, so that the four reads do not wait for each other
             u, v = column + corner % 2, row + corner // 2
             across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
             share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
@@ -229,15 +229,24 @@ def _color(source, target, m, of_mean, area, channels: tl.constexpr, lanes: tl.c
             add += weight * tl.sum(tl.where(lane == channel, mean, 0.0))
     else:
         add = tl.load(m + lane * step + channels, mask=is_channel, other=0)
-    for start in range(0, area, block):
-        pixel = start + tl.arange(0, block)
-        there, kept = _tile(start, area, channels, lanes, block)
-        level = tl.zeros([block, lanes], tl.float32) + add[None, :]
-        for channel in range(channels):
-            weight = tl.load(m + lane * step + channel, mask=is_channel, other=0)
-            read = tl.load(source + pixel * channels + channel, mask=pixel < area, other=0).to(tl.float32)
-            level += read[:, None] * weight[None, :]
-        _store(target + there, level, kept)
+    row, column = lane[:, None], lane[None, :]
+    is_mixed = (row < channels) & (column < channels) & (row != column)
+    if tl.sum(tl.abs(tl.load(m + row * step + column, mask=is_mixed, other=0))) == 0:
+        gain = tl.load(m + lane * (step + 1), mask=is_channel, other=0)
+        for start in range(0, area, block):  # most color steps do not mix channels
+            there, kept = _tile(start, area, channels, lanes, block)
+            level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
+            _store(target + there, add[None, :] + level * gain[None, :], kept)
+    else:
+        for start in range(0, area, block):
+            pixel = start + tl.arange(0, block)
+            there, kept = _tile(start, area, channels, lanes, block)
+            level = tl.zeros([block, lanes], tl.float32) + add[None, :]
+            for channel in range(channels):
+                weight = tl.load(m + lane * step + channel, mask=is_channel, other=0)
+                read = tl.load(source + pixel * channels + channel, mask=pixel < area, other=0).to(tl.float32)
+                level += read[:, None] * weight[None, :]
+            _store(target + there, level, kept)
 
 
 @triton.jit
