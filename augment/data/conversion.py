@@ -52,7 +52,7 @@ _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "reg
 
 _SHARD = 2**27  # approximate size in bytes
 
-# File name endings by the first bytes of a file.
+# File name extensions by the first bytes of a file.
 _ENDINGS = {
     b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
     b"II+\0": ".tif", b"MM\0+": ".tif", b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2",
@@ -66,7 +66,7 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
     """Write both splits, load them as training does, and compare all images and targets.
 
     The training images are shuffled once, so that sequential readers see all classes early. After an error, the folder
-    is as empty as before.
+    is unchanged.
 
     Args:
         dataset: the dataset.
@@ -112,7 +112,7 @@ def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
 
 def _check(dataset: Dataset, out: Path, to: str) -> None:
     if dataset.task not in (tasks := _TASKS[to]):
-        raise UserError(f"data: --to {to} cannot hold the task {dataset.task}. Allowed: {', '.join(tasks)}.")
+        raise UserError(f"data: --to {to} does not support the task {dataset.task}. Allowed: {', '.join(tasks)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists and is not empty. Use a new or empty folder.")
     for name in dataset.classes:

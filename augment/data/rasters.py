@@ -76,7 +76,7 @@ class Raster:
         return np.ascontiguousarray(found)  # as DALI expects
 
     def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return the stored values, (height, width, channels), and which of them mean no data, if the format has any.
+        """Return the stored values, (height, width, channels), and which of them mean no data, or None.
 
         `given` are the pixels of a decoded image, if they have been read already.
 
