@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # seconds of the pass: while it runs, those before an interruption. Then all
+        self._seconds = 0.0  # seconds of the pass before an interruption, and of the whole pass once it has ended
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:

@@ -132,7 +132,7 @@ class Tracker(Callback):
         """Send a PNG."""
 
     def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Send rows of texts, numbers and RGB images."""
+        """Send rows of strings, numbers and RGB images."""
 
     def artifact(self, file: Path) -> None:
         """Send a file."""
