@@ -29,7 +29,7 @@ def load(source, inside):
 
 @triton.jit
 def within(position, size, border):
-    """Return the position inside the image that a border shows at a position beyond the edge.
+    """Map a position beyond the edge to the position inside the image that the border shows there.
 
     `border` is a code of `opcodes.BORDERS`. Code 3 is a faster form of code 1 (reflect_101), for positions that are
     less than one side length beyond the edge.
