@@ -1,6 +1,6 @@
 """Initial weights, `model.weights`: from a run's folder, or from a file of timm, torchvision or other programs.
 
-Weights are safetensors or files of `torch.save`. Reading them never runs code: only plain values and tensors are read.
+Weights are safetensors or `torch.save` files. Reading them never runs code: only plain values and tensors are read.
 """
 
 from collections.abc import Collection, Mapping
@@ -132,7 +132,7 @@ def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
 
 
 def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> dict[str, Tensor]:
-    """Match weights with a network. The head stays new if the weights have other classes."""
+    """Match weights with a network. The head keeps its random weights if the classes differ."""
     state = network.state_dict()
     head = head_of(model, classes, size)
     try:

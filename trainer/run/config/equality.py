@@ -39,7 +39,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved configuration without settings that do not change results.
 
     It leaves out `fit.resume`, `fit.gpus`, `fit.metrics`, `run`, trackers and the test data. Two configurations are
-    equal if their identities have the same `identity_text`. Mappings whose order counts become lists of pairs: steps,
+    equal if their identities have the same `identity_text`. Mappings whose order matters become lists of pairs: steps,
     views, stages, and nested arguments of plugins. The order of built-in callbacks does not count, because they sort
     themselves.
     """

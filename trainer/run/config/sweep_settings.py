@@ -17,7 +17,7 @@ class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
     n_trials: int = setting(
-        Count(default=20, within=(1, MAX_TRIALS), doc="total number of trials, also after resuming")
+        Count(default=20, within=(1, MAX_TRIALS), doc="total number of trials, including trials before a resume")
     )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
