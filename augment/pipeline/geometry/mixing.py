@@ -2,8 +2,8 @@
 
 Threads that launch GPU kernels wait for each other, so this module launches few kernels per batch. It copies draws to
 the GPU for many batches at once. If a plan mixes only by mixup and cutmix, one kernel mixes RGB images and their
-targets. Otherwise, PyTorch's operators do. Samples that skip an op get its neutral values, which change nothing. If the
-op has none, a mask keeps them unchanged.
+targets. Otherwise, PyTorch operators mix them. Samples that skip an op get its neutral values, which change nothing. If
+an op has no neutral values, a mask keeps these samples unchanged.
 """
 
 from collections.abc import Callable, Mapping
