@@ -356,7 +356,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore the states from `random_state`, also on another GPU."""
+    """Restore the states from `random_state`, even on another GPU."""
     # Generators read their states from host memory.
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":
