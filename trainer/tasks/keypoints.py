@@ -240,7 +240,7 @@ class KeypointTask(PlacedTask):
 
 
 def _scaling(images: Tensor) -> list[list[float]]:
-    """Return the matrix from pixels of images, (N, 3, height, width), to output coordinates."""
+    """Return the matrix from pixels of images, (N, C, height, width), to output coordinates."""
     height, width = images.shape[2:]
     half = max(height, width) / 2
     return [[1 / half, 0.0, (0.5 - width / 2) / half], [0.0, 1 / half, (0.5 - height / 2) / half], [0.0, 0.0, 1.0]]
