@@ -311,7 +311,7 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
 
 
 def _joined_points(objects: Sequence[Objects]) -> NDArray[np.float32]:
-    """Return the keypoints of all objects, (M, P, 3). Images without objects may have another P."""
+    """Return the keypoints of all objects, (M, P, 3). Images without objects may have a different P."""
     points = [found.points for found in objects if found.points is not None]
     most = max(of.shape[1] for of in points)
     return np.concatenate([of.reshape(len(of), most, 3) for of in points])

@@ -59,7 +59,7 @@ class Labels:
         """Convert an array, (N,) or (N, K).
 
         Raises:
-            UserError: the array has another shape or type.
+            UserError: the array has the wrong shape or type.
         """
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
             raise UserError(f"the targets are {array.shape} {array.dtype}. Use numbers of shape (N,) or (N, K).")
@@ -206,8 +206,8 @@ def find_names(
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
     """Return the names of classes or labels, and each split's labels as indices of the names, (L,).
 
-    The options or the source provide the names. Otherwise, names are the labels: sorted if they are text, and all
-    numbers up to the highest label of train if they are numbers.
+    The options or the source provide the names. Otherwise, names are the labels: text labels in sorted order, or all
+    numbers up to the highest label of train.
 
     Args:
         splits: train with its labels, and val if there is one.

@@ -64,7 +64,7 @@ class Keypoints(SpatialKind):
         return list(points)
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Describe the first target with another number of points."""
+        """Describe the first target with the wrong number of points."""
         odd = [t for t in targets if not isinstance(t, tuple) or len(t) != names or {len(p) for p in t} > {3}]
         return f"{odd[0]!r:.80}. Use {names} points (x, y, visibility)." if odd else ""
 

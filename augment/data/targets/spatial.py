@@ -135,7 +135,7 @@ class SpatialKind(Kind):
         """Convert the targets of `count` images in memory to results of `load`.
 
         Raises:
-            UserError: the targets have another form.
+            UserError: the targets have the wrong form.
         """
 
 
@@ -149,7 +149,7 @@ def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed
         allowed: the form that the message asks for.
 
     Raises:
-        UserError: the array has another shape, or does not hold numbers.
+        UserError: the array has the wrong shape, or does not hold numbers.
     """
     try:
         found = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
