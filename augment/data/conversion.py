@@ -1,6 +1,6 @@
 """Conversion of datasets to class folders or tar shards.
 
-Images that Pillow can open and DALI cannot decode become JPEG.
+Images that Pillow can open and DALI cannot decode are converted to JPEG.
 """
 
 import json
@@ -231,7 +231,7 @@ class AsJpeg:
 
 
 def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
-    """Check a dataset as before training. Images that DALI cannot decode become JPEG if Pillow can open them.
+    """Check a dataset as training does. Images that only Pillow can decode are converted to JPEG.
 
     Args:
         dataset: the dataset.
@@ -240,7 +240,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
         skip_bad: whether to leave out images that neither DALI nor Pillow can decode.
 
     Returns:
-        The dataset with `Dataset.copies`, and the number of images that become JPEG.
+        The dataset with `Dataset.copies`, and the number of images that are converted.
 
     Raises:
         UserError: an image cannot be used and skip_bad is false.

@@ -334,7 +334,7 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     """Describe the effect of balancing in a sentence. Empty for "none"."""
     train = dataset.train
     if how == "oversample":
-        return f"balance: {train.images:,} training images, {len(train):,} samples per epoch, equally many per class"
+        return f"balance: {train.images:,} training images, {len(train):,} samples per epoch, the same number per class"
     if how == "none":
         return ""
     weighted = sorted((w, name) for w, name in zip(train.weights, dataset.classes, strict=True) if w)
