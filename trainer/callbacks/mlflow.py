@@ -20,7 +20,7 @@ _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"
 
 _PARAMS, _TEXT, _NAME = 100, 5000, 240  # parameters per request, and maximum lengths of values and names
 
-_ID = "dali_trainer.id"  # the tag that identifies a run, also after it is resumed
+_ID = "dali_trainer.id"  # the tag that identifies a run, even after it is resumed
 
 
 @configurable

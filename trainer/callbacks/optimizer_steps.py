@@ -78,7 +78,7 @@ class ParamScheduler(Callback):
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
             f"{length} changes the length of the schedule: the learning rate goes from {was:.2g} to {now:.2g}, and is "
-            f"{highest:.2g} at most from now on. To choose the rate, add fit.schedule=constant and fit.lr. For "
+            f"at most {highest:.2g} from now on. To choose the rate, add fit.schedule=constant and fit.lr. For "
             "another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
         )
 

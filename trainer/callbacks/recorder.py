@@ -221,7 +221,7 @@ class Recorder(Callback):
 
     def _choose(self, learner: Learner) -> None:
         monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
-        wanted = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have further callbacks
+        wanted = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have more callbacks
         self.metrics = learner.task.measured(learner.classes, None if self.everything else wanted, learner.model)
 
     def _meter(self, learner: Learner) -> Meter:

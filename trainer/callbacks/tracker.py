@@ -101,7 +101,7 @@ class Tracker(Callback):
     _last: StepRow | None = None
     _batch_sent: bool = False
     _of_epoch: Collection[str] = ()  # names of the values of the last epoch that was sent
-    _names: Mapping[str, str] = MappingProxyType({})  # names in the service, by the names that we use
+    _names: Mapping[str, str] = MappingProxyType({})  # maps our names to the names in the service
 
     # --- what a tracker implements, called in its thread ---
 
