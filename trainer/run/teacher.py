@@ -98,7 +98,7 @@ def _load(config: Config) -> Trained:
             "data type."
         )
     if (theirs.low, theirs.high) != (ours.low, ours.high):
-        raise UserError(f"{key}: it was trained with another data.range. Use a teacher with the same data.range.")
+        raise UserError(f"{key}: it was trained with a different data.range. Use a teacher with the same data.range.")
     if missing := [printable(name) for name in classes if name not in trained.classes]:
         raise UserError(
             f"{key}: it does not predict the {trained.task.units} {list_some(missing, 3)} of the data, but "

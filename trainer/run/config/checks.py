@@ -137,7 +137,7 @@ def check_resume(config: Config) -> None:
     """Check that the run that `fit.resume` names can be resumed.
 
     Raises:
-        UserError: that run has no checkpoint, has finished, or had another plan, model, loss or optimizer.
+        UserError: that run has no checkpoint, has finished, or had a different plan, model, loss or optimizer.
     """
     if config.fit.resume is None:
         return

@@ -42,9 +42,9 @@ class SearchSettings:
         Count(default=3, within=(2, 100), doc="strength of pruning. 3 keeps one trial in 3, and trains it 3x as long")
     )
     finalists: int = setting(
-        Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0: no verdict")
+        Count(default=3, within=(0, 100), doc="best trials to repeat with additional seeds. 0: no verdict")
     )
-    seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
+    seeds: int = setting(Count(default=3, within=(2, 100), doc="additional seeds per finalist"))
     confirm: int = setting(
         Count(
             default=5,

@@ -139,7 +139,7 @@ class RunFolder:
         return numbers if numbers.get("epoch") == self.summary.best.get("epoch") else {}
 
     def scored_by(self, score: str) -> RunFolder:
-        """Return a copy of the run with another score."""
+        """Return a copy of the run with a different score."""
         run = copy(self)
         run.score = score
         return run
