@@ -112,7 +112,7 @@ class Mixer:
 
             return mix(images, targets, drawn[0]["records"][rows], self._classes)
         own = targets if isinstance(self._kind, SpatialKind) else self._kind.shares(targets, self._classes)
-        # Roll NHWC images, because CUDA would return rolled NCHW images in another memory format.
+        # Roll NHWC images, because CUDA would return rolled NCHW images in a different memory format.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         unmixed = own
         for stage, of_batches in zip(self._stages, drawn, strict=True):
