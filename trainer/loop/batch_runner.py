@@ -147,7 +147,7 @@ class Runner:
 
     def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` and `kept_gradients` returned, even from another device."""
-        if self.scaler is not None and "scaler" in state:  # the saved run may have another precision
+        if self.scaler is not None and "scaler" in state:  # the saved run may have a different precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
         # Pass step counts from the CPU. PyTorch moves them to the GPU if the optimizer expects them there. An eager

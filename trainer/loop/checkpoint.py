@@ -175,7 +175,7 @@ class FitState:
         """Check that a number of ranks can resume from this state.
 
         Raises:
-            UserError: another number of ranks saved the state between the batches of a step.
+            UserError: a different number of ranks saved the state between the batches of a step.
         """
         if self.gradients and self.position[1] and self.ranks != ranks:
             raise UserError(

@@ -317,7 +317,7 @@ class Learner:
         """Restore what the method `state` returned. Return the position to pass to `fit`.
 
         Raises:
-            UserError: another number of ranks saved the state within an optimizer step.
+            UserError: a different number of ranks saved the state within an optimizer step.
         """
         state.check_ranks(self.ranks.size)
         loaders = [state.loader, *(other["loader"] for other in state.others)]
