@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
     from trainer.sweeps.study import Search
 
-NO_FURTHER_JOB = "Stopped. No further job starts."
+NO_FURTHER_JOB = "Stopped. No more jobs will start."
 
 # The minimum interval, in seconds, at which jobs of other processes are polled. See `pause`.
 POLL = 0.1
@@ -135,7 +135,7 @@ class Worker:
     def follow(self, jobs: Iterable[Job]) -> None:
         """Work on one job after another until one has failed.
 
-        After a CUDA error, for example, every further job of the same process would also fail.
+        After a CUDA error, for example, all later jobs of the same process would also fail.
         """
         for job in jobs:
             self.work([job])
