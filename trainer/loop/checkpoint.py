@@ -156,7 +156,7 @@ class FitState:
     """The content of last.pt: everything that a resumed fit needs to match an uninterrupted fit."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
-    model: dict[str, Tensor]  # state of the trained model
+    model: dict[str, Tensor]  # state of the trained model, without the base of LoRA
     optimizer: dict[str, Any]
     gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
