@@ -31,12 +31,12 @@ def remember(
 
     Args:
         images: the images.
-        judge: the function, which returns a line. Lines that begin with a blank are not cached.
+        judge: the function, which returns a line. Lines that begin with a space are not cached.
         cache: the file with lines by path, size and modification time. New lines are appended every minute. The file is
             created if missing. Datasets and processes may share it. Images outside files are never cached.
         what: title of the progress bar. Empty for no progress bar.
     """
-    # Use file names in bytes, because a million `Path` objects need ten seconds and a gigabyte.
+    # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
     stored, chunks = _Lines(cache), _chunks(refs, 4096)
@@ -169,7 +169,7 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
 
 
 def _encoded(ref: Any) -> Any:
-    """Return the record of an image, or the name of its file. A raster is read from either."""
+    """Return the record of an image, or the name of its file as bytes. For a raster, return those of its source."""
     inner = encoded_ref(ref)
     return os.fsencode(inner) if isinstance(inner, Path) else inner
 

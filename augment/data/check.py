@@ -2,8 +2,8 @@
 
 DALI cannot skip a bad file. Its CPU decoder raises an error and loses the batch, often without naming the file. Its GPU
 decoder silently decodes truncated JPEGs and headers that claim gigapixels. Therefore each file is checked twice. The
-header check is cheap, explains faults better, and keeps memory bombs away from DALI. Then DALI's CPU decoder, which is
-the strictest, decodes the image on every machine. The results are cached.
+header check is cheap, explains faults better, and keeps decompression bombs away from DALI. Then DALI's CPU decoder,
+which is the strictest, decodes the image on every machine. The results are cached.
 
 nvImageCodec, the library behind `fn.decoders.image`, decodes JPEG, PNG and WebP one by one, because a pipeline can
 crash if several JPEGs of a batch are damaged. nvImageCodec alone is not enough for rarer formats. `fn.decoders.image`
@@ -117,7 +117,7 @@ def examine_files(
 
     Returns:
         The unusable images in order, with their faults as predicates, such as "is empty (0 bytes)". And for each image,
-        a digest of its bytes or pixels, followed by a blank. The digest of an unusable image is empty.
+        a digest of its bytes or pixels, followed by a space. The digest of an unusable image is empty.
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "" if quiet else "Checking files")
@@ -169,7 +169,7 @@ def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[Ima
 
 
 def _judge(image: ImageRef, decoder: Decoder) -> str:
-    """Return the digest of an image, a blank, and its fault, if any. An image that cannot be read has no digest."""
+    """Return the digest of an image, a space, and its fault, if any. An image that cannot be read has no digest."""
     try:
         if is_decoded(image):
             return f"{_digest(np.ascontiguousarray(image.read_pixels()).data)} "

@@ -1,6 +1,6 @@
 """Conversion of datasets to class folders or tar shards.
 
-Images that Pillow can open and DALI cannot decode become JPEG.
+Images that Pillow can open and DALI cannot decode are converted to JPEG.
 """
 
 import json
@@ -52,7 +52,7 @@ _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "reg
 
 _SHARD = 2**27  # approximate size in bytes
 
-# File name endings by the first bytes of a file.
+# File name extensions by the first bytes of a file.
 _ENDINGS = {
     b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
     b"II+\0": ".tif", b"MM\0+": ".tif", b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2",
@@ -66,7 +66,7 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
     """Write both splits, load them as training does, and compare all images and targets.
 
     The training images are shuffled once, so that sequential readers see all classes early. After an error, the folder
-    is as empty as before.
+    is unchanged.
 
     Args:
         dataset: the dataset.
@@ -112,7 +112,7 @@ def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
 
 def _check(dataset: Dataset, out: Path, to: str) -> None:
     if dataset.task not in (tasks := _TASKS[to]):
-        raise UserError(f"data: --to {to} cannot hold the task {dataset.task}. Allowed: {', '.join(tasks)}.")
+        raise UserError(f"data: --to {to} does not support the task {dataset.task}. Allowed: {', '.join(tasks)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists and is not empty. Use a new or empty folder.")
     for name in dataset.classes:
@@ -231,7 +231,7 @@ class AsJpeg:
 
 
 def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
-    """Check a dataset as before training. Images that DALI cannot decode become JPEG if Pillow can open them.
+    """Check a dataset as training does. Images that only Pillow can decode are converted to JPEG.
 
     Args:
         dataset: the dataset.
@@ -240,7 +240,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
         skip_bad: whether to leave out images that neither DALI nor Pillow can decode.
 
     Returns:
-        The dataset with `Dataset.copies`, and the number of images that become JPEG.
+        The dataset with `Dataset.copies`, and the number of images that are converted.
 
     Raises:
         UserError: an image cannot be used and skip_bad is false.

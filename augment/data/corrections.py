@@ -37,7 +37,7 @@ def pinned(file: str) -> str:
 
 
 def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
-    """Apply the corrections in the file of data.labels to train. Return the dataset, with a notice.
+    """Apply the corrections in the data.labels file to the train split. Return the dataset, with a notice.
 
     Validation and test images do not change, so scores stay comparable. A path matches the image with this name. In a
     dataset that has moved, it matches the image with the same folder and file name.

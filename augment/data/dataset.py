@@ -41,7 +41,7 @@ class Split:
     Attributes:
         files: images in larger files, or paths of images. A tuple of paths becomes `Paths`.
         targets: the target of each image.
-        kind: the kind of the targets, see `augment.data.targets`. Without a kind, tuples are labels.
+        kind: the kind of the targets, see `augment.data.targets`. Without a kind, tuples are multi-label targets.
         repeated: number of repeated images at the end, which balance the classes.
         max_bad: number of images that may be unreadable when they are read. Other images replace them. By default, the
             first unreadable image is an error.

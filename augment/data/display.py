@@ -11,12 +11,12 @@ Limits = NDArray[np.float64]  # the levels that become black and white, (2, chan
 
 
 def displayable(levels: NDArray[Any], pixels: PixelFormat, limits: Limits | None = None) -> NDArray[np.uint8]:
-    """Show the channels `data.rgb`, or the first channel in gray. Ordinary RGB images stay unchanged.
+    """Show the channels that `data.rgb` selects, or the first channel as gray. Ordinary RGB images stay unchanged.
 
     Args:
         levels: (..., height, width, channels), see `PixelFormat.levels`.
         pixels: the format of the images.
-        limits: the levels that become black and white. Default: those of each image, see `stretch_limits`.
+        limits: the levels that become black and white. Default: each image's own limits, see `stretch_limits`.
 
     Returns:
         (..., height, width, 3) uint8 RGB. Pixels at level 0 in all channels are black.

@@ -42,8 +42,8 @@ _USED = 1 / 16
 def find_format(source: Source, dataset: Dataset) -> Dataset:
     """Find the pixel format of a dataset by its first training image and the settings of its source.
 
-    Ordinary 8-bit images stay RGB. The images of other datasets become rasters, and `Dataset.pixels` their format, with
-    its range and statistics.
+    Ordinary 8-bit images stay RGB. In other datasets, images become rasters, and `Dataset.pixels` is set to their
+    format, with its range and statistics.
 
     Raises:
         UserError: a setting contradicts the images.
@@ -97,7 +97,7 @@ def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
 def _with_statistics(
     source: Source, files: Sequence[ImageRef], pixels: PixelFormat
 ) -> tuple[PixelFormat, tuple[str, ...]]:
-    """Return the format with its range and statistics, and notices about them. They are cached."""
+    """Return the format with its range and statistics, and notices about them. Both are cached."""
 
     def compute() -> str:
         samples = sample_values(files, pixels)

@@ -1,4 +1,4 @@
-"""Faults of encoded images, which the header reveals, or which Pillow finds when it decodes the image."""
+"""Faults of encoded images that the header reveals, or that Pillow finds when it decodes the image."""
 
 import os
 import struct
@@ -24,7 +24,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 # The fault of images in other formats.
 NOT_DECODED = "is not an image that DALI decodes"
 
-# The fault of images that DALI and Pillow decode differently, and the difference of levels that is tolerated.
+# The fault of images that DALI and Pillow decode differently, and the tolerated difference in levels.
 DIFFERS = "that programs decode differently"
 TOLERANCE = 2
 
@@ -34,7 +34,7 @@ CONVERT = "python -m augment convert turns images that Pillow can open into JPEG
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The header allows 65,535
 
-# The exceptions of Pillow for truncated or damaged files, and for files that exceed its size limit.
+# Pillow's exceptions for truncated or damaged files, and for files that exceed its size limit.
 DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
     RuntimeError, struct.error, zlib.error, Image.DecompressionBombError,

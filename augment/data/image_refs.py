@@ -86,7 +86,7 @@ def take_images(images: Sequence[Any], indices: NDArray[np.int64]) -> Any:
 
 
 def known_of(images: Sequence[Any], known: Mapping[Any, V]) -> dict[int, V]:
-    """Look up images in a mapping, and return the values found, by the indices of the images."""
+    """Look up images in a mapping, and return the values found, keyed by image index."""
     if not known:
         return {}
     if isinstance(images, Paths):

@@ -27,7 +27,7 @@ def name_of(image: ImageRef) -> str:
 
 
 def encoded_ref(image: ImageRef) -> ImageRef:
-    """Return the file or record of an image that `augment.data.rasters` decodes. Others stay as they are."""
+    """Return the file or record that a raster decodes. Other images are returned unchanged."""
     ref: ImageRef = getattr(image, "ref", image) if hasattr(image, "read_stored") else image
     return ref
 
@@ -131,7 +131,7 @@ def read_exif(block: bytes) -> int:
     """Return the orientation in an EXIF block, 1 to 8, as DALI reads it, or 0 if the block may crash DALI.
 
     DALI uses the first orientation tag and the first two bytes of its value, whatever the type. It also reads text and
-    fraction tags. The block is damaged if one of their values lies outside the block.
+    rational tags. The block is damaged if one of their values lies outside the block.
     """
     step = -1 if block[:2] == b"II" else 1  # byte order of numbers
 
@@ -257,7 +257,7 @@ def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:
 
 
 def turn_back(labels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turn an array of an upright image, (height, width), to the stored image with this EXIF orientation."""
+    """Turn an array of an upright image, (height, width), to match the stored image with this EXIF orientation."""
     x, y = (slice(None, None, -1 if orientation in mirrored else 1) for mirrored in MIRRORED)
     return np.ascontiguousarray(labels[y, x].T if orientation >= SIDEWAYS else labels[y, x])
 

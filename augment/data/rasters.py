@@ -59,7 +59,7 @@ class Raster:
 
         Raises:
             OSError: the file cannot be read.
-            UserError: the image has another format, or infinite or NaN values.
+            UserError: the image has a different format, or infinite or NaN values.
         """
         return self.filled(*self.read_stored())
 
@@ -76,7 +76,7 @@ class Raster:
         return np.ascontiguousarray(found)  # as DALI expects
 
     def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return the stored values, (height, width, channels), and which of them mean no data, if the format has any.
+        """Return the stored values, (height, width, channels), and which of them mean no data, or None.
 
         `given` are the pixels of a decoded image, if they have been read already.
 
@@ -184,7 +184,7 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
     Files whose names state an ordinary format are not read.
 
     Raises:
-        UserError: the first files include rasters, and none of them has pixels of a supported format.
+        UserError: the first file is named like a raster, and none of the first files has a supported format.
     """
     faults = []
     for image in files[:10]:

@@ -78,17 +78,17 @@ def take_fold(
 ) -> Dataset:
     """Return a round of cross-validation over the train split: one fold becomes val, the others train.
 
-    The sizes of folds differ by at most one, also within a class, if the copies of an image count once. With several
-    labels per image, the images with the same rarest label are distributed evenly. The copies in `Dataset.copies` stay
-    in one fold. The dataset's own val is not used.
+    Fold sizes differ by at most one, both overall and within each class, if the copies of an image count once. With
+    several labels per image, the images with the same rarest label are distributed evenly. The copies in
+    `Dataset.copies` stay in one fold. The dataset's own val is not used.
 
     Args:
         dataset: the dataset.
         folds: number of folds.
         fold: the fold that becomes val, from 0.
         seed: the seed of the draw.
-        groups: the group of each train image. Each group stays in one fold. Folds then have similar sizes, also within
-            a class.
+        groups: the group of each train image. Each group stays in one fold. Folds then have similar sizes, both overall
+            and within each class.
 
     Raises:
         UserError: there are fewer images of a class, or fewer groups, than folds.
@@ -198,7 +198,7 @@ def _parts(
     part = share_out(group, strata, shares, _draw(count, seed, draw)) if count else group
     if len(np.unique(part)) < len(shares):
         raise UserError(
-            f"data.{key}: data.group makes only {amount(count, 'group')}, too few for {len(shares)} parts. Use "
+            f"data.{key}: data.group forms only {amount(count, 'group')}, too few for {len(shares)} parts. Use "
             "smaller groups, fewer folds, or a larger fraction."
         )
     return part
@@ -261,7 +261,7 @@ def take_some(split: Split, count: int, seed: int) -> Split:
 
 
 def as_left_out(split: Split, names: Collection[str]) -> Split:
-    """Leave out the images of a saved run again, given their portable names. Call this before any selection.
+    """Leave out the images that a saved run left out, given their portable names. Call this before any selection.
 
     These images are left out even if they are good now. Other images that are bad now return to their positions,
     as `Split.bad`.
@@ -334,7 +334,7 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     """Describe the effect of balancing in a sentence. Empty for "none"."""
     train = dataset.train
     if how == "oversample":
-        return f"balance: {train.images:,} training images, {len(train):,} samples per epoch, equally many per class"
+        return f"balance: {train.images:,} training images, {len(train):,} samples per epoch, the same number per class"
     if how == "none":
         return ""
     weighted = sorted((w, name) for w, name in zip(train.weights, dataset.classes, strict=True) if w)

@@ -233,10 +233,10 @@ def batch(
 ) -> Decorator:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
 
-    Images and their partners are normalized (N, 3, height, width) float tensors. The partner of a sample is the next
+    Images and their partners are normalized (N, C, height, width) float tensors. The partner of a sample is the next
     sample of the batch. The partner of the last sample is the first. `share`, (N,), is each sample's own share of the
-    mixed target. If K following samples contribute, it is (N, 1 + K): the sample's own share, then the shares of
-    the following samples. Drawn values are (N,) tensors. The function may write to all its arguments.
+    mixed target. If K following samples contribute, it is (N, 1 + K): the sample's own share, then the shares of the
+    following samples. Drawn values are (N,) tensors. The function may write to all its arguments.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).

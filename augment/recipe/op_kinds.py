@@ -17,7 +17,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Function = Callable[..., Any]
 
 # The images that a color or local op supports. "rgb" needs red, green and blue. The others support any channels. With
-# "separable", a recipe may choose values for each channel (per_channel). "separate" ops always do.
+# "separable", a recipe may choose values for each channel (per_channel). "separate" ops always have values
+# for each channel.
 Channels = Literal["rgb", "any", "separable", "separate"]
 
 # How an op moves pixels: by resizing a window, with a matrix, with a function of coordinates, in another way, or not at

@@ -148,7 +148,7 @@ class Plan:
         return f"Plan({self.split}, {_pixels(self.size)}, {amount(len(self.steps) + 1, 'step')})"
 
     def _repr_html_(self) -> str:
-        """Draw a table of the steps, for notebooks."""
+        """Return an HTML table of the steps, for notebooks."""
         stages = [("crop", self.crop), *((stage.kind, step) for stage in self.stages for step in stage.steps)]
         rows = [(kind, step.title, f"{step.p:.4g}", ", ".join(step.settings)) for kind, step in stages]
         title = f"{self.path}, {_pixels(self.size)}"

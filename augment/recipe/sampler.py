@@ -16,7 +16,7 @@ from augment.recipe.step import Step
 from augment.support.seeds import derive_seed
 
 # The samples to draw for: the epoch, the position of the first sample, the number of samples, and optionally the number
-# of consecutive `Transform` calls with so many samples each.
+# of consecutive `Transform` calls with that many samples each.
 Where = tuple[int, int, int] | tuple[int, int, int, int]
 
 CALL = 2**32  # distance between the positions of the first samples of two calls

@@ -168,7 +168,7 @@ class Stage:
         _, rows = _applied_and_skipped(applied)
         prepared = self._prepare({name: value[rows] for name, value in drawn.items()}, size)
 
-        # The k-th applied sample is in row k, and every skipped sample in the last row.
+        # The k-th applied sample is in row k. Every skipped sample is in the last row.
         row_of_sample = np.where(applied, np.cumsum(applied) - 1, len(rows) - 1)
         values = {name: value[row_of_sample] for name, value in prepared.items()}
         for name, value in values.items():

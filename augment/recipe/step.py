@@ -41,7 +41,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """The key, and the op in parentheses if it has another name."""
+        """The key, and the op in parentheses if it has a different name."""
         return self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
 
     @property

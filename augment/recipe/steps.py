@@ -163,7 +163,7 @@ def plain_views(aug: Aug) -> dict[str, Any]:
 
 
 def doubts(aug: Aug) -> Iterator[str]:
-    """Yield a notice about each range whose numbers are probably in another unit."""
+    """Yield a notice about each range whose numbers are probably in a different unit."""
     for key, step in _keyed(aug):
         for name, param in step.op.params.items():
             if isinstance(param, Range) and (note := param.doubts(step.params[name])):
@@ -171,7 +171,7 @@ def doubts(aug: Aug) -> Iterator[str]:
 
 
 def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
-    """Yield a notice about each border that repeats parts of the image without the targets there.
+    """Yield a notice about each border that repeats parts of the image without their targets.
 
     Args:
         aug: the recipe.

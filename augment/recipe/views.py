@@ -97,7 +97,7 @@ def _check_shared(view: View, first: View, key: str) -> None:
         if name not in steps:
             raise UserError(f"{key}: unknown step '{name}'.{suggest(name, steps)}")
         if steps[name] != others.get(name):
-            raise UserError(f"{key}: '{name}' has other settings in view {first.name}. Use equal settings in both.")
+            raise UserError(f"{key}: '{name}' has different settings in view {first.name}. Use equal settings in both.")
 
 
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:

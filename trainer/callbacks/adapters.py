@@ -1,4 +1,4 @@
-"""The callback of LoRA runs (`model.lora`). It saves the base once: the weights that are not trained."""
+"""The callback for LoRA runs (`model.lora`). It saves the base, the weights that are not trained, only once."""
 
 from __future__ import annotations
 

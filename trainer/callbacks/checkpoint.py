@@ -49,8 +49,8 @@ def best_model(learner: Learner) -> BestModel | None:
 class Checkpoint(Callback):
     """Saves `last.pt` regularly and at the end, and `best.pt` when the monitored metric improves.
 
-    `last.pt` contains everything that a resumed run needs. `best.pt` contains the validated model, its metrics, and its
-    outputs for each image. Both are written in the background.
+    `last.pt` contains the states that a resumed run restores. `best.pt` contains the validated model, its metrics, and
+    its outputs for each image. Both are written in the background.
     """
 
     monitor: str = setting(

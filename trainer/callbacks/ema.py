@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class EMA(Callback):
     """Validates an exponential moving average of weights and batch-norm statistics, and saves it as best.pt.
 
-    For validation, the average is copied into the model's tensors. They keep their addresses, as CUDA graphs need.
+    For validation, the average is copied into the model's tensors. They keep their addresses, as CUDA graphs require.
     """
 
     decay: float = setting(Number(default=0.999, within=(0, 0.999999), doc="decay of the average per step"))

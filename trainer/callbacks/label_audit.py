@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
 _TOGETHER = 16  # batches that are added to the table at once
-# Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all of 20 epochs counted, an audit of Imagenette
+# Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all 20 epochs counted, an audit of Imagenette
 # would find only half of the wrong labels, because the model memorizes the others when the learning rate falls.
 _SHARE, _EPOCHS = 0.7, 5
 _MOST = 2**27  # largest number of samples times labels, so that the table needs at most 1 GiB of GPU memory
@@ -33,10 +33,10 @@ class LabelAudit(Callback):
     """Finds wrong labels of training images, for classification and multi-label data.
 
     It records the margin of each sample, which is the logit of the given label minus the highest logit of the other
-        classes. With several labels per image, each label has a margin: its logit if it is given, otherwise minus its
-        logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs
-    have a higher weight, because the model has learned more. The last part of long runs does not count, because models
-    then memorize wrong labels. Recording does not synchronize with the device.
+    classes. With several labels per image, each label has a margin: its logit if it is given, otherwise minus its
+    logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs have
+    a higher weight, because the model has learned more. The last part of long runs does not count, because models then
+    memorize wrong labels. Recording does not synchronize with the device.
 
     If an image is mixed with another one, its margin counts in proportion to its share, and ignores the other class.
     With several labels per image, a label counts only if both images agree on it.
@@ -74,7 +74,7 @@ class LabelAudit(Callback):
         """Store the outputs of a training batch. Several batches are added to the table at once, which is faster."""
         loss = getattr(learner, "loss", None)
         if self.table is None or not learner.training or loss is self._measured or not learner.batch.share:
-            return  # a skipped batch leaves the previous loss, and a batch without a share only fills up the pass
+            return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
         self._measured, progress = loss, learner.progress
         if progress.epoch + 1 > max(_EPOCHS, _SHARE * progress.epochs):
             return

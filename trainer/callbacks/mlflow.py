@@ -18,9 +18,9 @@ from trainer.loop.callback import configurable
 _LOCAL = Path("outputs")
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
-_PARAMS, _TEXT, _NAME = 100, 5000, 240  # parameters per request, and the lengths of texts and names
+_PARAMS, _TEXT, _NAME = 100, 5000, 240  # parameters per request, and maximum lengths of values and names
 
-_ID = "dali_trainer.id"  # the tag that identifies a run, also after it is resumed
+_ID = "dali_trainer.id"  # the tag that identifies a run, even after it is resumed
 
 
 @configurable
@@ -86,7 +86,7 @@ class Mlflow(Tracker):
         return re.sub(r"^\.\.", "__", "/".join("_" if part in ("", ".", "..") else part for part in parts))
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log the values of an epoch at its number, and running values at the number of batches."""
+        """Log epoch values with the epoch as step, and running values with the number of batches."""
         from mlflow.entities import Metric
 
         now, at = int(1000 * time()), step if epoch is None else epoch

@@ -39,7 +39,7 @@ class ParamScheduler(Callback):
     Args:
         schedules: schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
-        plateau: a number of epochs, and a factor. "lr" is multiplied by the factor after so many epochs without a
+        plateau: a number of epochs, and a factor. "lr" is multiplied by the factor after that many epochs without a
             better score. None: no drops.
 
     Attributes:
@@ -78,7 +78,7 @@ class ParamScheduler(Callback):
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
             f"{length} changes the length of the schedule: the learning rate goes from {was:.2g} to {now:.2g}, and is "
-            f"{highest:.2g} at most from now on. To choose the rate, add fit.schedule=constant and fit.lr. For "
+            f"at most {highest:.2g} from now on. To choose the rate, add fit.schedule=constant and fit.lr. For "
             "another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
         )
 
@@ -230,7 +230,7 @@ class EarlyStopping(Callback):
         sign = -1.0 if smaller_is_better(monitor) else 1.0
         best, last = -math.inf, -1
         for index, row in enumerate(rows):
-            # The first value is always an improvement, and NaN never.
+            # The first value is always an improvement. NaN is never one.
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
         if len(rows) - 1 - last >= self.patience and learner.progress.epoch + 1 < learner.progress.epochs:

@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
-        self._seconds = 0.0  # seconds of the pass: while it runs, those before an interruption. Then all
+        self._seconds = 0.0  # seconds of the pass before an interruption, and of the whole pass once it has ended
         self._running = False  # whether the training pass is running
 
     def before_fit(self, learner: Learner) -> None:
@@ -221,7 +221,7 @@ class Recorder(Callback):
 
     def _choose(self, learner: Learner) -> None:
         monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
-        wanted = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have further callbacks
+        wanted = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have more callbacks
         self.metrics = learner.task.measured(learner.classes, None if self.everything else wanted, learner.model)
 
     def _meter(self, learner: Learner) -> Meter:

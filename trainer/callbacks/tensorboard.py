@@ -46,7 +46,7 @@ class Tensorboard(Tracker):
         self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Write the values of an epoch at its number, and running values at the number of batches."""
+        """Write epoch values with the epoch as step, and running values with the number of batches."""
         for name, value in values.items():
             tag = name if epoch is None or name.startswith("best/") else f"epoch/{name}"
             self._writer.add_scalar(tag, value, step if epoch is None else epoch)
@@ -57,7 +57,7 @@ class Tensorboard(Tracker):
             self._writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
-        """Write the settings and the final scores, for TensorBoard's tab HPARAMS."""
+        """Write the settings and the final scores, for TensorBoard's HPARAMS tab."""
         from torch.utils.tensorboard.summary import hparams
 
         # The best score was already sent. Sending it here would add a point at epoch 0 to its curve.

@@ -101,7 +101,7 @@ class Tracker(Callback):
     _last: StepRow | None = None
     _batch_sent: bool = False
     _of_epoch: Collection[str] = ()  # names of the values of the last epoch that was sent
-    _names: Mapping[str, str] = MappingProxyType({})  # names in the service, by the names that we use
+    _names: Mapping[str, str] = MappingProxyType({})  # maps our names to the names in the service
 
     # --- what a tracker implements, called in its thread ---
 
@@ -132,7 +132,7 @@ class Tracker(Callback):
         """Send a PNG."""
 
     def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Send rows of texts, numbers and RGB images."""
+        """Send rows of strings, numbers and RGB images."""
 
     def artifact(self, file: Path) -> None:
         """Send a file."""

@@ -146,8 +146,8 @@ class Runner:
         return {name: p.grad / factor for name, p in found if p.grad is not None} | weights
 
     def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` and `kept_gradients` returned, also from another device."""
-        if self.scaler is not None and "scaler" in state:  # the saved run may have another precision
+        """Restore what `state_dict` and `kept_gradients` returned, even from another device."""
+        if self.scaler is not None and "scaler" in state:  # the saved run may have a different precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
         # Pass step counts from the CPU. PyTorch moves them to the GPU if the optimizer expects them there. An eager
@@ -247,7 +247,7 @@ def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tens
     returns the logarithms of the averages. Their softmax is the average again, and their cross entropy is the loss of
     the average. The model gets one view after the other, so that a batch needs no more memory.
 
-    Images are (N, 3, height, width), and outputs (N, ...) float32. With "none", the model's output is unchanged.
+    Images are (N, C, height, width), and outputs (N, ...) float32. With "none", the model's output is unchanged.
     """
     output: Tensor = model(images)
     if tta == "none":

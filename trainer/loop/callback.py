@@ -62,7 +62,7 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Words in hook names of other libraries, and the levels that they mean. The first match counts.
+# Words in hook names of other libraries, and the levels that they stand for. The first match wins.
 _LEVELS = {
     "batch": "batch",
     "step": "step",

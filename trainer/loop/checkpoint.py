@@ -156,7 +156,7 @@ class FitState:
     """The content of last.pt: everything that a resumed fit needs to match an uninterrupted fit."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
-    model: dict[str, Tensor]  # state of the trained model
+    model: dict[str, Tensor]  # state of the trained model, without the base of LoRA
     optimizer: dict[str, Any]
     gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
@@ -175,7 +175,7 @@ class FitState:
         """Check that a number of ranks can resume from this state.
 
         Raises:
-            UserError: another number of ranks saved the state between the batches of a step.
+            UserError: a different number of ranks saved the state between the batches of a step.
         """
         if self.gradients and self.position[1] and self.ranks != ranks:
             raise UserError(
@@ -356,7 +356,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore the states from `random_state`, also on another GPU."""
+    """Restore the states from `random_state`, even on another GPU."""
     # Generators read their states from host memory.
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":

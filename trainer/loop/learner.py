@@ -40,11 +40,11 @@ class Learner:
     """Trains a model.
 
     With CUDA graphs (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and the gradients. Clone
-    what you keep. They do not overwrite `batch`, because they work on a copy of it.
+    what you keep. `batch` stays intact, because the graphs work on a copy of it.
 
     Args:
-        model: maps (N, 3, height, width) images to (N, classes) outputs. It is moved to the device, in channels_last
-            memory.
+        model: maps (N, C, height, width) images to outputs, such as (N, classes). It is moved to the device, in
+            channels_last memory.
         train_loader: training batches: a loader, or any iterable of `(images, targets)`.
         val_loader: validation batches, in the same form. None: no validation.
         settings: settings of the loop. None: the defaults.
@@ -286,8 +286,8 @@ class Learner:
         All ranks must call this method. The result is complete on rank 0.
         """
         if not self.progress.position.batch:
-            # `limit_batches` may have ended the pass early. End it, so that the state is one between two passes, from
-            # which any number of ranks can resume.
+            # `limit_batches` may have ended the pass early. End it, because any number of ranks can resume from a state
+            # between two passes.
             self.train_loader.end_pass()
         own: dict[str, Any] = {
             "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
@@ -317,7 +317,7 @@ class Learner:
         """Restore what the method `state` returned. Return the position to pass to `fit`.
 
         Raises:
-            UserError: another number of ranks saved the state within an optimizer step.
+            UserError: a different number of ranks saved the state within an optimizer step.
         """
         state.check_ranks(self.ranks.size)
         loaders = [state.loader, *(other["loader"] for other in state.others)]

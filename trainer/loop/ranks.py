@@ -41,7 +41,7 @@ _NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Seconds until a process warns that it still waits for others to start.
 _LATE = 30.0
 
-# `Ranks.agree` exchanges wishes once in this number of calls. The host waits some tenths of a millisecond each time.
+# `Ranks.agree` exchanges wishes once per this many calls. The host waits some tenths of a millisecond each time.
 EVERY = 8
 
 
@@ -125,7 +125,7 @@ class Ranks:
         """Wait until all ranks leave the same level of the loop. Otherwise, they could hang, or train different models.
 
         Raises:
-            UserError: another rank does not leave a level, or leaves another level.
+            UserError: another rank does not leave a level, or leaves a different level.
             LostRankError: another rank has ended.
         """
         if self.size == 1:

@@ -115,7 +115,7 @@ def complete_stages(
 
 
 def _size_of(stage: StageSettings, size: Size) -> Size:
-    """Return the image size of a stage. A single number sets the shorter side, and aug.size the proportions."""
+    """Return the image size of a stage. A single number sets the shorter side, and aug.size sets the proportions."""
     if stage.size is None:
         return size
     return size.with_shorter(min(stage.size)) if stage.size.is_square else stage.size

@@ -51,7 +51,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per step (gradient accumulation). A step equals one on a large batch, except in batch norms",
+            doc="batches per step (gradient accumulation). Equals a larger batch, except for batch norms",
         )
     )
     limit_batches: int | None = setting(
@@ -123,7 +123,7 @@ class LoopSettings:
 
     @property
     def slow_precision(self) -> str:
-        """A warning if the precision makes training slower on this machine, or an empty text."""
+        """A warning if the precision makes training slower on this machine, or an empty string."""
         if self.precision != "bf16" or has_bf16(self.torch_device()):
             return ""
         return (

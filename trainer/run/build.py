@@ -65,7 +65,8 @@ def make_loader(
     """Make the loader of a split.
 
     By default, the decoder's settings (`placement`) are chosen for the split's images, and `classes` are the dataset's.
-    With `frames`, all batches have frames, see `Task.frames_of`. With masks, boxes or keypoints, they always do.
+    With `frames`, all batches have frames, see `Task.frames_of`. Batches with masks, boxes or keypoints always have
+    them.
     """
     device = config.fit.torch_device()
     if placement is None:
@@ -149,8 +150,8 @@ def make_learner(
 ) -> Learner:
     """Make the learner of a configuration. Random initial weights depend only on the seed.
 
-    `distill` adds the teacher to the training loss. It is an argument, so that this file does not
-    import `trainer.run.teacher`, which uses its functions.
+    `distill` adds the teacher to the training loss. It is an argument, because `trainer.run.teacher` needs this module,
+    so this module cannot import it.
     """
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":

@@ -16,8 +16,8 @@ from trainer.run.config.schema import Config
 # Write errors, such as a full disk, for which Python does not name the file.
 _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
-# Most libraries report a lack of memory as a RuntimeError, which is recognized by these parts of the message: first
-# those of the GPU, then those of the CPU.
+# Most libraries report a lack of memory as a RuntimeError, which is recognized by these parts of the message: first for
+# the GPU, then for the CPU.
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
 _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 

@@ -1,6 +1,6 @@
 """Initial weights, `model.weights`: from a run's folder, or from a file of timm, torchvision or other programs.
 
-Weights are safetensors or files of `torch.save`. Reading them never runs code: only plain values and tensors are read.
+Weights are safetensors or `torch.save` files. Reading them never runs code: only plain values and tensors are read.
 """
 
 from collections.abc import Collection, Mapping
@@ -81,7 +81,7 @@ def read_weights(given: str) -> Weights:
     """Read weights from a file, or the best weights from a run's folder.
 
     Raises:
-        UserError: the file is missing, damaged, of another kind, or holds more than values and tensors.
+        UserError: the file is missing or damaged, is not a file of weights, or holds more than values and tensors.
     """
     file = _file_of(given)
     if file.suffix.lower() == ".safetensors":
@@ -132,7 +132,7 @@ def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
 
 
 def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> dict[str, Tensor]:
-    """Match weights with a network. The head stays new if the weights have other classes."""
+    """Match weights with a network. The head keeps its random weights if the classes differ."""
     state = network.state_dict()
     head = head_of(model, classes, size)
     try:
@@ -157,7 +157,7 @@ def head_of(model: Model, classes: tuple[str, ...], size: Size) -> list[str]:
 
 
 def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[str, Tensor] | None:
-    """Let the model convert weights of another layout. Return None if it cannot."""
+    """Let the model convert weights with a different layout. Return None if it cannot."""
     try:
         found = model.convert(weights.tensors, network)
     except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
@@ -209,7 +209,7 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
 
 
 def _in_channels(tensor: Tensor, own: Tensor | None) -> Tensor:
-    """Adapt the weights of a convolution of RGB images to the number of channels of a network's tensor."""
+    """Adapt an RGB convolution's weights to the number of channels of a network's tensor."""
     if own is None or own.ndim != 4 or tensor.shape == own.shape:
         return tensor
     outputs, channels, *sides = own.shape

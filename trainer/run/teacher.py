@@ -33,11 +33,11 @@ _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def distill(config: Config, labels: LossFunction) -> LossFunction:
-    """Return the loss of a run with a teacher. Without a teacher, return the loss of the labels.
+    """Return the loss of a run with a teacher. Without a teacher, return `labels`, the loss on the labels.
 
-    The loss is a mean of the loss of the labels and the distance from the teacher, weighted by `fit.teacher_weight`. In
-    the distance, the outputs of both models are divided by the temperature T. The distance is multiplied by T squared,
-    so that its gradients keep their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
+    The loss is the mean of `labels` and the distance from the teacher, weighted by `fit.teacher_weight`. In the
+    distance, the outputs of both models are divided by the temperature T. The distance is multiplied by T squared, so
+    that its gradients keep their size (Hinton et al. 2015, arXiv:1503.02531). Class weights apply to both parts.
     """
     fit, classes = config.fit, config.dataset.classes
     if fit.teacher is None:
@@ -98,7 +98,7 @@ def _load(config: Config) -> Trained:
             "data type."
         )
     if (theirs.low, theirs.high) != (ours.low, ours.high):
-        raise UserError(f"{key}: it was trained with another data.range. Use a teacher with the same data.range.")
+        raise UserError(f"{key}: it was trained with a different data.range. Use a teacher with the same data.range.")
     if missing := [printable(name) for name in classes if name not in trained.classes]:
         raise UserError(
             f"{key}: it does not predict the {trained.task.units} {list_some(missing, 3)} of the data, but "

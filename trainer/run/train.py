@@ -199,8 +199,8 @@ def _describe_changes(learner: Learner, start: Position) -> list[str]:
     if start.batch and before not in (None, learner.ranks.size):
         notes.append(
             f"fit.gpus={learner.ranks.size}: the saved run stopped within epoch {start.epoch + 1} with "
-            f"fit.gpus={before}. The remaining images of this epoch now come once each, in a new order. The training "
-            "scores of the epoch cover only these images."
+            f"fit.gpus={before}. The remaining images of this epoch are now used once each, in a new order. The "
+            "training scores of the epoch cover only these images."
         )
     return [note for note in notes if note]
 

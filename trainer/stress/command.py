@@ -18,7 +18,7 @@ PAGE_FILE = "stress.html"
 
 _EXAMPLES = """\
   RUN                                 the usual corruptions, on up to 500 validation images
-  RUN --ops jpeg,motion_blur          only these ops. Any op that changes single images is allowed
+  RUN --ops jpeg,motion_blur          only these ops. Any op that changes each image separately is allowed
   RUN --images 5000 fit.device=cuda   up to 5,000 images, on a GPU
   RUN data=folder data.root=DIR       the validation images of another source
 

@@ -185,7 +185,8 @@ class _Example(Callback):
 def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
     """Score a trained model under corruptions.
 
-    All models get the same corrupted images. They depend only on the original images, their order and the corruption.
+    All models get the same corrupted images. Corrupted images depend only on the original images, their order and the
+    corruption.
 
     Args:
         trained: the model.

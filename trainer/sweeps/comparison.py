@@ -34,7 +34,7 @@ class Comparison:
     baseline: RunGroup
     why: str  # why this group is the baseline
     detect: float  # the smallest difference worth detecting, as a difference of scores
-    notes: tuple[str, ...] = ()  # sentences, such as about runs that were left out
+    notes: tuple[str, ...] = ()  # sentences, for example about runs that were left out
     test: str = ""  # the key of test scores to show, see `with_test`
 
     def lines(self) -> list[str]:

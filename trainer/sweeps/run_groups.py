@@ -48,7 +48,7 @@ _REASONS = {
     PRUNED: "pruned by the search",
 }
 
-# The beginnings of overrides that change no result, or repeat an experiment.
+# Prefixes of overrides that change no result, or repeat an experiment.
 _IGNORED = (*(f"{key}=" for key in REPEATED), "hydra.", "hydra/", "run.", "fit.resume=", "~run", "~hydra")
 
 Settings = Mapping[str, str]
@@ -68,7 +68,7 @@ class RunGroup:
 
 
 def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[RunFolder, str]]]:
-    """Group the runs that count by their configurations. Also return the other runs, each with the reason.
+    """Group eligible runs by configuration. Also return the other runs, each with the reason.
 
     A run that a callback stopped early counts only if all runs of its configuration stopped early. Otherwise its last
     epoch differs from the last epoch of the other runs.

@@ -162,7 +162,7 @@ def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, w
 
 
 def _confirm(plan: SearchPlan, winner: Chosen, launcher: Launcher, worker: Worker) -> Comparison | None:
-    """Compare the winner with the starting configuration on fresh seeds. Return None if no run of the latter counts."""
+    """Compare the winner with the starting configuration on fresh seeds. Return None without a baseline run."""
     first = plan.base.seed + 1 + _FRESH
     fresh = range(first, first + plan.settings.confirm)
     jobs = _run_seeds("confirmation", plan, [{}, winner], fresh, launcher, worker)

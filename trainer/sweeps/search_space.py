@@ -348,10 +348,10 @@ def begin(plan: SearchPlan) -> None:
         texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
         orders = [[key for key in settings if key.startswith("aug.")] for settings in (now, before)]
         if not changed and orders[0] != orders[1]:
-            texts = ["aug: steps or views in another order"]
+            texts = ["aug: steps or views in a different order"]
         if texts:
             raise UserError(
-                f"{list_some(texts, 3, '; ')}: the search in {folder} started with another configuration. Use that "
+                f"{list_some(texts, 3, '; ')}: the search in {folder} started with a different configuration. Use that "
                 "configuration, or choose another hydra.sweep.dir."
             )
         for one in plan.space:

@@ -54,7 +54,7 @@ class Search:
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial. Mark trials whose planning process died as failed."""
+        """Yield the study while no other process plans a trial. If a process died while planning, its trial fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK_FILE):
             study = self.study()
@@ -135,7 +135,7 @@ class Prune(Callback):
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that count: those with a job, and those that were not possible."""
+    """Return the trials that count: trials with a job, and trials that were not possible."""
     return [trial for trial in study.get_trials(deepcopy=False) if JOB in trial.user_attrs]
 
 

@@ -279,6 +279,6 @@ def _power(seen: Difference, count: int, detect: float, level: float) -> float:
 
 
 def _spread(samples: Sequence[float]) -> float:
-    """Return the standard deviation. Rounding errors and single samples have 0."""
+    """Return the standard deviation. It is 0 for rounding errors and single samples."""
     spread = stdev(samples) if len(samples) > 1 else 0.0
     return 0.0 if spread < _ROUNDING * max(1.0, *map(abs, samples)) else spread

@@ -118,13 +118,13 @@ def signed(found: Difference, metric: Metric) -> str:
 
 
 def number(metric: Metric, value: float, digits: int | None) -> str:
-    """Format a difference without its unit, with some decimals. None: three significant digits."""
+    """Format a difference without its unit, with `digits` decimals. None: three significant digits."""
     text = f"{value * (100 if metric.share else 1):{'.3g' if digits is None else f'.{digits}f'}}"
     return text.lstrip("-") if not text.strip("-0.") else text  # never -0.0
 
 
 def p_value(p: float | None) -> str:
-    """Format a p-value as "p = .003". None becomes an empty text."""
+    """Format a p-value as "p = .003". None becomes an empty string."""
     if p is None:
         return ""
     if p < 0.001:
@@ -134,7 +134,7 @@ def p_value(p: float | None) -> str:
 
 
 def left_out(runs: Iterable[tuple[str, str]]) -> str:
-    """Return a sentence on the runs that do not count, from the name of each and the reason. Empty without any."""
+    """Return a sentence on the runs that do not count, given their names and reasons. Empty: there are none."""
     by_reason = grouped((reason, name) for name, reason in runs)
     reasons = (f"{reason} ({list_some(names)})" for reason, names in by_reason.items())
     return f"Left out: {'; '.join(reasons)}." if by_reason else ""

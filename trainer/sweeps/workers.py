@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
     from trainer.sweeps.study import Search
 
-NO_FURTHER_JOB = "Stopped. No further job starts."
+NO_FURTHER_JOB = "Stopped. No more jobs will start."
 
 # The minimum interval, in seconds, at which jobs of other processes are polled. See `pause`.
 POLL = 0.1
@@ -60,7 +60,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
-    """Return a text on how long unfinished and further jobs will take. Empty if no job has finished."""
+    """Estimate how long unfinished and further jobs will take, in words. Empty if no job has finished."""
     endings = (RunFolder(job.folder).summary for job in jobs)
     finished = [ending.seconds for ending in endings if ending.status == FINISHED]
     left = len(unfinished(jobs)) + further
@@ -92,7 +92,7 @@ class Worker:
     ranks: int = 1  # processes that train a job together
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print a text in one line, without markup."""
+        """Print text on one line, without markup."""
         self.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
     def check(self, jobs: Sequence[Job]) -> None:
@@ -135,7 +135,7 @@ class Worker:
     def follow(self, jobs: Iterable[Job]) -> None:
         """Work on one job after another until one has failed.
 
-        After a CUDA error, for example, every further job of the same process would also fail.
+        After a CUDA error, for example, all later jobs of the same process would also fail.
         """
         for job in jobs:
             self.work([job])
@@ -324,7 +324,7 @@ class Command:
     def __call__(self, check: Callable[[], None] = lambda: None) -> int:
         """Run the worker inside another process, such as one of submitit or Ray. Return its exit code.
 
-        An exception of `check`, which is called again and again, stops the worker.
+        `check` is called repeatedly. If it raises an exception, the worker stops.
         """
         global _running
         _running = self.start()

@@ -1,7 +1,7 @@
 """Rates of classes and labels: precision, recall, specificity and F1, as macro and micro averages and per class.
 
-These rates, Cohen's kappa and Matthews' coefficient are computed from a few counts per class. The functions of
-torchmetrics take predictions, but the masks of a segmentation pass do not fit into memory.
+These rates, Cohen's kappa and Matthews' coefficient are computed from a few counts per class. torchmetrics functions
+need all predictions, but the masks of a segmentation pass do not fit into memory.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor)
 def declare_rates(task: str, count: CountClasses) -> None:
     """Declare the rates of a task as optional metrics: `recall_macro`, `recall_micro` and so on.
 
-    The macro average has a variant for each class, such as `recall_cat`. As in scikit-learn, an undefined rate is 0.
-    Macro averages skip classes that occur in neither targets nor predictions.
+    Each rate is also a metric per class, such as `recall_cat`. As in scikit-learn, an undefined rate is 0. Macro
+    averages skip classes that occur in neither targets nor predictions.
     """
     for name, rate in RATES.items():
 
@@ -68,7 +68,7 @@ def declare_rates(task: str, count: CountClasses) -> None:
             *classes, total = count(outputs, targets)
             return float(rate(*(numbers.sum() for numbers in classes), total * len(classes[0])))
 
-        key = name if name == "f1" else f"{name}_macro"  # f1 is older, and keeps its name
+        key = name if name == "f1" else f"{name}_macro"  # `f1` keeps its name for compatibility
         metric(task, name=key, within=SHARE, whole=True, on_request=True)(macro)
         metric(task, name=f"{name}_micro", within=SHARE, whole=True, on_request=True)(micro)
         METRICS[task, key] = replace(METRICS[task, key], of_class=each)

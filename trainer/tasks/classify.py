@@ -93,7 +93,7 @@ def calibration_error(outputs: Tensor, targets: Tensor) -> float:
     """
     from torchmetrics.functional.classification import binary_calibration_error  # imports torchvision, which is slow
 
-    # In the binary problem, the target is whether the predicted class is correct. The score is the confidence.
+    # The binary target is whether the predicted class is correct. The score is the confidence.
     predictions = outputs.argmax(dim=1)
     confidence = outputs.softmax(dim=1).gather(1, predictions[:, None])[:, 0]
     return float(binary_calibration_error(confidence, (predictions == targets).int(), n_bins=15))
@@ -175,7 +175,7 @@ class Classify(ClassTask[ClassSamples]):
     top = 3
 
     def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
-        """Return the metrics of single classes, and the top-k accuracy for each k below the number of classes."""
+        """Return the per-class metrics, and the top-k accuracy for each k below the number of classes."""
         tops = (_top_metric(count) for count in range(1, len(names)) if count != _TOP)
         return [*super().unit_metrics(names), *tops]
 

@@ -61,7 +61,7 @@ def mask_mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     return float(average_precisions(outputs, targets, masks=True)[0].mean())
 
 
-@lru_cache(maxsize=1)  # the three metrics of boxes use the values of the same pass
+@lru_cache(maxsize=1)  # shared by the three box metrics
 def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False) -> tuple[Tensor, tuple[int, ...]]:
     """Compute the average precisions of a pass as COCO's own code does, for the classes with true objects.
 
@@ -74,7 +74,7 @@ def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False)
     from faster_coco_eval import COCO, COCOeval_faster
     from torchvision.ops import box_convert
 
-    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # otherwise it prints a table for each pass
+    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # suppresses a table per pass
     is_true, is_found = ~targets[..., 4].isnan(), outputs[..., 5] > 0
     labels = sorted({*targets[is_true][:, 4].long().tolist(), *outputs[is_found][:, 4].long().tolist()})
     truth, results = COCO(), COCO()
@@ -123,7 +123,7 @@ class Detect(PlacedTask):
     mistakes_text = "with the most missed or wrong objects in the best epoch: true objects left, found objects right"
 
     def count(self, number: int) -> str:
-        """Return a text such as "3 classes", for a number that includes the background."""
+        """Return a string such as "3 classes", for a number that includes the background."""
         return super().count(number - 1)
 
     def require(self) -> None:
@@ -147,7 +147,7 @@ class Detect(PlacedTask):
         return {"output": outputs[..., :COLUMNS]}
 
     def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
-        """Return the targets with the IoU of true and found masks, (N, K, 6 + 100), or nothing without masks."""
+        """Return the targets with the IoU of true and found masks, (N, K, 6 + D), or an empty dict without masks."""
         if outputs.shape[2] == COLUMNS:
             return {}
         size = next((target["masks"].shape[1:] for target in targets if "masks" in target), (0, 0))
@@ -202,7 +202,7 @@ class Detect(PlacedTask):
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
         return self.bars(
             self.per_class(samples, names),
-            "Average precision of each class in the best epoch, the worst first",
+            "Average precision of each class in the best epoch, worst first",
             ("average precision", "AP50", "objects", "images"),
             lambda found: (percent(found["ap50"]), str(found["objects"]), str(found["images"])),
             "Average precision is the mean over IoU thresholds of 0.5 to 0.95, as in COCO. AP50 uses 0.5 only.",
@@ -225,7 +225,7 @@ class Detect(PlacedTask):
         return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with missed or wrong objects, the most first. Objects with scores below 0.5 do not count."""
+        """Yield the images with missed or wrong objects, worst first. Objects with scores below 0.5 do not count."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             missed, wrong = _compare(target, output)
@@ -259,8 +259,8 @@ def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
     """Return the labels of an image's missed objects and of its wrong objects.
 
-    Found objects are matched in descending order of score. Each gets the remaining true object of its class with
-    the largest IoU, of at least 0.5. A found or missed crowd or difficult object is not a mistake.
+    Found objects are matched in descending order of score. Each is matched to the remaining true object of its class
+    with the largest IoU, if that is at least 0.5. A found or missed crowd or difficult object is not a mistake.
     """
     from torchvision.ops import box_iou
 

@@ -96,7 +96,7 @@ class Prediction:
     numbers: tuple[tuple[str, float], ...] = ()  # names and values, if the task predicts numbers
     unit: str = "class"  # the kind of names in `classes`, "class" or "label"
     objects: FoundObjects | None = None
-    mask: Path | None = None  # the file of the mask, whose pixels are labels
+    mask: Path | None = None  # mask file, whose pixels are labels
     labels: NDArray[np.uint8] | None = None  # the mask, (height, width), if it has no file
 
 
@@ -119,7 +119,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts. The first `left` columns are aligned to the left. The others contain numbers."""
+    """A table of strings. The first `left` columns are aligned to the left. The others contain numbers."""
 
     title: str
     head: tuple[str, ...]

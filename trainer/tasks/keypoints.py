@@ -54,7 +54,7 @@ def error(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _share_correct(relative: Tensor) -> float:
-    """Return the share of errors up to `NEAR`, from the second result of `point_errors`. NaN does not count."""
+    """Return the share of relative errors that are at most `NEAR`, ignoring NaN. See `point_errors`."""
     return float((relative[~relative.isnan()] <= NEAR).double().mean())
 
 
@@ -102,7 +102,7 @@ class PlacedTask(Task[PlacedSamples]):
 
         from augment.drawing.target_overlays import Drawing, with_legend
 
-        # A wide result gets a gap in the middle, and text that is readable at half its size.
+        # A wide result gets a gap in the middle. Its text stays readable when the result is shown at half size.
         scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
         sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
@@ -240,7 +240,7 @@ class KeypointTask(PlacedTask):
 
 
 def _scaling(images: Tensor) -> list[list[float]]:
-    """Return the matrix from pixels of images, (N, 3, height, width), to output coordinates."""
+    """Return the matrix from pixels of images, (N, C, height, width), to output coordinates."""
     height, width = images.shape[2:]
     half = max(height, width) / 2
     return [[1 / half, 0.0, (0.5 - width / 2) / half], [0.0, 1 / half, (0.5 - height / 2) / half], [0.0, 0.0, 1.0]]

@@ -50,7 +50,7 @@ class Estimate:
 
 
 def why_unknown(count: int, epochs: int) -> str:
-    """Return why there are too few samples or epochs for an estimate, or an empty text."""
+    """Return why there are too few samples or epochs for an estimate, or an empty string."""
     if count < _FEWEST:
         return f"Too few samples: {count:,}. An estimate needs at least {_FEWEST}."
     return f"Too few epochs: {epochs}. An estimate needs at least {_EPOCHS}." if epochs < _EPOCHS else ""
@@ -60,7 +60,7 @@ def confident(means: Array, given: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the class that the model is confident of for each sample, (N,), or -1 (Northcutt et al. 2021).
 
     The model is confident of a class if the sample's probability of the class is at least the mean of this probability
-    over the samples with that label (arXiv:1911.00068). Among several such classes, the most probable class counts.
+    over the samples with that label (arXiv:1911.00068). If there are several such classes, it is the most probable one.
 
     Args:
         means: (N, K) mean probabilities of the classes.

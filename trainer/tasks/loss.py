@@ -93,7 +93,7 @@ def declared(registry: Mapping[tuple[str, str], V], lineage: Sequence[str]) -> d
 class NamedLoss:
     """The sum of the losses that `fit.loss` names, each a mean over the batch."""
 
-    usual: ClassVar[str] = ""  # name of the loss that is computed without `terms`
+    usual: ClassVar[str] = ""  # name of the loss that applies if `terms` is empty
 
     smoothing: float = 0.0  # share of each class target that is spread over all classes, in [0, 1)
     weights: Tensor | None = field(default=None, compare=False)  # (K,) of classes or labels, on the device; None: 1

@@ -60,11 +60,11 @@ class TaskMetric:
     on_request: bool
     finish: Callable[[float], float]
     needs: str = ""
-    of_class: Callable[[Tensor, Tensor], Tensor] | None = None  # returns the values of single classes, (K,)
+    of_class: Callable[[Tensor, Tensor], Tensor] | None = None  # returns a value per class, (K,)
 
     @property
     def stem(self) -> str:
-        """The start of the names for single units, such as `recall` for `recall_macro`."""
+        """The prefix of the names of per-class metrics, such as `recall` for `recall_macro`."""
         return self.name.removesuffix("_macro")
 
     @property

@@ -152,7 +152,7 @@ class Multilabel(Task[OutputSamples]):
         per_class = self.per_class(samples, names)
         bars = self.bars(
             per_class,
-            "Average precision of each label in the best epoch, the worst first",
+            "Average precision of each label in the best epoch, worst first",
             ("average precision", "images", "threshold for best F1"),
             lambda found: (str(found["images"]), f"{found['threshold']:.3f}"),
             "The threshold is the probability with the highest F1 score. It was chosen on these validation images, and "

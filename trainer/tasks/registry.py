@@ -32,7 +32,7 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    All keys that single units may have, such as val_mae_age, are included. The names of units depend on the data.
+    Keys of one class or number, such as val_mae_age, are included. The names of units depend on the data.
     """
 
     def __contains__(self, key: object) -> bool:
@@ -110,7 +110,7 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
     allowed = [metric.name for metric in task.measured(classes, None, model)]
     known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
     if unknown := next((name for name in names if name not in known), None):
-        # There may be thousands of metrics of single classes, so only their form is listed.
+        # There may be thousands of per-class metrics, so only their form is listed.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
         tops = ", topK" if DEFAULT in task.lineage else ""
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
@@ -150,7 +150,7 @@ def _columns(key: str) -> list[Column]:
 
 
 def _unit_columns(key: str) -> Iterator[Column]:
-    """Yield the columns that may have a variant for a single unit with this key, such as val_mae for val_mae_age."""
+    """Yield the columns from which a per-class key may be derived, such as val_mae for val_mae_age."""
     if re.fullmatch(r"val_top[1-9]\d*", key):
         return iter(METRICS[DEFAULT, "top5"].columns)
     columns = (c for task in known_tasks().values() for m in task.metrics if task.has_units(m) for c in m.columns)

@@ -168,7 +168,7 @@ class Segment(ClassTask[MaskSamples]):
         per_class = self.per_class(samples, names)
         bars = self.bars(
             per_class,
-            "IoU of each class in the best epoch, the worst first",
+            "IoU of each class in the best epoch, worst first",
             ("IoU", "of all pixels", "images"),
             lambda found: (percent(found["pixels"] / total, 1), str(found["images"])),
         )
@@ -238,7 +238,7 @@ def _thumbnails(masks: Tensor) -> Tensor:
 
 
 def _step(height: int, width: int) -> int:
-    """Return the distance of the mask pixels that a thumbnail keeps."""
+    """Return the distance between mask pixels that a thumbnail keeps."""
     return -(-max(height, width) // _SIDE)
 
 

@@ -77,7 +77,7 @@ class Task(Generic[S]):
     default_loss: ClassVar[str] = ""
     loss_settings: ClassVar[tuple[str, ...]] = ()  # the loss settings that have an effect
 
-    by_unit: ClassVar[bool] = False  # whether metrics are also measured for the column of each unit
+    by_unit: ClassVar[bool] = False  # whether metrics are also measured separately for each unit
     ranked: ClassVar[bool] = True  # whether a prediction lists probabilities, highest first, rather than values
     top: ClassVar[int | None] = None  # number of units in a ranked prediction by default. None: all
     threshold: ClassVar[float | None] = None  # lowest probability in a ranked prediction by default. None: any
@@ -142,7 +142,7 @@ class Task(Generic[S]):
         return torch.zeros(2, self.outputs(names), requires_grad=True), torch.full((2, names), 0.5 * shares)
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
-        """Adapt a new network to the targets of the train split. Return a sentence for the log, or an empty text."""
+        """Adapt a new network to the targets of the train split. Return a sentence for the log, or an empty string."""
         return ""
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Task(Generic[S]):
         return {"output": outputs}
 
     def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
-        """Return further tensors like `keep`, from the targets as `targets_of` returned them."""
+        """Return more tensors for `keep`'s result, computed from the result of `targets_of`."""
         return {}
 
     def condensed(self, samples: S) -> S:
@@ -215,7 +215,7 @@ class Task(Generic[S]):
     def choose_thresholds(self, samples: S) -> tuple[float, ...]:
         """Return a threshold for each unit, chosen on this pass.
 
-        Predictions list units with at least this probability. Empty: `threshold`.
+        Predictions list units with at least this probability. If the result is empty, `threshold` applies.
         """
         return ()
 
@@ -243,7 +243,7 @@ class Task(Generic[S]):
         return None
 
     def section(self, samples: S, names: Sequence[str]) -> tuple[Block, ...]:
-        """Return the report's section about single units. Empty: no section."""
+        """Return the report's section about the units, or () for no section."""
         table = self.table(self.per_class(samples, names))
         return (table,) if table.rows else ()
 
@@ -372,7 +372,7 @@ class Task(Generic[S]):
         )
 
     def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
-        """Return the metrics of single units, such as `mae_age` if the task is `by_unit`, or `recall_cat`."""
+        """Return the per-unit metrics, such as `recall_cat`, or `mae_age` if the task is `by_unit`."""
         taken = {metric.name for metric in self.metrics}  # a class may be called "micro"
         metrics = [metric for metric in self.metrics if self.has_units(metric)]
         found = (metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics)
@@ -389,8 +389,8 @@ class Task(Generic[S]):
 
         Args:
             names: names of the units.
-            asked: names or keys of the metrics on request to include. None: all except metrics of single classes,
-                because there may be thousands.
+            asked: names or keys of the metrics on request to include. None: all except per-class metrics, because there
+                may be thousands.
             model: the network or its settings, for metrics with `needs`.
         """
         able = (metric for metric in self.metrics if not metric.needs or getattr(model, metric.needs, False))
@@ -399,7 +399,7 @@ class Task(Generic[S]):
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:
-        """Return a text such as "1 class" or "10 classes"."""
+        """Return a string such as "1 class" or "10 classes"."""
         return amount(number, self.unit, self.units)
 
 

@@ -1,1 +1,1 @@
-"""The tools of `python -m trainer`, a module or package for each."""
+"""The tools of `python -m trainer`, one module or package each."""

@@ -40,7 +40,7 @@ from trainer.tasks.display import Evaluation
 _EXAMPLES = """\
   RUN                              on the run's own validation data
   RUN --split test                 on the run's own test data
-  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or on a folder like the training data
+  RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or in the layout of the training data
   RUN test.csv                     on a file in the format of the run's training data
   RUN data=folder data.root=DIR    on another source's validation data
   RUN --tta flip                   averages over each image and its mirror image
@@ -114,7 +114,7 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
     if folder is not None:
         dataset = _load_fitting(source.of_folder(folder), trained)
     elif split == "test":
-        if source.test_fraction is not None:  # otherwise test images may include training images
+        if source.test_fraction is not None:  # with other settings, test images may include training images
             check_same(source, load_config(trained.run), "data", ("test_fraction", "split_seed", "group"), "the run")
         dataset = _load_fitting(source.with_test(), trained)
     else:

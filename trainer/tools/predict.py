@@ -69,7 +69,7 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
     for prediction in good:
         cells = [f"{number:.4g}" for _, number in prediction.numbers]
         if not columns:
-            shown = prediction.classes[: 20 if prediction.objects else None]  # objects may be hundreds
+            shown = prediction.classes[: 20 if prediction.objects else None]  # there may be hundreds of objects
             more = [f"{left} more"] if (left := len(prediction.classes) - len(shown)) else []
             cells = [", ".join([*(f"{name} {share:.1%}" for name, share in shown), *more]) or NOTHING]
         # Text, because the console would read [words] as markup.

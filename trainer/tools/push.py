@@ -77,7 +77,7 @@ def push(run: Path, name: str, options: Namespace) -> str:
 
     try:
         trained, best = load_trained(run, trust=options.trust, data=False), load(run / BEST, BestModel)
-    except UntrustedError as error:  # the error proposes to pass a setting, but push takes none
+    except UntrustedError as error:  # the error suggests passing a setting, but push takes none
         raise UserError(f"{str(error).rpartition(' Pass ')[0]} Add {TRUST_FLAG} if you trust the folder.") from error
     resolved = {**trained.config.resolved, "data": {"source": "sample"}, "callbacks": {}, "run": {}}
     resolved["fit"] = {**resolved["fit"], "gpus": None, "device": "auto"}

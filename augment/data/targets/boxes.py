@@ -121,7 +121,7 @@ class Boxes(SpatialKind):
         """Return the remaining objects of each image, on the device of the images.
 
         Objects with empty masks are dropped. This check synchronizes the GPU. An image that shows parts of several
-        samples has the objects of all of them, clipped to their parts. Its `image_id` is that of its own sample.
+        samples has the objects of all of them, clipped to their parts. Its `image_id` comes from its own sample.
 
         Returns:
             For each image, a dict with
@@ -227,7 +227,7 @@ class Boxes(SpatialKind):
 
 
 def counted(labels: Iterable[int], names: Sequence[str]) -> str:
-    """Return a text such as "3 cat, 2 dog, 1 bird and 2 more classes". The names may be empty."""
+    """Return a string such as "3 cat, 2 dog, 1 bird and 2 more classes". The names may be empty."""
     found = [f"{n} {names[i] if names else i}" for i, n in Counter(labels).most_common()]
     more = f" and {amount(len(found) - 3, 'more class')}" if len(found) > 3 else ""
     return f"{', '.join(found[:3])}{more}" if found else "nothing"
@@ -311,7 +311,7 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
 
 
 def _joined_points(objects: Sequence[Objects]) -> NDArray[np.float32]:
-    """Return the keypoints of all objects, (M, P, 3). Images without objects may have another P."""
+    """Return the keypoints of all objects, (M, P, 3). Images without objects may have a different P."""
     points = [found.points for found in objects if found.points is not None]
     most = max(of.shape[1] for of in points)
     return np.concatenate([of.reshape(len(of), most, 3) for of in points])

@@ -59,7 +59,7 @@ class Labels:
         """Convert an array, (N,) or (N, K).
 
         Raises:
-            UserError: the array has another shape or type.
+            UserError: the array has the wrong shape or type.
         """
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
             raise UserError(f"the targets are {array.shape} {array.dtype}. Use numbers of shape (N,) or (N, K).")
@@ -124,11 +124,11 @@ class LabeledSplit:
         return values.reshape(len(labels.counts), -1)
 
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return the error about the first label that is wrong, (L,)."""
+        """Return the error about the first wrong label. `wrong` is (L,)."""
         return UserError(f"{self.key}: {self.describe(int(np.argmax(wrong)))}{what}")
 
     def row_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return the error about the first image with a number that is wrong, (N, K)."""
+        """Return the error about the first image with a wrong number. `wrong` is (N, K)."""
         index = int(np.argmax(wrong.any(axis=1)))
         row = self.labels.lists()[index]
         return UserError(f"{self.key}: {self.name(index)} has the target {row if len(row) > 1 else row[0]}{what}")
@@ -206,8 +206,8 @@ def find_names(
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
     """Return the names of classes or labels, and each split's labels as indices of the names, (L,).
 
-    The options or the source provide the names. Otherwise, names are the labels: sorted if they are text, and all
-    numbers up to the highest label of train if they are numbers.
+    The options or the source provide the names. Otherwise, names are the labels: text labels in sorted order, or all
+    numbers up to the highest label of train.
 
     Args:
         splits: train with its labels, and val if there is one.
@@ -231,12 +231,12 @@ def find_names(
 
 
 def describe_alike(names: Sequence[str]) -> str:
-    """Return a notice about names that differ only in case, blanks or the encoding of accents, or an empty string."""
+    """Return a notice about names that differ only in case, spaces or the encoding of accents, or an empty string."""
     first: dict[str, str] = {}
     for name in names:
         other = first.setdefault("".join(normalize("NFKC", name).casefold().split()), name)
         if other != name:
-            why = "although they differ only in case, blanks or the encoding of accents"
+            why = "although they differ only in case, spaces or the encoding of accents"
             return f"data: {other!r} and {name!r} are different classes, {why}. If you mean one class, use one name"
     return ""
 

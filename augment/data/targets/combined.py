@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Several(SpatialKind):
     """Targets of several kinds, for `Transform` only, because datasets have one kind.
 
-    A target is a dict by name. A batch is a dict with each kind's batch by the same names.
+    A target is a dict by name. A batch is a dict of each kind's batch, under the same names.
 
     Attributes:
         kinds: the kind of each target by name.

@@ -1,7 +1,7 @@
 """Interpretation of labels, and of words in image lists: the choice of the kind of targets.
 
-Sources with labels of whole images call `make_dataset`, unless folders already fix the classes. If labels are
-ambiguous, it asks for a setting instead of guessing.
+Sources with image-level labels call `make_dataset`, unless folders already fix the classes. If labels are ambiguous, it
+asks for a setting instead of guessing.
 """
 
 import math
@@ -30,7 +30,7 @@ def make_dataset(
 ) -> Dataset:
     """Convert labels to targets.
 
-    Without a task in the options, the labels decide. If all images have equally many floats, these are numbers to
+    Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
     predict. Rows of 0 and 1, and lists of any length, are labels. Otherwise, each image has one class.
 
     Args:
@@ -147,7 +147,7 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
 
 
 def _read_words(lists: Sequence[Lines], options: TargetOptions, *, fractions: bool) -> dict[str, Label]:
-    """Return the number or the name that each word of the lists means."""
+    """Return the number or the name that each word of the lists stands for."""
     names = set(options.classes or ())
     words = {word for lines in lists for line in lines.lines for word in line.words}
     read: dict[str, Label] = {word: _value(word, fractions=fractions) for word in words}
@@ -179,7 +179,7 @@ def _describe_repeated(lists: Sequence[Lines]) -> tuple[str, str]:
             earlier = first.setdefault(line.path, line)
             if earlier is not line:
                 (same if earlier.words == line.words else other).append(lines.describe(number))
-    several = f"data: {amount(len(other), 'line')} with an image of an earlier line but a different target, such as "
+    several = f"data: {amount(len(other), 'line')} with the image of an earlier line but a different target, such as "
     repeated = f"data: {amount(len(same), 'repeated line')}, so that some images count several times, such as "
     return (
         f"{several}{other[0]}. Write several labels of an image in one line" if other else "",
@@ -188,7 +188,7 @@ def _describe_repeated(lists: Sequence[Lines]) -> tuple[str, str]:
 
 
 def _value(word: str, *, fractions: bool) -> Label:
-    """Return the number that a word spells, or the word. Only with `fractions`, the number may have a fraction."""
+    """Return the number that a word spells, or the word. The number may have a fraction only if `fractions` is true."""
     if word.removeprefix("-").isdecimal():
         return whole_number(word, word)
     try:

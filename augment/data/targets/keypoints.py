@@ -64,7 +64,7 @@ class Keypoints(SpatialKind):
         return list(points)
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Describe the first target with another number of points."""
+        """Describe the first target with the wrong number of points."""
         odd = [t for t in targets if not isinstance(t, tuple) or len(t) != names or {len(p) for p in t} > {3}]
         return f"{odd[0]!r:.80}. Use {names} points (x, y, visibility)." if odd else ""
 
@@ -83,7 +83,7 @@ def move_points(
     """Move points like the pixels of their images.
 
     In a mirrored image, the points of each pair are swapped. Visibility becomes 0 if the output does not show the
-    point, or if the crop or a step had cut it off. x and y are not clamped.
+    point, or if the crop or a step cuts it off. x and y are not clamped.
 
     Args:
         points: (K, P, 3) points of K objects.
@@ -122,7 +122,7 @@ _SIDED = {word for pair in _SIDES for word in pair.split() if len(word) > 2 or n
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """Split a name into lower-case words at capitals, digits, signs, "left" and "right"."""
+    """Split a name into lower-case words at capitals, digits, punctuation, "left" and "right"."""
     parts = re.split("(left|right)", name, flags=re.IGNORECASE)
     return tuple(word.lower() for part in parts for word in ([part] if part.lower() in _SIDED else _WORD.findall(part)))
 
@@ -160,8 +160,8 @@ def missing_pairs(names: Sequence[str], where: str) -> UserError:
     points = f"Their names ({list_some(names)}) do" if names else "The data does"
     arrays = "" if names else " For augment.Transform, pass flip_pairs=[(0, 1)], or flip_pairs=[]."
     return UserError(
-        f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must change places. "
-        f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] without such pairs."
+        f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must be swapped. "
+        f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
         f"{arrays}"
     )
 

@@ -97,7 +97,7 @@ class Kind(ABC):
         return False
 
     def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
-        """Return the target that a text in a file of corrections names. `where` is the row, for messages.
+        """Return the target that a label in a corrections file names. `where` is the row, for messages.
 
         Raises:
             UserError: the text names no target.

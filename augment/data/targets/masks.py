@@ -119,7 +119,7 @@ def reject_lossy(image: Image.Image, name: str) -> None:
 
 @dataclass(frozen=True)
 class MaskRuns:
-    """A mask in memory as runs of equal labels, row by row. A typical mask needs at most 1% of the memory of pixels.
+    """A mask in memory as runs of equal labels, row by row. A typical mask needs at most 1% of its pixels' memory.
 
     Attributes:
         starts: the first pixel of each run, (R,), ascending from 0.

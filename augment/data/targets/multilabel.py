@@ -31,12 +31,12 @@ class LabelSets(Rows):
         return names, [_rows(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the labels. Mixed labels have their shares."""
+        """Return the labels. Mixed labels are followed by their shares."""
         shown = ((name, share) for name, share in zip(names, target, strict=True) if share >= 0.005)
         return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
 
     def target_of(self, text: str, names: Sequence[str], where: str) -> Target:
-        """Return the row of some labels, which semicolons separate."""
+        """Return the row for labels that are separated by semicolons."""
         labels = {label_number(label.strip(), names, where) for label in text.split(";") if label.strip()}
         return tuple(float(index in labels) for index in range(len(names)))
 

@@ -1,7 +1,7 @@
 """Targets that follow the pixels of the image, such as masks, boxes and keypoints.
 
-Pixel centers have integer coordinates. The edges of an image are at -0.5 and at its width - 0.5. The edges of boxes are
-counted as in COCO and torchvision: [0, 0, width, height] is the whole image. Subtract 0.5 to get pixel coordinates.
+Pixel centers have integer coordinates. The edges of an image are at -0.5 and at its width - 0.5. Box edges are defined
+as in COCO and torchvision: [0, 0, width, height] is the whole image. Subtract 0.5 to get pixel coordinates.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SpatialKind(Kind):
             UserError: always.
         """
         raise UserError(
-            f"data.task={self.task} needs {self.units}, but this source has labels of whole images. Use another "
+            f"data.task={self.task} needs {self.units}, but this source has image-level labels. Use another "
             "source or task."
         )
 
@@ -135,7 +135,7 @@ class SpatialKind(Kind):
         """Convert the targets of `count` images in memory to results of `load`.
 
         Raises:
-            UserError: the targets have another form.
+            UserError: the targets have the wrong form.
         """
 
 
@@ -149,7 +149,7 @@ def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed
         allowed: the form that the message asks for.
 
     Raises:
-        UserError: the array has another shape, or does not hold numbers.
+        UserError: the array has the wrong shape, or does not hold numbers.
     """
     try:
         found = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

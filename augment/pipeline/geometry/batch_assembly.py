@@ -109,7 +109,7 @@ _PART = 16  # number of targets that a thread reads at a time
 
 
 class TargetReader:
-    """Reads the targets of coming batches, such as mask files, in threads.
+    """Reads the targets of upcoming batches, such as mask files, in threads.
 
     The reader keeps its results, because decoding a PNG in Python blocks all threads. It does not keep masks from a
     user's code, because these may change.
@@ -130,7 +130,7 @@ class TargetReader:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
 
     def announce(self, indices: NDArray[np.integer[Any]]) -> None:
-        """Start to read the targets of a coming batch."""
+        """Start to read the targets of an upcoming batch."""
         if self._pool is not None:
             wanted = dict.fromkeys(indices.tolist())
             new = [index for index in wanted if index not in self._coming and index not in self._kept]

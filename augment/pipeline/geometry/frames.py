@@ -2,9 +2,9 @@
 
     frame = geometry . resize of the crop window . turn by the EXIF orientation          (N, 3, 3) float64
 
-A frame maps (x, y, 1) of the stored image, before its EXIF turn, to (x, y, w) of the output. After a perspective,
-divide x and y by w. Pixel centers are at integers, so the edges of an image are at -0.5 and at its width - 0.5.
-Frames leave out motion that is not a matrix, such as remaps. `op.moves` states how an op moves pixels.
+A frame maps (x, y, 1) of the stored image, before its EXIF turn, to (x, y, w) of the output. After a perspective
+transform, divide x and y by w. Pixel centers are at integers, so the edges of an image are at -0.5 and at its
+width - 0.5. Frames leave out motion that is not a matrix, such as remaps. `op.moves` states how an op moves pixels.
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 Threads that launch GPU kernels wait for each other, so this module launches few kernels per batch. It copies draws to
 the GPU for many batches at once. If a plan mixes only by mixup and cutmix, one kernel mixes RGB images and their
-targets. Otherwise, PyTorch's operators do. Samples that skip an op get its neutral values, which change nothing. If the
-op has none, a mask keeps them unchanged.
+targets. Otherwise, PyTorch operators mix them. Samples that skip an op get its neutral values, which change nothing. If
+an op has no neutral values, a mask keeps these samples unchanged.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,7 +112,7 @@ class Mixer:
 
             return mix(images, targets, drawn[0]["records"][rows], self._classes)
         own = targets if isinstance(self._kind, SpatialKind) else self._kind.shares(targets, self._classes)
-        # Roll NHWC images, because CUDA would return rolled NCHW images in another memory format.
+        # Roll NHWC images, because CUDA would return rolled NCHW images in a different memory format.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         unmixed = own
         for stage, of_batches in zip(self._stages, drawn, strict=True):

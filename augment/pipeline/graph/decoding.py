@@ -21,7 +21,7 @@ class Placement:
     decode: Literal["cpu", "mixed"] = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
     cache: int = 0  # MiB of GPU memory for decoded images. 0 disables the cache
     prefetch: int = 2  # number of batches
-    hw_decoder_load: float = 0.65  # share of JPEGs for the GPU's hardware decoder, which rounds unlike other decoders
+    hw_decoder_load: float = 0.65  # share of JPEGs for the GPU's hardware decoder, which rounds in its own way
     auto: bool = False  # whether `decode` was chosen automatically. A resumed run then keeps the choice
     load_auto: bool = False  # whether `hw_decoder_load` was chosen automatically
     reason: str = field(default="", compare=False)  # an explanation of automatic choices, for users
@@ -80,7 +80,7 @@ class GraphImage:
 
     Attributes:
         window: the height and width of the upright image, then the top, left, bottom and right edges of the crop window
-            in pixels, (6,) int32 or float32. None if the op resized another image than the result of `decode`.
+            in pixels, (6,) int32 or float32. None if the op resized an image other than the result of `decode`.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from augment.support.errors import UserError
 
 _WARPED = 4  # the largest number of channels that one warp moves
 
-# The name under which the state of a local op's random generators is fed. The blank in the name keeps it apart from the
+# The name under which the state of a local op's random generators is fed. The space in the name keeps it apart from the
 # parameters of ops.
 RANDOM_STATE = "random state"
 

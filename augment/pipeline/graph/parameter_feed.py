@@ -182,8 +182,8 @@ def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[
 def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
     """Return a color matrix by name.
 
-    One of shape (N, C, C + 1) stays whole. One of shape (N, C, 2 C + 1) is split into the matrices of the image and of
-    its mean color.
+    A matrix of shape (N, C, C + 1) stays whole. A matrix of shape (N, C, 2 C + 1) is split into the matrices for the
+    image and for its mean color.
     """
     channels = matrix.shape[-2]
     if matrix.shape[-1] > channels + 1:

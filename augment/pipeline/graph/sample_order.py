@@ -61,7 +61,7 @@ class Reading:
     epoch: int = 0  # the first epoch
     shard: RankShard = RankShard()
     stand_ins: Mapping[int, int] = field(default_factory=dict)  # the replacements of unreadable samples, by index
-    announce: Callable[[NDArray[np.int32]], None] | None = None  # called with the indices of coming batches
+    announce: Callable[[NDArray[np.int32]], None] | None = None  # called with the indices of upcoming batches
     stream: Stream | None = None  # prefetches larger files that are shuffled in windows
     pixels: PixelFormat = RGB  # the pixel format of images that are stored decoded
 
@@ -76,7 +76,7 @@ class Reading:
 
     @property
     def stood_in(self) -> NDArray[np.int32]:
-        """The index to read for each image: its own index, or that image's replacement."""
+        """The index to read for each image: its own, or its replacement's."""
         read = np.arange(len(self.files), dtype=np.int32)
         read[list(self.stand_ins)] = list(self.stand_ins.values())
         return read

@@ -26,7 +26,7 @@ class Uses(NamedTuple):
 
 
 class Stream:
-    """Downloads the files of the next window. Holds the files of coming batches open, so that they stay on the disk.
+    """Downloads the files of the next window. Holds the files of upcoming batches open, so that they stay on the disk.
 
     Args:
         images: the images of a split, each with its `file`.

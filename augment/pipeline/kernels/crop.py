@@ -17,8 +17,8 @@ _BLOCK = 256  # pixels of the result
 def resize_windows(images: Tensor, windows: Tensor, size: Size) -> Tensor:
     """Resize a window of each image, as DALI does, with a triangular filter.
 
-    To each side, the filter reaches one pixel of the result if the window is shrunk, and one pixel of the image if it
-    is enlarged.
+    On each side, the filter extends by one output pixel if the window is shrunk, and by one image pixel if it is
+    enlarged.
 
     Args:
         images: (N, height, width, 3) uint8, contiguous.

@@ -1,7 +1,6 @@
 """Runs a recipe on decoded images of one size in GPU memory, without DALI: one kernel crops, another runs all stages.
 
-The module draws for several calls at once: NumPy's overhead per step takes as long as drawing the values of ten
-    batches.
+Values are drawn for several calls at once, because NumPy's overhead per step takes as long as drawing ten batches.
 """
 
 import math

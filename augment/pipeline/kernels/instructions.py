@@ -78,7 +78,7 @@ class Program:
             fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
             fed.pop("applied", None)
             if stage.steps[0].op.random:
-                # The seed consists of two numbers, because a float32 holds only integers of 24 bits exactly.
+                # The seed consists of two numbers, because a float32 holds only 24-bit integers exactly.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
             values = np.hstack([np.empty((len(rows), 0), np.float32), *ROUTINES[name](stage, fed, size)])
             count = values.shape[1]

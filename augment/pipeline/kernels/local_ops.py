@@ -29,7 +29,7 @@ def load(source, inside):
 
 @triton.jit
 def within(position, size, border):
-    """Return the position inside the image that a border shows at a position beyond the edge.
+    """Map a position beyond the edge to the position inside the image that the border shows there.
 
     `border` is a code of `opcodes.BORDERS`. Code 3 is a faster form of code 1 (reflect_101), for positions that are
     less than one side length beyond the edge.
@@ -49,8 +49,8 @@ def filter_of(window, pixel, rows, columns):
     """Return the filter that resizes a window, for each output pixel.
 
     Returns:
-        Its center, y and x, in image coordinates, where pixel centers are at integers. Half its height and width. Its
-        first row and column. Its numbers of rows and columns.
+        The filter's center (y, x) in image coordinates, with pixel centers at integers, half its height and width, its
+        first row and column, and its numbers of rows and columns.
     """
     top, left = tl.load(window), tl.load(window + 1)
     step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
@@ -76,8 +76,8 @@ def source_of(a, b, c, d, e, f, g, h, i, pixel, width):
     """Return the position in the source that each output pixel shows, by a (3, 3) matrix.
 
     Returns:
-        The column and row of the upper left of the four pixels around the position, then the shares of the right and
-        the lower ones.
+        The column and row of the upper left of the four pixels around the position, then the weights of the right and
+        the lower pixels.
     """
     x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
     w = g * x + h * y + i

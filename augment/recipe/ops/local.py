@@ -13,7 +13,7 @@ from augment.recipe.op_kinds import Array
 if TYPE_CHECKING:
     from augment.pipeline.graph.operators import Dali
 
-Node = Any  # a DALI DataNode. DALI has no type annotations
+Node = Any  # a DALI DataNode. This package does not import DALI
 
 # Number of kernels to rasterize at a time. Rasterizing all long lines of a block at once would need a gigabyte.
 _SCATTERED = 256

@@ -108,7 +108,7 @@ def test_weights_of_labels_by_hand() -> None:
 def test_the_effect_of_balancing_is_described() -> None:
     assert describe_balance(UNEQUAL, "none") == ""
     assert describe_balance(oversample(UNEQUAL, 0), "oversample") == (
-        "balance: 15 training images, 21 samples per epoch, equally many per class"
+        "balance: 15 training images, 21 samples per epoch, the same number per class"
     )
     for data in (UNEQUAL, replace(UNEQUAL, task="a plugin's")):
         assert describe_balance(balanced(data, "weights", 0), "weights") == (

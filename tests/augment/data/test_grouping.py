@@ -67,9 +67,9 @@ def test_copies_join_groups() -> None:
 
 def test_too_few_groups_are_rejected() -> None:
     whole, groups = of_groups(0, groups=3)
-    with pytest.raises(UserError, match=r"^data\.folds=4: data\.group makes only 3 groups, too few for 4 parts\."):
+    with pytest.raises(UserError, match=r"^data\.folds=4: data\.group forms only 3 groups, too few for 4 parts\."):
         take_fold(whole, folds=4, fold=0, seed=0, groups=groups)
-    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: data\.group makes only 1 group"):
+    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: data\.group forms only 1 group"):
         take_val(whole, fraction=0.2, seed=0, groups=[0] * len(groups))
 
 

@@ -168,7 +168,7 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
         return 0.5
 
     runs.score = ask
-    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. No further job starts\.$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. No more jobs will start\.$"):
         worker.work(jobs)
     assert len(runs.runs) == 2
 

@@ -195,7 +195,7 @@ while True:
         Thread(target=press_ctrl_c_again, daemon=True).start()
     with pytest.raises(KeyboardInterrupt) as caught, Local(n_jobs=2).pool(tmp_path, worker) as pool:
         pool.run(jobs, worker)
-    assert (times == 1) == ("No further job" in str(caught.value))
+    assert (times == 1) == ("No more jobs" in str(caught.value))
     began = {file.name.removeprefix("began-") for file in tmp_path.glob("began-*")}
     assert began == {file.name.removeprefix("asked-") for file in tmp_path.glob("asked-*")}
 

@@ -195,15 +195,15 @@ def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: P
         with pytest.raises(UserError, match=message):
             begin(make(tmp_path, [swept]))
     other = SearchPlan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, check=False)
-    with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: the search in .* started with another .* Use that"):
+    with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: the search in .* started with a different"):
         begin(other)
     swapped = ["++aug={train: {flip: {}, rotate: {}}}", "++aug={train: {rotate: {}, flip: {}}}"]
     before, after = (SearchPlan.of(SWEEPER, [aug], SWEPT[:1], tmp_path / "steps", check=False) for aug in swapped)
     begin(before)
-    with pytest.raises(UserError, match=r"^aug: steps or views in another order: the search in .* started with"):
+    with pytest.raises(UserError, match=r"^aug: steps or views in a different order: the search in .* started with"):
         begin(after)
     for metric in ("val_loss", "val_top5"):  # one of them is to be maximized as before
-        message = rf"^hydra\.sweeper\.metrics={metric}, was val_accuracy: the search in .* started with another"
+        message = rf"^hydra\.sweeper\.metrics={metric}, was val_accuracy: the search in .* started with a different"
         with pytest.raises(UserError, match=message):
             begin(make(tmp_path, metrics=[metric]))
 

@@ -80,7 +80,7 @@ def test_an_export_scores_what_evaluate_scores(
     pytest.importorskip("onnxscript")
     given = ["--preprocessing", "beside", "fit.tta=flip", "--out", str(tmp_path / "out")]
     assert main([str(finished_run), str(images), *given]) == 0
-    assert "12 images: the largest difference of a probability is" in capsys.readouterr().out
+    assert "12 images: the largest difference in a probability is" in capsys.readouterr().out
     assert imports_of(tmp_path / "out/predict.py") == {*PACKAGES, "transform"}
     monkeypatch.syspath_prepend(tmp_path / "out")
     script = runpy.run_path(str(tmp_path / "out/predict.py"))

@@ -110,7 +110,7 @@ def _check_monitors(config: Config, task: Task[Any]) -> None:
         monitor = values.get("monitor")
         if monitor not in ALL_MONITORED or monitor in allowed:
             continue
-        single = task.measured(classes, (monitor,), config.model)  # perhaps a metric of a single class
+        single = task.measured(classes, (monitor,), config.model)  # perhaps a per-class metric
         if monitor not in {column.key for column in columns_of(single, val_loss=not task.own_loss)}:
             raise UserError(
                 f"callbacks.{name}.monitor: {monitor} is not measured for the task {task.name} "
@@ -137,7 +137,7 @@ def check_resume(config: Config) -> None:
     """Check that the run that `fit.resume` names can be resumed.
 
     Raises:
-        UserError: that run has no checkpoint, has finished, or had another plan, model, loss or optimizer.
+        UserError: that run has no checkpoint, has finished, or had a different plan, model, loss or optimizer.
     """
     if config.fit.resume is None:
         return

@@ -31,7 +31,7 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
 # Settings that name test data. Training does not use it.
 TEST_DATA = ("test", "test_dir", "test_images", "test_options", "test_targets")
 
-# Removed settings with their defaults, which still count in the ids of jobs.
+# Removed settings with their defaults, which are still part of job ids.
 REMOVED = {"auto_batch_size": False, "skip_nonfinite": 0, "regression_loss": "huber"}
 
 
@@ -39,7 +39,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved configuration without settings that do not change results.
 
     It leaves out `fit.resume`, `fit.gpus`, `fit.metrics`, `run`, trackers and the test data. Two configurations are
-    equal if their identities have the same `identity_text`. Mappings whose order counts become lists of pairs: steps,
+    equal if their identities have the same `identity_text`. Mappings whose order matters become lists of pairs: steps,
     views, stages, and nested arguments of plugins. The order of built-in callbacks does not count, because they sort
     themselves.
     """
@@ -52,7 +52,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     data = dict(section_of(plain, "data"))
     if "labels" in data:
-        data["labels"] = str(data["labels"]).rpartition("#")[2]  # the hash of the file, because its path does not count
+        data["labels"] = str(data["labels"]).rpartition("#")[2]  # the file's hash, because its path does not matter
     aug, fit = section_of(plain, "aug"), {**REMOVED, **section_of(plain, "fit")}
     callbacks = {
         name: value

@@ -50,8 +50,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     drop_last: bool = setting(
         Flag(
             default=False,
-            doc="leave out an incomplete last training batch. Each epoch leaves out other images. Needed if that batch "
-            "would be a single image, because batch norm cannot train on one",
+            doc="leave out an incomplete last training batch. Each epoch leaves out different images. Needed if that "
+            "batch would be a single image, because batch norm cannot train on one",
         )
     )
     fresh_statistics: bool | None = setting(

@@ -245,7 +245,7 @@ def inner_keys() -> dict[str, str]:
     keys = {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
     keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
     keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
-    for section in ("model", "run", "data", "aug", "fit"):  # if sections share a name, the last section counts
+    for section in ("model", "run", "data", "aug", "fit"):  # if sections share a name, the last section wins
         keys |= _keys_of(section)
     return keys
 

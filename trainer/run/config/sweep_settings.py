@@ -17,7 +17,7 @@ class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
     n_trials: int = setting(
-        Count(default=20, within=(1, MAX_TRIALS), doc="total number of trials, also after resuming")
+        Count(default=20, within=(1, MAX_TRIALS), doc="total number of trials, including trials before a resume")
     )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how the search chooses configurations"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
@@ -42,9 +42,9 @@ class SearchSettings:
         Count(default=3, within=(2, 100), doc="strength of pruning. 3 keeps one trial in 3, and trains it 3x as long")
     )
     finalists: int = setting(
-        Count(default=3, within=(0, 100), doc="best trials to repeat with further seeds. 0: no verdict")
+        Count(default=3, within=(0, 100), doc="best trials to repeat with additional seeds. 0: no verdict")
     )
-    seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist"))
+    seeds: int = setting(Count(default=3, within=(2, 100), doc="additional seeds per finalist"))
     confirm: int = setting(
         Count(
             default=5,

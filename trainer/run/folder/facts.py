@@ -39,7 +39,7 @@ class Facts:
     parameters: int = 0
     device: str = ""  # the name of the GPU, or CPU
     batches: tuple[int, ...] = ()  # the number of training batches in each epoch
-    # The values of each schedule at equal distances over the whole fit
+    # The values of each schedule, equally spaced over the whole fit
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     display: Display | None = None  # how reports and dashboards show the task

@@ -82,7 +82,7 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a job's folder, also while the job runs. Yield False if another process holds the lock.
+    """Hold the lock of a job's folder, including while the job runs. Yield False if another process holds the lock.
 
     Raises:
         UserError: the file system has no locks, and another process has not released this folder.

@@ -93,7 +93,7 @@ class RunFolder:
         return self.attempt(STEPS_FILE, _read_rows, [])
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return the git revision, cut to `digits`, versions and GPUs of environment.json, as texts by name."""
+        """Return the git revision, cut to `digits`, versions and GPUs of environment.json, as strings by name."""
         return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property
@@ -139,7 +139,7 @@ class RunFolder:
         return numbers if numbers.get("epoch") == self.summary.best.get("epoch") else {}
 
     def scored_by(self, score: str) -> RunFolder:
-        """Return a copy of the run with another score."""
+        """Return a copy of the run with a different score."""
         run = copy(self)
         run.score = score
         return run

@@ -72,7 +72,7 @@ class Summary:
         return f"Summary({self})"
 
     def _repr_html_(self) -> str:
-        """Draw the best and the last epoch, for notebooks."""
+        """Return an HTML table of the best and the last epoch, for notebooks."""
         rows = {name: row for name, row in (("best", self.best), ("last", self.last)) if row}
         keys = [key for key in self.last or self.best if key.startswith(("train_", "val_"))]
         cells = [

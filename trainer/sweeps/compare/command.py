@@ -22,7 +22,7 @@ _EPILOG = """
 
 Runs that differ only in seed and data.fold are replicates. Scores are from the last epoch, because the best of
 several epochs is too optimistic. Runs that failed, were interrupted or were pruned do not count. Runs that stopped
-early count only if all runs of their configuration did."""
+early count only if all runs of their configuration stopped early."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         known = {name for run in runs for name in run.last}
         if (options.metric or "").startswith("test_"):
             raise UserError(
-                f"--metric {options.metric}: a choice by test scores makes them too optimistic. Use a val_ score. "
+                f"--metric {options.metric}: choosing by test scores makes them too optimistic. Use a val_ score. "
                 "To also show test scores, add --split test."
             )
         if options.metric is not None and options.metric not in known:

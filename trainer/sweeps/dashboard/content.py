@@ -139,7 +139,7 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
     jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
     jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
-    # In a search, only trials count, because later jobs repeat a few of them with other seeds.
+    # In a search, only trials count, because later jobs repeat a few of them with different seeds.
     jobs = [i for i in jobs if runs[i].trial] or jobs
     scores = [runs[i].last[score] for i in jobs]
     return {

@@ -18,7 +18,7 @@ MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
 
 FEWEST = 6  # jobs that the importance of settings needs
-_LEVELS = 8  # more different numbers than this are put into bins
+_LEVELS = 8  # more distinct numbers than this are put into bins
 
 _NOTE = (
     "Share of the variance of the last score that a setting explains on its own, over {} (epsilon squared, about 0 for "
@@ -157,7 +157,7 @@ def _split(overrides: Iterable[str]) -> dict[str, Value]:
 
 
 def _scalar(text: str) -> Value:
-    """Parse a value as a number or null. Other values stay texts, shortened if they are long."""
+    """Parse a value as a number or null. Other values stay strings, shortened if they are long."""
     for kind in (int, float):
         with suppress(ValueError):
             value = kind(text)

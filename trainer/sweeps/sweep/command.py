@@ -128,7 +128,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
 
 
 def _check_content(folder: Path, *, searches: bool) -> None:
-    """Check that a folder holds no run, and no sweep of the other kind."""
+    """Check that a folder holds no run. A search and a plain sweep cannot share a folder either."""
     content = ""
     if (folder / CONFIG_FILE).is_file():
         content = "a run"
@@ -236,7 +236,7 @@ _EXAMPLES = """\
   resume SWEEP hydra.launcher.n_jobs=2    finish it with two jobs at a time
   retry SWEEP                             rerun the failed jobs, from their checkpoints
   show SWEEP                              print the tables so far
-  work SWEEP                              work on the jobs in this process, also on another host"""
+  work SWEEP                              work on the jobs in this process, on any host"""
 
 _ACTIONS = ("resume", "retry", "show", "work")
 

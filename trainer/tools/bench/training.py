@@ -17,7 +17,7 @@ from trainer.run.build import make_learner, make_loaders
 from trainer.run.config.schema import Config
 from trainer.run.teacher import distill
 
-# Waiting for data may cost this share of the speed. Above it, training counts as bound by the input.
+# Waiting for data may cost this share of the speed. If it costs more, training is reported as bound by the input.
 _CHEAP = 0.05
 
 

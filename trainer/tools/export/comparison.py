@@ -36,7 +36,7 @@ from trainer.tools.export.write import FILE, Exported, export
 CALIBRATION = 100  # default number of training images that define the ranges of int8
 _FEWEST = 10  # fewer images would miss a large part of the ranges
 _CPU = torch.device("cpu")
-_PIXELS = 0.01  # largest share of a mask's pixels that may have another class
+_PIXELS = 0.01  # largest share of a mask's pixels that may have a different class
 _OVERLAP = 0.5  # lowest IoU of boxes that show the same object
 
 # Maps an image to the outputs of an export, without a batch dimension. The first output is (K,) or (K, height, width),
@@ -52,8 +52,9 @@ class Check:
     pytorch: dict[str, float]  # scores of the model in PyTorch
     exported: dict[str, float]  # scores of the export
     largest: float  # largest absolute difference of a probability, a number or an object's score
-    # Names of the images with another top class. In segmentation, images with other classes in more than 1% of their
-    # pixels. In detection, images in which only one side finds an object. Empty for tasks that do not rank classes.
+    # Names of the images with a different top class. In segmentation, images with different classes in more than 1% of
+    # their pixels. In detection, images in which only one side finds an object. Empty for tasks that do not rank
+    # classes.
     differing: tuple[str, ...]
     pixels: float | None = None  # largest absolute difference of the edges of boxes, in detection
 
@@ -212,8 +213,8 @@ def _sentence(check: Check, trained: Trained) -> str:
     if trained.task.ranked:
         what, other, same = "probability", "a different top class", "the same top class"
     if check.pixels is not None:
-        what, other, same = f"box is {check.pixels:.2g} px, and of a score", "different objects", "the same objects"
-    text = f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"
+        what, other, same = f"box is {check.pixels:.2g} px, and in a score", "different objects", "the same objects"
+    text = f"{amount(check.images, 'image')}: the largest difference in a {what} is {check.largest:.2g}"
     if count := len(check.differing):
         return f"{text}. {amount(count, 'image')} {plural(count, 'has', 'have')} {other}: {list_some(check.differing)}"
     return f"{text}. All images have {same}." if same else f"{text}."

@@ -114,7 +114,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 def halved(network: nn.Module) -> nn.Module:
     """Return a copy that computes in float16, with inputs and outputs in float32.
 
-    In a detector, only parts that do not compute with coordinates do.
+    In a detector, only the parts that do not compute with coordinates use float16.
 
     Preprocessing, the mean and standard deviation of regression targets, and the decoding of boxes stay in float32 as
     well.

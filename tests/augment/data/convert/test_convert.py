@@ -148,7 +148,7 @@ def test_other_content_of_a_folder_is_kept(image_files: Split) -> None:
         ("classify", "..", "folder", "the class '..' cannot be written"),
         ("classify", " a", "webdataset", "the class ' a' cannot be written"),
         ("classify", "b\udce9e", "webdataset", r"the class 'b\\udce9e' cannot be written"),
-        ("regress", "a", "folder", "data: --to folder cannot hold the task regress. Allowed: classify."),
+        ("regress", "a", "folder", "data: --to folder does not support the task regress. Allowed: classify."),
     ],
 )
 def test_names_that_cannot_be_written_are_rejected(

@@ -47,7 +47,7 @@ def test_several_labels(lists: Path) -> None:
 def test_an_image_with_a_line_for_each_label_is_noticed(lists: Path) -> None:
     found = load(lists, "a.png dog\nb.png cat\na.png dog\na.png cat\n", "c.png dog\nd.png cat\n")
     notice, repeated = found.notices
-    assert notice.startswith("data: 1 line with an image of an earlier line but a different target, such as line 4 of")
+    assert notice.startswith("data: 1 line with the image of an earlier line but a different target, such as line 4 of")
     assert "1 repeated line" in repeated
     assert "such as line 3 of" in repeated
 
