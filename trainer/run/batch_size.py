@@ -42,16 +42,16 @@ def largest_batch(fits: Callable[[int], bool], most: int) -> int:
 
 def _fits(config: Config, size: int, rest: float) -> bool:
     """Train for a few steps with a batch size, and return whether at least `rest` bytes stay free on the GPU."""
-    # Train past the warm-up, because CUDA graphs are recorded after it. Compiling would take minutes, and only saves
-    # memory.
-    accumulate = min(config.fit.accumulate, 2)
-    fit = replace(config.fit, batch_size=size, steps=WARM_UP + 2, accumulate=accumulate, compile=False)
+    # Train and validate past the warm-up, because CUDA graphs are recorded after it, and each keeps its own memory.
+    # Compiling would take minutes, and only saves memory.
+    steps, accumulate = WARM_UP + 2, min(config.fit.accumulate, 2)
+    limits = replace(config.fit, steps=steps, limit_batches=2 * steps, accumulate=accumulate)
+    fit = replace(limits, batch_size=size, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())
     release_memory()  # that the previous trial used
     try:
         with closing(make_loaders(trial)) as loaders:
             learner = make_learner(trial, loaders, callbacks=())
-            learner.val_loader = None
             learner.fit()
             return torch.cuda.mem_get_info(learner.device)[0] >= rest
     except (MemoryError, RuntimeError) as error:

@@ -46,7 +46,7 @@ from trainer.tasks.registry import monitored, task_named
 from trainer.tasks.task import AUTO
 
 # On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
-# batches leave the GPU waiting for Python. Without gradients, the larger ones still need less memory than a training
+# batches leave the GPU waiting for Python. Without gradients, the larger ones need about as much memory as a training
 # batch.
 _VAL_TIMES, _VAL_IMAGES = 4, 256
 
