@@ -66,6 +66,14 @@ class Dali:
         """Move a value to the device of the images, where operators expect their inputs."""
         return value.gpu() if self.device == "gpu" else value
 
+    def by_channels(self, operator: Callable[[Node, int], Node], images: Node) -> Node:
+        """Apply `operator(images, channels)`, which takes at most four channels, to groups of channels."""
+        bounds = warp_bounds(self.pixels.channels)
+        if len(bounds) == 2:
+            return operator(images, self.pixels.channels)
+        groups = [operator(images[:, :, first:end], end - first) for first, end in pairwise(bounds)]
+        return fn.cat(*groups, axis=2)
+
     def numpy_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
         """Apply `function(image, **values)` to each image on the CPU. The function must keep shape and data type."""
         drawn, fixed = _split(values)
@@ -197,7 +205,7 @@ def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> No
 
 
 def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
-    (mode, fill), matrix, channels = stage.border, dali.here(values["matrix"]), dali.pixels.channels
+    (mode, fill), matrix = stage.border, dali.here(values["matrix"])
 
     def warp(some: Node, count: int) -> Node:
         return fn.experimental.warp_perspective(
@@ -209,11 +217,7 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
             interp_type=types.INTERP_LINEAR,
         )
 
-    bounds = warp_bounds(channels)
-    if len(bounds) == 2:
-        return warp(images, channels)
-    groups = [warp(images[:, :, first:end], end - first) for first, end in pairwise(bounds)]
-    return fn.cat(*groups, axis=2)
+    return dali.by_channels(warp, images)
 
 
 def warp_bounds(channels: int) -> list[int]:

@@ -340,4 +340,6 @@ def _grids(size: Size, tile: Array, ratio: Array, angle: Array, x: Array, y: Arr
 )
 def grid_mask(images: Node, dali: "Dali", tile: Node, ratio: Node, angle: Node, shift_x: Node, shift_y: Node) -> Node:
     """Black out squares on a grid (GridMask, Chen et al. 2020)."""
-    return dali.fn.grid_mask(images, tile=tile, ratio=ratio, angle=angle, shift_x=shift_x, shift_y=shift_y)
+    grid = {"tile": tile, "ratio": ratio, "angle": angle, "shift_x": shift_x, "shift_y": shift_y}
+    # On a GPU, DALI 2.4 draws another grid if there are more than four channels.
+    return dali.by_channels(lambda some, _: dali.fn.grid_mask(some, **grid), images)
