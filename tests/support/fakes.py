@@ -82,7 +82,11 @@ class MemoryLoader:
             indices = self._order(epoch)[number * self.batch_size : (number + 1) * self.batch_size]
             self._consumed += 1
             self.fetched.append((epoch, number))
-            yield Batch(self.images[indices], self.targets[indices], indices)
+            yield Batch(self.images[indices], self.targets[indices], indices.to(self.images.device))
+
+    def to(self, device: str) -> "MemoryLoader":
+        self.images, self.targets = self.images.to(device), self.targets.to(device)
+        return self
 
     def prepare(self) -> None:
         pass

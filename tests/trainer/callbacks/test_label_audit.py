@@ -32,8 +32,11 @@ def loader(logits: list[list[float]] = LOGITS, given: list[int] = GIVEN, **split
 
 
 def learner_of(*callbacks: Callback, **options: Any) -> Learner:
-    parts = {"train": loader(), "model": Logits(), "optimizer": frozen, "val": logits_loader(LOGITS, GIVEN)}
-    return make_learner(Recorder(), *callbacks, **(parts | options))
+    parts: Any = {"train": loader(), "model": Logits(), "optimizer": frozen, "val": logits_loader(LOGITS, GIVEN)}
+    parts |= options
+    for name in ("train", "val"):
+        parts[name] = parts[name].to(parts.get("device", "cpu"))
+    return make_learner(Recorder(), *callbacks, **parts)
 
 
 def table_of(learner: Learner) -> Any:

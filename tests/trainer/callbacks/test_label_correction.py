@@ -28,8 +28,11 @@ def loader() -> MemoryLoader:
 
 
 def learner_of(*callbacks: Callback, **options: Any) -> Learner:
-    parts = {"train": loader(), "model": Logits(), "optimizer": frozen, "val": logits_loader(LOGITS, GIVEN)}
-    return make_learner(*callbacks, **(parts | options))
+    parts: Any = {"train": loader(), "model": Logits(), "optimizer": frozen, "val": logits_loader(LOGITS, GIVEN)}
+    parts |= options
+    for name in ("train", "val"):
+        parts[name] = parts[name].to(parts.get("device", "cpu"))
+    return make_learner(*callbacks, **parts)
 
 
 def targets_of(learner: Learner) -> Any:
