@@ -22,7 +22,7 @@ from augment.pipeline.kernels.opcodes import CODES
 _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _NOISE = (
     tl.constexpr(CODES[name]) for name in ("geometry", "color", "color of mean", "gaussian_noise")
 )
-_TILE = 4096  # numbers in a tile
+_TILE = 8192  # numbers in a tile
 
 
 def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFormat) -> Tensor:
@@ -44,7 +44,7 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
         low = _on_device(pixels.low, images.device)
         scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
     lanes = triton.next_power_of_2(pixels.channels)
-    block = max(_TILE // 4 // lanes, 1)
+    block = max(_TILE // 8 // lanes, 1)
     with torch.cuda.device_of(images):
         _resize[(len(images), triton.cdiv(size.height * size.width, block))](
             images, windows, out, low, scale, *images.shape[1:3], *size,
@@ -81,7 +81,7 @@ def launch(
         _run[(count,)](
             images, buffers, programs, out, _on_device(mean, images.device),
             _on_device(tuple(1 / value for value in std), images.device), stages, programs.shape[1], height, width,
-            channels=channels, lanes=lanes, block=max(_TILE // lanes, 1), raw=raw, num_warps=16,
+            channels=channels, lanes=lanes, block=max(_TILE // lanes, 1), raw=raw, num_warps=32,
         )  # fmt: skip
 
 
