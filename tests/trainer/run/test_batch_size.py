@@ -166,12 +166,12 @@ def test_a_run_records_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @needs_gpu
 def test_the_largest_batch_on_a_gpu_leaves_the_run_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a limit of 2 GiB, the search ends below the training images, and a run with its numbers is equal."""
+    """With a limit of 4 GiB, the search ends below the training images, and a run with its numbers is equal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(batch_size, "_BATCHES", 1)
     total = torch.cuda.get_device_properties(0).total_memory
     given = ["data=sample", "aug=none", "aug.size=224", "model=xresnet18", "fit.device=cuda", "fit.epochs=1"]
-    torch.cuda.set_per_process_memory_fraction(2 * 2**30 / total)
+    torch.cuda.set_per_process_memory_fraction(4 * 2**30 / total)
     try:
         found = trainer.train(*given, "fit.batch_size=auto")
         fit = OmegaConf.load(found.folder / CONFIG_FILE).fit
@@ -187,7 +187,7 @@ def test_the_largest_batch_on_a_gpu_leaves_the_run_unchanged(tmp_path: Path, mon
 def test_out_of_memory_on_a_gpu_names_a_smaller_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(2 * 2**30 / total)
+    torch.cuda.set_per_process_memory_fraction(4 * 2**30 / total)
     try:
         with pytest.raises(UserError, match=r"^out of memory on the GPU .* Try fit\.batch_size=\d+ \(it fits\)"):
             trainer.train("data=sample", "aug=none", "aug.size=224", "model=xresnet18", "fit.batch_size=320")
