@@ -57,15 +57,15 @@ def import_own(module: str, what: str) -> ModuleType:
         if missing is None or not f"{module}.".startswith(f"{missing}."):
             raise UserError(f"{what}: importing {module}: {describe_raised(error)}") from error
         near = nearest(missing, (file.stem for file in Path().glob("*.py")))
-        where = "in the current folder or on PYTHONPATH"
-        raise UserError(f"{what}: cannot find the module '{missing}' {where}.{near}") from error
+        raise UserError(
+            f"{what}: cannot find the module '{missing}' in the current folder or on PYTHONPATH.{near}"
+        ) from error
 
 
 def reject_second(what: str, name: str, known: object, made: object) -> None:
     """Reject a name that another module has declared, because the second declaration would replace the first."""
     if known is not None and known.__module__ != made.__module__:
-        modules = f"{known.__module__} and {made.__module__}"
-        raise UserError(f"{what} '{name}' is declared in {modules}. Rename yours.")
+        raise UserError(f"{what} '{name}' is declared in {known.__module__} and {made.__module__}. Rename yours.")
 
 
 def load_plugins(modules: tuple[str, ...], key: str) -> None:

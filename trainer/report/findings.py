@@ -71,8 +71,9 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
         yield Finding(f"Validation {title} was {which} in the last epoch, so more epochs may help.")
     train, val = (record.best.get(f"{split}_{display.score}", math.nan) for split in ("train", "val"))
     if display.share and train - val > 0.1:
-        points = f"{100 * (train - val):.0f} points"
-        yield Finding(f"In the best epoch, {title} is {points} higher in training than in validation.")
+        yield Finding(
+            f"In the best epoch, {title} is {100 * (train - val):.0f} points higher in training than in validation."
+        )
 
 
 def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | None:

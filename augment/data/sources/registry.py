@@ -440,8 +440,9 @@ def parse_data(given: object) -> Source:
         allowed = f"0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all"
         raise UserError(f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: {allowed}.")
     if source.folds is not None and source.val_fraction is not None:
-        given = f"data.val_fraction={source.val_fraction:g}"
-        raise UserError(f"{given} contradicts data.folds={source.folds}. Set only one of them.")
+        raise UserError(
+            f"data.val_fraction={source.val_fraction:g} contradicts data.folds={source.folds}. Set only one of them."
+        )
     if source.val_fraction is not None and source.given_val:
         raise UserError(
             f"data.val_fraction={source.val_fraction:g} would ignore the images of {source.given_val}. Remove "

@@ -100,8 +100,9 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
             with locked(folder / ".lock"):  # removing the lock file afterwards would be a race
                 _fetch([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
     except OSError as error:
-        what = f"{error.filename or folder}: {error.strerror or error}"
-        raise UserError(f"{what}. Shards cannot be downloaded into {folder}.") from None
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror or error}. Shards cannot be downloaded into {folder}."
+        ) from None
     return {key: [shard.file for shard in some] for key, some in listed.items()}
 
 
