@@ -18,6 +18,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import near_file, shown
 from augment.support.formatting import amount
+from augment.support.nested import grouped
 
 _MOST = IGNORE - 1  # classes
 
@@ -163,9 +164,7 @@ def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: s
     files = [file for file in find_images(images) if file.stem.endswith(image_suffix)]
     if not files:
         raise UserError(f"data.root: {images} holds no images.")
-    named: dict[str, list[Path]] = {}
-    for mask in find_images(masks, with_foreign=True):
-        named.setdefault(_key(mask, masks, mask_suffix), []).append(mask)
+    named = grouped((_key(mask, masks, mask_suffix), mask) for mask in find_images(masks, with_foreign=True))
     pairs: dict[Path, Path | str] = {}
     for file in files:
         key = _key(file, images, image_suffix)
