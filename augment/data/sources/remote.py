@@ -177,7 +177,7 @@ def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> Non
             list(fetched)
 
 
-def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
+def get_shard(shard: Shard, show: Callable[[int], None]) -> None:
     """Download a shard into its file. `show` is called with the number of bytes so far, and may raise to stop it."""
     from fsspec import Callback
 
@@ -188,8 +188,7 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
         came = value
         if came > shard.size:
             raise UserError(f"{shard.what}: {shard.url} sends more than the {shard.size:,} bytes that it announced.")
-        if show:
-            show(value)
+        show(value)
 
     def get() -> None:
         callback = Callback(hooks={"": count})

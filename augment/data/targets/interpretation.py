@@ -25,9 +25,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some, plural
 
 
-def make_dataset(
-    splits: Sequence[LabeledSplit], options: TargetOptions | None = None, *, typed: bool = True
-) -> Dataset:
+def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool = True) -> Dataset:
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
@@ -41,7 +39,6 @@ def make_dataset(
     Raises:
         UserError: the splits contradict each other, or a label is invalid. The message names it.
     """
-    options = options or TargetOptions()
     asked = known_kinds().get(options.task)
     for split in splits:
         if not len(split.labels.counts):
