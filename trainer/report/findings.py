@@ -32,10 +32,8 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     resume = " Continue it with fit.resume." if resumable else ""
     if ending.status == "failed":
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
-    elif ending.status == "interrupted":
-        yield Finding(f"The run was interrupted after {epochs}.{resume}", warning=True)
-    elif ending.status == KILLED:
-        yield Finding(f"The run was killed after {epochs}.{resume}", warning=True)
+    elif ending.status in ("interrupted", KILLED):
+        yield Finding(f"The run was {ending.status} after {epochs}.{resume}", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
