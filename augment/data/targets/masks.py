@@ -94,8 +94,7 @@ class MaskFile:
 def describe_gaps(labels: Collection[int], remedy: str) -> str:
     """Return a notice about unused labels below the highest label, or an empty string."""
     found = sorted({*labels} - {IGNORE})
-    absent = sorted({*range(max(found, default=0))}.difference(found))
-    if not absent:
+    if not found or len(found) == found[-1] + 1:
         return ""
     return (
         f"data: masks have {amount(len(found), 'value')}, {list_some(map(str, found))}, so there are {found[-1] + 1} "
