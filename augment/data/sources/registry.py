@@ -18,7 +18,7 @@ from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Te
 from augment.params.param_types import MAX_CHANNELS, Channels
 from augment.support.errors import UserError
 from augment.support.formatting import amount
-from augment.support.user_code import reject_second
+from augment.support.user_code import registering
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
@@ -416,13 +416,7 @@ Src = TypeVar("Src", bound=Source)
 
 def source(name: str) -> Callable[[S], S]:
     """Register a source under its name in the configuration."""
-
-    def decorate(cls: S) -> S:
-        reject_second("source", name, _SOURCES.get(name), cls)
-        _SOURCES[name] = cls
-        return cls
-
-    return decorate
+    return registering(_SOURCES, "source", name)
 
 
 def parse_data(given: object) -> Source:
