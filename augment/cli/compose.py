@@ -61,22 +61,19 @@ class Composed:
     """The configuration that Hydra composed from the overrides of one run."""
 
     def __init__(self, tree: DictConfig) -> None:
-        self._tree = tree
         self.hydra: DictConfig = tree.hydra  # Hydra's own section, interpolations unresolved
+        self._own = OmegaConf.masked_copy(tree, [str(key) for key in tree if key != "hydra"])
 
     @cached_property
     def plain(self) -> dict[str, Any]:
         """All sections and top-level keys as plain values, with interpolations resolved. They are not checked yet."""
-        return plain_values(self._own())
+        return plain_values(self._own)
 
     @property
     def raw(self) -> dict[str, Any]:
         """The same values with interpolations unresolved."""
-        raw: Any = OmegaConf.to_container(self._own())
+        raw: Any = OmegaConf.to_container(self._own)
         return {str(key): value for key, value in raw.items()}
-
-    def _own(self) -> DictConfig:
-        return OmegaConf.masked_copy(self._tree, [str(key) for key in self._tree if key != "hydra"])
 
 
 def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:

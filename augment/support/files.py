@@ -136,12 +136,6 @@ def walk(
         raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or use another folder.") from None
 
 
-def special_kind(mode: int) -> str:
-    """Return the kind of file in an `st_mode` if it may block readers, such as "named pipe", or an empty text."""
-    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-    return kinds.get(stat.S_IFMT(mode), "")
-
-
 def open_file(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
@@ -155,7 +149,8 @@ def open_file(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, f"it is a {special_kind(mode)}", str(path))
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+    raise OSError(errno.EINVAL, f"it is a {kinds.get(stat.S_IFMT(mode), '')}", str(path))
 
 
 def read_file(path: Path) -> bytes:

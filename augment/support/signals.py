@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import parent_process, resource_tracker
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -157,17 +157,21 @@ def shield_children() -> Iterator[None]:
 def ignore_in_worker() -> None:
     """Ignore stop signals in a worker process, because a signal reaches the whole process group.
 
-    Only a SIGTERM from the parent ends the worker. Executors send this signal to end the rest of a broken pool.
+    Only a SIGTERM from the parent ends the worker, or the end of the parent: a killed parent cannot end its workers,
+    and they would wait forever. Executors send the signal to end the rest of a broken pool.
     """
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     # Threads inherit the mask, so only the thread below receives the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _wait_for_parent(parent: int) -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-        pass
+def _end_with_parent() -> None:
+    parent = parent_process()
+    while parent is not None and parent.is_alive():
+        received = signal.sigtimedwait({signal.SIGTERM}, 0.5)
+        if received is not None and received.si_pid == parent.pid:
+            break
     os._exit(1)

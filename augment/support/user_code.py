@@ -11,12 +11,13 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from augment.support.errors import UserError, first_line, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
+D = TypeVar("D")
 
 # Folders of this project, whose code is not the user's own.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
@@ -57,15 +58,26 @@ def import_own(module: str, what: str) -> ModuleType:
         if missing is None or not f"{module}.".startswith(f"{missing}."):
             raise UserError(f"{what}: importing {module}: {describe_raised(error)}") from error
         near = nearest(missing, (file.stem for file in Path().glob("*.py")))
-        where = "in the current folder or on PYTHONPATH"
-        raise UserError(f"{what}: cannot find the module '{missing}' {where}.{near}") from error
+        raise UserError(
+            f"{what}: cannot find the module '{missing}' in the current folder or on PYTHONPATH.{near}"
+        ) from error
 
 
 def reject_second(what: str, name: str, known: object, made: object) -> None:
     """Reject a name that another module has declared, because the second declaration would replace the first."""
     if known is not None and known.__module__ != made.__module__:
-        modules = f"{known.__module__} and {made.__module__}"
-        raise UserError(f"{what} '{name}' is declared in {modules}. Rename yours.")
+        raise UserError(f"{what} '{name}' is declared in {known.__module__} and {made.__module__}. Rename yours.")
+
+
+def registering(registry: dict[str, Any], what: str, name: str) -> Callable[[D], D]:
+    """Return a decorator that adds a class or function to a registry by a name. See `reject_second`."""
+
+    def decorate(made: D) -> D:
+        reject_second(what, name, registry.get(name), made)
+        registry[name] = made
+        return made
+
+    return decorate
 
 
 def load_plugins(modules: tuple[str, ...], key: str) -> None:

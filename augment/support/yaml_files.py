@@ -95,8 +95,10 @@ def describe_slip(error: yaml.YAMLError) -> str:
     if opened and mark and opened.index != mark.index:
         context += f" from {_place(opened)}"
     where = f"{_place(mark)}: " if mark else ""
-    remedy = "Write the items of a mapping as key: value, each key once, and indent them equally with spaces"
-    return f"{where}{problem}{context.rstrip()}. {remedy}."
+    return (
+        f"{where}{problem}{context.rstrip()}. Write the items of a mapping as key: value, each key once, and indent "
+        "them equally with spaces."
+    )
 
 
 def _place(mark: yaml.Mark) -> str:

@@ -11,7 +11,7 @@ from typing import ClassVar, Self, TypeVar
 from augment.params import READS, Size, Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor, nn
-from augment.support.user_code import reject_second
+from augment.support.user_code import registering
 
 Channels = tuple[float, ...] | str
 
@@ -155,10 +155,4 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(_MODELS)
 
 def model(kind: str) -> Callable[[M], M]:
     """Register a model under its name in the configuration."""
-
-    def decorate(cls: M) -> M:
-        reject_second("model", kind, _MODELS.get(kind), cls)
-        _MODELS[kind] = cls
-        return cls
-
-    return decorate
+    return registering(_MODELS, "model", kind)

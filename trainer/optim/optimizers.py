@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.torch_versions import keep_eager, step_eagerly
-from augment.support.user_code import reject_second
+from augment.support.user_code import registering
 from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings
@@ -38,13 +38,7 @@ def optimizer(name: str) -> Callable[[Made], Made]:
     names. Other arguments come from `fit.optimizer_options`. CUDA graphs record the steps of a class with
     `capturable = True`.
     """
-
-    def decorate(made: Made) -> Made:
-        reject_second("optimizer", name, _OURS.get(name), made)
-        _OURS[name] = made
-        return made
-
-    return decorate
+    return registering(_OURS, "optimizer", name)
 
 
 def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer:

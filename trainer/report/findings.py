@@ -32,10 +32,8 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     resume = " Continue it with fit.resume." if resumable else ""
     if ending.status == "failed":
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
-    elif ending.status == "interrupted":
-        yield Finding(f"The run was interrupted after {epochs}.{resume}", warning=True)
-    elif ending.status == KILLED:
-        yield Finding(f"The run was killed after {epochs}.{resume}", warning=True)
+    elif ending.status in ("interrupted", KILLED):
+        yield Finding(f"The run was {ending.status} after {epochs}.{resume}", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
@@ -71,8 +69,9 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
         yield Finding(f"Validation {title} was {which} in the last epoch, so more epochs may help.")
     train, val = (record.best.get(f"{split}_{display.score}", math.nan) for split in ("train", "val"))
     if display.share and train - val > 0.1:
-        points = f"{100 * (train - val):.0f} points"
-        yield Finding(f"In the best epoch, {title} is {points} higher in training than in validation.")
+        yield Finding(
+            f"In the best epoch, {title} is {100 * (train - val):.0f} points higher in training than in validation."
+        )
 
 
 def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | None:

@@ -154,14 +154,14 @@ def compare_runs(
         text = verdict(difference, group.replicates, base.replicates, metric, detect)
         rows.append(replace(group, difference=difference, verdict=text))
     rows.sort(key=lambda group: rank(key, group.replicates.mean))
-    notes = []
-    if any(len(group.runs) > len(group.replicates.scores) for group in groups):
-        notes.append("Runs with the same seed count as one, with their mean score.")
-    if early := [group.name for group in groups if group.runs[0].summary.stopped]:
-        notes.append(f"All runs of {list_some(early, 5, '; ')} stopped early, so their last epochs differ.")
-    if missing:
-        notes.append(missing)
-    return Comparison(tuple(rows), base, why, detect, tuple(notes)), missing
+    joined = any(len(group.runs) > len(group.replicates.scores) for group in groups)
+    early = [group.name for group in groups if group.runs[0].summary.stopped]
+    notes = (
+        "Runs with the same seed count as one, with their mean score." if joined else "",
+        f"All runs of {list_some(early, 5, '; ')} stopped early, so their last epochs differ." if early else "",
+        missing,
+    )
+    return Comparison(tuple(rows), base, why, detect, tuple(filter(None, notes))), missing
 
 
 def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
@@ -212,16 +212,13 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
         lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)
-    parts: list[Part] = [_job_table(jobs, key)]
-    if compared:
-        parts.append(compared.table())
-    if lines:
-        parts.append(lines)
+    parts: list[Part] = [_job_table(jobs, key), *([compared.table()] if compared else []), *([lines] if lines else [])]
     present(console, *parts, [str(folder)])
     if write:
-        plain: dict[str, Any] = {"jobs": [_plain_job(run, key) for run in jobs]}
-        if compared:
-            plain["comparison"] = compared.plain()
+        plain = {
+            "jobs": [_plain_job(run, key) for run in jobs],
+            **({"comparison": compared.plain()} if compared else {}),
+        }
         with writing(str(folder / TABLE_FILE)):
             write_atomically(folder / TABLE_FILE, markdown_page(*parts))
             write_json(folder / VALUES_FILE, plain)

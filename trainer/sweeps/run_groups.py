@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from augment.support.formatting import list_some
-from augment.support.nested import grouped, leaves, section_of
+from augment.support.nested import grouped, leaves, section_of, value_at
 from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
@@ -204,8 +204,7 @@ def settings_of(run: RunFolder) -> Settings:
 
 def value_of(run: RunFolder, key: str) -> str:
     """Return the value of a setting as text, empty if it is null or unknown."""
-    section, _, name = key.rpartition(".")
-    value = (section_of(run.config, section) if section else run.config).get(name)
+    value = value_at(run.config, key)
     return "" if value is None else str(value)
 
 

@@ -53,8 +53,10 @@ def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
         present(worker.console, [*lines, "No trial finished."])
         return 1
     reached = score(Metric(plan.metric, within=range_of(plan.metric)), best[0].value or 0.0)
-    lines.append(f"Best of the search: {plan.metric} {reached} with {_joined(best[0].params, plan)}.")
-    lines.append("That score is too optimistic, because it is the best of all trials.")
+    lines += [
+        f"Best of the search: {plan.metric} {reached} with {_joined(best[0].params, plan)}.",
+        "That score is too optimistic, because it is the best of all trials.",
+    ]
     parts: tuple[Part, ...] = (lines,)
     compared = None
     if settings.finalists:

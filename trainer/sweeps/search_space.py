@@ -9,7 +9,6 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep, Sweep
 from optuna.distributions import (
-    BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
@@ -49,13 +48,16 @@ BASE, _MOST = "base", 50
 
 Value = str | int | float | bool | None
 
+# The values that a search tries: choices, or an interval.
+Values = CategoricalDistribution | FloatDistribution | IntDistribution
+
 
 @dataclass(frozen=True)
 class Dimension:
     """A key that a search varies, or a config group."""
 
     key: str
-    distribution: BaseDistribution
+    distribution: Values
     plus: str  # the plus signs of its overrides
     values: Mapping[str, Any] = field(default_factory=dict)  # the values behind choices that the study stores as text
     group: bool = False  # whether its choices are config files
@@ -79,7 +81,6 @@ class Dimension:
         if isinstance(values, CategoricalDistribution):
             allowed = any(type(one) is type(chosen) and one == chosen for one in values.choices)
         else:
-            assert isinstance(values, FloatDistribution | IntDistribution)
             allowed = type(chosen) in (int, float) and values.low <= float(chosen or 0) <= values.high
         if not allowed:
             raise UserError(f"{self.key}: {chosen!r} is not a value of this search. Choose another hydra.sweep.dir.")
@@ -94,7 +95,6 @@ class Dimension:
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
             return values.choices
-        assert isinstance(values, FloatDistribution | IntDistribution)
         between = [values.low + 0.382 * (values.high - values.low)] if isinstance(values, FloatDistribution) else []
         return [values.low, values.high, *between]
 
@@ -104,7 +104,6 @@ class Dimension:
             return trial.suggest_float(self.key, values.low, values.high, log=values.log)
         if isinstance(values, IntDistribution):
             return trial.suggest_int(self.key, values.low, values.high, log=values.log)
-        assert isinstance(values, CategoricalDistribution)
         return trial.suggest_categorical(self.key, values.choices)
 
     def active(self, chosen: Mapping[str, Value]) -> bool:
@@ -157,7 +156,7 @@ def overrides_of(chosen: Mapping[str, Value], space: Sequence[Dimension]) -> lis
     return [one.override(chosen[one.key]) for one in space if one.key in chosen]
 
 
-def _distribution(override: Override, token: str) -> BaseDistribution:
+def _distribution(override: Override, token: str) -> Values:
     value, choices = override.value(), list[Any]()
     if isinstance(value, IntervalSweep):
         log, low, high = "log" in value.tags, value.start, value.end
@@ -317,18 +316,16 @@ def _plain(one: Dimension) -> dict[str, Any]:
     about: dict[str, Any] = {"key": one.key, "plus": one.plus, "group": one.group}
     if isinstance(values, CategoricalDistribution):
         return about | {"choices": list(values.choices), "values": dict(one.values)}
-    assert isinstance(values, FloatDistribution | IntDistribution)
     return about | {"low": values.low, "high": values.high, "log": values.log}
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def _dimension(found: Mapping[str, Any]) -> Dimension:
     about = (str(found["plus"]), dict(found.get("values", {})), found["group"] is True)
-    bounds = [found["low"], found["high"]] if "choices" not in found else found["choices"]
-    if not all(one is None or (isinstance(one, str | int | float) and math.isfinite(_number(one))) for one in bounds):
+    if not all(map(_is_plain, found.get("choices") or (found["low"], found["high"]))):
         raise TypeError(f"the values of {found['key']} are not plain")
     if "choices" in found:
         return Dimension(str(found["key"]), CategoricalDistribution(found["choices"]), *about)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,11 @@ STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
 
-# The storages that this process has read, by file. Each of them reads only the records that were appended since.
-_storages: dict[tuple[Path, int, int], storages.BaseStorage] = {}
+
+@cache
+def _storage(file: Path, _inode: int, _process: int) -> storages.BaseStorage:
+    """Return the storage of a file, which this process reads once. It then reads only the records that follow."""
+    return storages.JournalStorage(Journal(file))
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Search:
         except (OSError, UserError):
             raise
         except Exception as error:
-            _storages.clear()
+            _storage.cache_clear()
             raise UserError(
                 f"{shown(self.folder / JOURNAL_FILE)} is damaged or too large ({first_line(error)}). To start the "
                 "search again, delete this file. Finished jobs do not run twice."
@@ -89,10 +93,8 @@ class Search:
     def storage(self) -> storages.BaseStorage:
         file = self.folder / JOURNAL_FILE
         with locked(file) as opened:
-            key = file.resolve(), os.fstat(opened.fileno()).st_ino, os.getpid()
-        if key not in _storages:
-            _storages[key] = storages.JournalStorage(Journal(file))
-        return _storages[key]
+            inode = os.fstat(opened.fileno()).st_ino
+        return _storage(file.resolve(), inode, os.getpid())
 
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial. Its seed depends only on the search's seed and the trial's number."""

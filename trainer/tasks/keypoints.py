@@ -12,6 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
 from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS, mirrored, missing_pairs
 from augment.support.formatting import amount
@@ -23,10 +27,6 @@ from trainer.tasks.registry import register
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL.Image import Image
-
     from augment.drawing.target_overlays import Drawing
     from augment.pipeline.batch import Batch
 
@@ -94,12 +94,14 @@ class PlacedTask(Task[PlacedSamples]):
         raise NotImplementedError
 
     def draw(
-        self, image: Image, place: NDArray[np.float64], samples: PlacedSamples, position: int, names: Sequence[str]
-    ) -> Image:
+        self,
+        image: Image.Image,
+        place: NDArray[np.float64],
+        samples: PlacedSamples,
+        position: int,
+        names: Sequence[str],
+    ) -> Image.Image:
         """Return the image twice, with the target on the left and the prediction on the right."""
-        import numpy as np
-        from PIL import Image
-
         from augment.drawing.target_overlays import Drawing, with_legend
 
         # A wide result gets a gap in the middle. Its text stays readable when the result is shown at half size.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
@@ -26,10 +27,6 @@ from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import SHARE, Samples, mean_of_known, metric
 from trainer.tasks.named_losses import joined
 from trainer.tasks.registry import register
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
 
 _NAMED = 3  # maximum number of classes in the caption of a mask
 _DRAWN, _SIDE = 96, 96  # number of thumbnails of the worst images, and their longer side in pixels
@@ -197,8 +194,6 @@ class Segment(ClassTask[MaskSamples]):
         self, image: Image.Image, place: NDArray[np.float64], samples: MaskSamples, position: int, names: Sequence[str]
     ) -> Image.Image:
         """Return three panels: the image, the image with its target, and the image with the prediction."""
-        from PIL import Image
-
         from augment.drawing.target_overlays import Drawing, with_legend
 
         number = _worst(samples).index(position)

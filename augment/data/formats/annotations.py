@@ -271,8 +271,10 @@ def _without_background(
         for found in image.objects:
             name = names[found.label - 1] if found.label else ""
             if name in BACKGROUNDS and wanted.task == "detect":
-                what = f"{found.where} has the class '{name}', which means no object"
-                raise UserError(f"data: {what}. Rename the class, or remove its objects.")
+                raise UserError(
+                    f"data: {found.where} has the class '{name}', which means no object. Rename the class, or remove "
+                    "its objects."
+                )
             found.label = numbers.get(name, 0)
     return tuple(kept)
 

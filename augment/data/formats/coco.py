@@ -176,6 +176,7 @@ def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:
     """
     first, last = files[0], files[-1]
     if first.categories != last.categories:
-        fix = "Use the same ids and names in both."
-        raise last.error(f"its categories differ from the categories in {first.file}. {fix}")
+        raise last.error(
+            f"its categories differ from the categories in {first.file}. Use the same ids and names in both."
+        )
     return tuple(first.categories.values())

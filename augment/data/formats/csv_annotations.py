@@ -24,8 +24,9 @@ def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str],
     header, rows = read_table(key, file, allowed)
     counts = Counter(header)
     if odd := [name for name in ("path", *columns, *header) if counts[name] != 1]:
-        what = f"the header {list_some(header)} must have one column '{odd[0]}'"
-        raise UserError(f"{key}={file}: {what}. Allowed: {allowed}.")
+        raise UserError(
+            f"{key}={file}: the header {list_some(header)} must have one column '{odd[0]}'. Allowed: {allowed}."
+        )
     return header, [(f"line {number} of {file}", dict(zip(header, cells, strict=False))) for number, cells in rows]
 
 

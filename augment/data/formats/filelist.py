@@ -94,8 +94,10 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
         try:
             words = list(takewhile(lambda word: not word.startswith("#"), lexer))
         except ValueError as error:
-            what = f"{key}: line {number} of {file}: {error}"
-            raise UserError(f"{what}. Put a name that contains a quote into quotes of the other kind.") from None
+            raise UserError(
+                f"{key}: line {number} of {file}: {error}. Put a name that contains a quote into quotes of the other "
+                "kind."
+            ) from None
         if words:
             yield Line(number, words[0], tuple(words[1:]))
 
@@ -107,8 +109,10 @@ def _read_csv(
     header = list(map(from_table_cell, header))
     path_column = _column(key, file, header, "data.image", image, "path", 0)
     if len(header) < 2 or Path(header[path_column]).suffix.lower() in EXTENSIONS:
-        form = f"at least two columns, separated by {separator!r}, such as path{separator}label"
-        raise UserError(f"{key}: line 1 of {file} is {separator.join(header)}. Write a header with {form}.")
+        raise UserError(
+            f"{key}: line 1 of {file} is {separator.join(header)}. Write a header with at least two columns, separated "
+            f"by {separator!r}, such as path{separator}label."
+        )
     names = targets or (label,)
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key

@@ -18,6 +18,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import near_file, shown
 from augment.support.formatting import amount
+from augment.support.nested import grouped
 
 _MOST = IGNORE - 1  # classes
 
@@ -115,8 +116,10 @@ def _nothing_to_learn(facts: Mapping[Path, _Facts], highest: int) -> UserError:
     if bad := next((f"{file} {of.fault}" for file, of in facts.items() if of.fault), ""):
         return UserError(f"data.root: {bad}")
     only = f"no label but {IGNORE if highest else 0}, so there is nothing to learn. {IGNORE} does not count"
-    remedy = "Use other masks, or set data.palette=FILE with lines such as background,0 and object,255"
-    return UserError(f"data.root: the masks, such as {next(iter(facts), 'none')}, have {only}. {remedy}.")
+    return UserError(
+        f"data.root: the masks, such as {next(iter(facts), 'none')}, have {only}. Use other masks, or set "
+        "data.palette=FILE with lines such as background,0 and object,255."
+    )
 
 
 def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
@@ -126,21 +129,27 @@ def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
     odd = next((file for file, colors in good.items() if set(colors) == {0, IGNORE}), None)
     if highest == 1 and odd:
         other = next(file for file, colors in good.items() if 1 in colors)
-        what = f"{odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} does not count"
-        raise UserError(f"data.root: {what}. Use equal values, or {remedy} background,0 object,1 and object,{IGNORE}.")
+        raise UserError(
+            f"data.root: {odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} does not count. Use equal "
+            f"values, or {remedy} background,0 object,1 and object,{IGNORE}."
+        )
     first: dict[int, tuple[str, Path]] = {}
     for file, colors in good.items():
         for label, color in colors.items():
             known, where = first.setdefault(label, (color, file)) if color else ("", file)
             if color != known and label != IGNORE:
-                what = f"the label {label} is #{known} in the palette of {where}, but #{color} in the palette of {file}"
-                raise UserError(f"data.root: {what}. Use one palette, or {remedy} name,red,green,blue or name,value.")
+                raise UserError(
+                    f"data.root: the label {label} is #{known} in the palette of {where}, but #{color} in the palette "
+                    f"of {file}. Use one palette, or {remedy} name,red,green,blue or name,value."
+                )
     gray = next((file for file, colors in good.items() if colors and not any(colors.values())), None)
     if not (first and gray):
         return ""
     where = next(iter(first.values()))[1]
-    some = f"some masks have a palette, such as {where}, but others do not, such as {gray}"
-    return f"data.root: {some}. Pixel values are used as labels"
+    return (
+        f"data.root: some masks have a palette, such as {where}, but others do not, such as {gray}. Pixel values are "
+        "used as labels"
+    )
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:
@@ -155,9 +164,7 @@ def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: s
     files = [file for file in find_images(images) if file.stem.endswith(image_suffix)]
     if not files:
         raise UserError(f"data.root: {images} holds no images.")
-    named: dict[str, list[Path]] = {}
-    for mask in find_images(masks, with_foreign=True):
-        named.setdefault(_key(mask, masks, mask_suffix), []).append(mask)
+    named = grouped((_key(mask, masks, mask_suffix), mask) for mask in find_images(masks, with_foreign=True))
     pairs: dict[Path, Path | str] = {}
     for file in files:
         key = _key(file, images, image_suffix)

@@ -74,8 +74,10 @@ def _rows(table: Any, columns: list[str], most: int) -> Iterator[dict[str, Any]]
 
 def _require_size(size: int, most: int) -> None:
     if size > most:
-        what = f"unpacks to more than {amount(most, 'byte')}, which is too much for its size"
-        raise UserError(f"{what}. Write each image into one row only.")
+        raise UserError(
+            f"unpacks to more than {amount(most, 'byte')}, which is too much for its size. Write each image into one "
+            "row only."
+        )
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...] | None:
@@ -94,8 +96,10 @@ def _bytes(cell: Any, row: str, column: str) -> bytes:
     """Return the image in a cell. An empty image is reported by the check of all images."""
     content, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, Mapping) else (cell, None)
     if (path and not content) or not isinstance(content or b"", bytes):
-        what = f"{row} has {cell!r:.60} in column '{column}' (data.image)"
-        raise UserError(f"{what}. Allowed: bytes, or a struct with bytes. A path alone is not enough.")
+        raise UserError(
+            f"{row} has {cell!r:.60} in column '{column}' (data.image). Allowed: bytes, or a struct with bytes. A path "
+            "alone is not enough."
+        )
     return content or b""
 
 

@@ -112,8 +112,10 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
     if not (0 < channels <= MAX_CHANNELS and height > 0 and width > 0):
         raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
     if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_BYTES:
-        limits = f"{MAX_PIXELS:,} pixels and {MAX_BYTES:,} bytes"
-        raise PixelsError(f"claims {width} x {height} pixels with {amount(channels, 'channel')}. The limit is {limits}")
+        raise PixelsError(
+            f"claims {width} x {height} pixels with {amount(channels, 'channel')}. The limit is {MAX_PIXELS:,} pixels "
+            f"and {MAX_BYTES:,} bytes"
+        )
 
     def load() -> NDArray[Any]:
         with _faults(), np.errstate(over="ignore"):
@@ -246,8 +248,10 @@ def _open_tiff(content: Content) -> OpenedRaster:
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     channels = sizes.keys() - {"Y", "X"}
     if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
-        axes = f"the axes {series.axes} of {' x '.join(map(str, series.shape))}"
-        raise PixelsError(f"has {axes}. Save each image as a TIFF with height, width and one axis of channels")
+        raise PixelsError(
+            f"has the axes {series.axes} of {' x '.join(map(str, series.shape))}. Save each image as a TIFF with "
+            "height, width and one axis of channels"
+        )
     if page.photometric.name == "PALETTE":
         raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:

@@ -314,20 +314,19 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     return found
 
 
-def expand_braces(pattern: str, key: str = "") -> list[str]:
+def expand_braces(pattern: str, key: str) -> list[str]:
     """Expand {a,b} and {000..002} like a shell. Numbers keep their leading zeros.
 
     Raises:
         UserError: a brace has no partner, or braces hold neither a list nor a range.
     """
-    what = key or pattern
     choices: list[list[str]] = []
     for number, part in enumerate(re.split(r"\{([^{}]*)\}", pattern)):
         is_in_braces = number % 2 == 1
         counted = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", part)
         if is_in_braces and counted and int(counted[1]) <= int(counted[2]):
             width = max(map(len, counted.groups())) if re.search(r"\b0\d", part) else 0
-            numbers = expanded_values(range(int(counted[1]), int(counted[2]) + 1), what)
+            numbers = expanded_values(range(int(counted[1]), int(counted[2]) + 1), key)
             choices.append([f"{n:0{width}}" for n in numbers])
         elif is_in_braces and "," in part:
             choices.append(part.split(","))
@@ -335,4 +334,4 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
             raise UserError(f"{key}: braces must hold a range or a list, such as {{000..009}} or {{a,b}}.")
         else:
             choices.append([part])
-    return ["".join(parts) for parts in combinations(choices, what)]
+    return ["".join(parts) for parts in combinations(choices, key)]

@@ -96,8 +96,10 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
             lines = read_text("data.root", found, "one image path per line").splitlines()
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
-            what = f"{split}: {found} does not exist.{near_file(found)} Name a folder of images, or a .txt list."
-            raise UserError(f"data.root={yaml}: {what}")
+            raise UserError(
+                f"data.root={yaml}: {split}: {found} does not exist.{near_file(found)} Name a folder of images, or a "
+                ".txt list."
+            )
     if not files:
         raise UserError(f"data.root={yaml}: {split}: {given} lists no images. Add images, or change the path.")
     return files

@@ -73,8 +73,10 @@ class SequenceFactory:
         else:
             found = self._call(found, options)
         if not _is_sequence(found):
-            remedy = "Return a list of pairs, (image, target), or a Dataset of them with __len__ and __getitem__"
-            raise UserError(f"{self.what} returns {describe(found)}. {remedy}, without batches.")
+            raise UserError(
+                f"{self.what} returns {describe(found)}. Return a list of pairs, (image, target), or a Dataset of them "
+                "with __len__ and __getitem__, without batches."
+            )
         with errors_of(self.what, lambda: "its length: "):
             length = len(found)
         if not length:
@@ -121,8 +123,10 @@ def find_object(name: str, key: str) -> Any:
     for part in rest:
         if not hasattr(found, part):
             if path == "__main__":  # worker processes lack what a notebook or script defines
-                why = "worker processes cannot import names from a notebook, or below a script's `if __name__ == ...`"
-                raise UserError(f"{what}: {why}. Set data.workers=0, or move it into a module.")
+                raise UserError(
+                    f"{what}: worker processes cannot import names from a notebook, or below a script's "
+                    "`if __name__ == ...`. Set data.workers=0, or move it into a module."
+                )
             own = [name for name, value in vars(found).items() if getattr(value, "__module__", path) == path]
             if not hasattr(found, "__path__") or importlib.util.find_spec(f"{path}.{part}") is None:
                 raise UserError(f"{what}: {path} has no '{part}'.{suggest(part, own)}")

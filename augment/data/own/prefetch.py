@@ -8,7 +8,6 @@ These readers outlive a loader. PyTorch's DataLoader would start its processes a
 """
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from io import BytesIO
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from threading import Lock, RLock, Thread
+from threading import Lock, RLock
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -65,8 +64,10 @@ def take(value: object) -> Given:
         return bytes(value)
     if isinstance(value, Image.Image):
         if value.mode.startswith(("I", "F")) or 0 in value.size:
-            shown = f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels"
-            raise ValueError(f"{shown}, instead of 8 bits per channel")
+            raise ValueError(
+                f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels, instead of 8 bits per "
+                "channel"
+            )
         try:
             return np.asarray(to_rgb(value))
         except DECODER_ERRORS as error:  # Pillow reads pixels only when they are needed
@@ -204,7 +205,7 @@ class Items:
             if self._readers is None and workers:
                 # Spawned: a fork could inherit a lock that another thread holds.
                 context = multiprocessing.get_context("spawn")
-                self._readers = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+                self._readers = ProcessPoolExecutor(workers, context, initializer=ignore_in_worker)
             elif self._readers is None:
                 self._readers = ThreadPoolExecutor(1, "items")
             _READING.add(self)
@@ -290,15 +291,3 @@ def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: b
         except UserError as error:
             raise ImageError(key, str(error)) from error
     return loaded
-
-
-def _start_worker() -> None:
-    ignore_in_worker()
-
-    def end_with_parent() -> None:
-        if parent := multiprocessing.parent_process():
-            parent.join()
-            os._exit(1)
-
-    # A killed parent cannot end its workers, and they would wait forever.
-    Thread(target=end_with_parent, daemon=True).start()

@@ -42,7 +42,7 @@ def fetch(shard: Shard, stopped: Event) -> None:
     except BaseException as failure:
         with suppress(OSError), process:  # closing a killed process's stdin may fail
             process.kill()
-        remove_parts(shard.file.parent)
+        remove_parts(shard.path.parent)
         if isinstance(failure, OSError | EOFError):
             raise UserError(f"{shard.what}: the process that downloaded {shard.url} was killed.") from None
         raise

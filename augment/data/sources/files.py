@@ -13,6 +13,7 @@ from augment.data.targets.interpretation import make_list_dataset
 from augment.params import Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
+from augment.support.nested import grouped
 
 _PATHS = (
     " Paths are relative to data.root, or else to the list's folder. Quote paths with spaces. A name without an "
@@ -132,10 +133,8 @@ def _files(lines: Lines, root: str | None) -> tuple[Path, ...]:
     folder = lines.file.parent if root is None else expanded(root)
     files = [folder / line.path for line in lines.lines]
     bare = [file for file in files if file.suffix.lower() not in EXTENSIONS and not file.exists()]
-    images: dict[Path, list[Path]] = {}
-    for parent in {file.parent for file in bare if file.parent.is_dir()}:
-        for file in parent.iterdir():
-            if file.suffix.lower() in EXTENSIONS:
-                images.setdefault(file.with_suffix(""), []).append(file)
+    parents = {file.parent for file in bare if file.parent.is_dir()}
+    there = (file for parent in parents for file in parent.iterdir() if file.suffix.lower() in EXTENSIONS)
+    images = grouped((file.with_suffix(""), file) for file in there)
     unique = {name: found[0] for name, found in images.items() if len(found) == 1}
     return tuple(unique.get(file, file) for file in files)

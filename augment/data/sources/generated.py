@@ -16,6 +16,7 @@ from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.masks import MASKS, MaskFile
 from augment.params import WRITES, Flag, Text, setting, settings
+from augment.support.nested import grouped
 
 
 @source("sample")
@@ -141,7 +142,5 @@ def _arrays(folder: Path, split: str) -> tuple[Path, ...]:
 def _read(folder: Path, split: str) -> dict[Path, list[dict[str, Any]]]:
     """Return the annotations of each image in a COCO file."""
     content = json.loads((folder / f"{split}.json").read_text())
-    annotations: dict[int, list[dict[str, Any]]] = {image["id"]: [] for image in content["images"]}
-    for found in content["annotations"]:
-        annotations[found["image_id"]].append(found)
-    return {folder / image["file_name"]: annotations[image["id"]] for image in content["images"]}
+    annotations = grouped((found["image_id"], found) for found in content["annotations"])
+    return {folder / image["file_name"]: annotations.get(image["id"], []) for image in content["images"]}

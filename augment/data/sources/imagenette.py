@@ -42,8 +42,10 @@ class Archive:
         """
         named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", self.name)
         if urlsplit(self.url).scheme not in ("http", "https") or not named:
-            form = "http(s)://<host>/<path>/<archive>, such as imagenette2.tgz"
-            raise UserError(f"data.url={self.url} does not name an archive. Use an address of the form {form}.")
+            raise UserError(
+                f"data.url={self.url} does not name an archive. Use an address of the form "
+                "http(s)://<host>/<path>/<archive>, such as imagenette2.tgz."
+            )
         return expanded(directory).absolute() / named[1]
 
 
@@ -66,9 +68,10 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
                 if not folder.exists():
                     _unpack(_downloaded(archive, folder.parent), folder)
         except OSError as error:  # from the disk
-            reason = f"{error.filename or folder}: {error.strerror or error}"
-            remedy = "Set data.dir to a writable folder with free space"
-            raise UserError(f"{reason}. {folder} cannot be created. {remedy}.") from error
+            raise UserError(
+                f"{error.filename or folder}: {error.strerror or error}. {folder} cannot be created. Set data.dir to a "
+                "writable folder with free space."
+            ) from error
     return folder
 
 

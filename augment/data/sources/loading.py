@@ -42,10 +42,10 @@ def describe_missing(dataset: Dataset, names: tuple[str, str] = ("train", "val")
         return []
     if all(present.values()) and not set.intersection(*present.values()):
         train, val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
-        classes = (
-            f"Training images have {train}, but {'test' if names[1] == 'test' else 'validation'} images have {val}"
+        raise UserError(
+            f"data: the splits share no class. Training images have {train}, but "
+            f"{'test' if names[1] == 'test' else 'validation'} images have {val}. Use the same classes in both."
         )
-        raise UserError(f"data: the splits share no class. {classes}. Use the same classes in both.")
     first = int(dataset.classes[0] == BACKGROUND)
     all_of_them = amount(len(dataset.classes) - first, dataset.kind.noun)
     notices = []
@@ -84,8 +84,10 @@ def describe_foreign(dataset: Dataset) -> str:
     kinds = ", ".join(f"{count:,} {extension}" for extension, count in extensions)
     share = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
     if all(extension in RASTER_EXTENSIONS for extension, _ in extensions):
-        why = "because their folder also has other images"
-        return f"left out {share}, {why}: {kinds}, such as {files[0]}. To use them, move the other images away"
+        return (
+            f"left out {share}, because their folder also has other images: {kinds}, such as {files[0]}. To use them, "
+            "move the other images away"
+        )
     return f"left out {share}, which DALI does not decode: {kinds}, such as {files[0]}. {CONVERT}"
 
 
@@ -188,6 +190,7 @@ def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Datas
         train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
         dataset = replace(dataset, train=train, val=val)
     if source.balance not in (allowed := dataset.kind.balances):
-        what = f"data.balance={source.balance} does not support {dataset.kind.units}"
-        raise UserError(f"{what}. Allowed: {', '.join(allowed)}.")
+        raise UserError(
+            f"data.balance={source.balance} does not support {dataset.kind.units}. Allowed: {', '.join(allowed)}."
+        )
     return balanced(select(source, dataset), source.balance, source.split_seed)

@@ -289,8 +289,10 @@ class MaskPairs(CheckedSource):
         """Return the class names, and the meaning of pixels as a mask without a file."""
         if self.palette is not None:
             if self.classes is not None or self.ignore_index != 255:
-                what = f"data.palette={self.palette} already names the classes and the ignored pixels"
-                raise UserError(f"{what}. Remove data.classes and data.ignore_index.")
+                raise UserError(
+                    f"data.palette={self.palette} already names the classes and the ignored pixels. Remove "
+                    "data.classes and data.ignore_index."
+                )
             return read_palette(expanded(self.palette))
         # 255 never counts.
         labels = (IGNORE if label == self.ignore_index else label for label in range(IGNORE + 1))

@@ -229,8 +229,10 @@ class Parquet(Records):
     def load(self) -> Dataset:
         """Unpack new or changed files, and map the labels to class numbers."""
         if self.window and is_url(self.train):
-            fix = "Remove data.window, or convert the data with --to webdataset"
-            raise UserError(f"data.window={self.window}: remote Parquet files are downloaded as a whole. {fix}.")
+            raise UserError(
+                f"data.window={self.window}: remote Parquet files are downloaded as a whole. Remove data.window, or "
+                "convert the data with --to webdataset."
+            )
         return super().load()
 
     def _reader(self) -> Reader:

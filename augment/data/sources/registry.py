@@ -18,7 +18,7 @@ from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Te
 from augment.params.param_types import MAX_CHANNELS, Channels
 from augment.support.errors import UserError
 from augment.support.formatting import amount
-from augment.support.user_code import reject_second
+from augment.support.user_code import registering
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
@@ -416,13 +416,7 @@ Src = TypeVar("Src", bound=Source)
 
 def source(name: str) -> Callable[[S], S]:
     """Register a source under its name in the configuration."""
-
-    def decorate(cls: S) -> S:
-        reject_second("source", name, _SOURCES.get(name), cls)
-        _SOURCES[name] = cls
-        return cls
-
-    return decorate
+    return registering(_SOURCES, "source", name)
 
 
 def parse_data(given: object) -> Source:
@@ -440,8 +434,9 @@ def parse_data(given: object) -> Source:
         allowed = f"0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all"
         raise UserError(f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: {allowed}.")
     if source.folds is not None and source.val_fraction is not None:
-        given = f"data.val_fraction={source.val_fraction:g}"
-        raise UserError(f"{given} contradicts data.folds={source.folds}. Set only one of them.")
+        raise UserError(
+            f"data.val_fraction={source.val_fraction:g} contradicts data.folds={source.folds}. Set only one of them."
+        )
     if source.val_fraction is not None and source.given_val:
         raise UserError(
             f"data.val_fraction={source.val_fraction:g} would ignore the images of {source.given_val}. Remove "

@@ -52,25 +52,12 @@ _LASTING = {
 
 
 @dataclass(frozen=True)
-class Shard:
-    """An object of a store, and the file that it is downloaded to."""
+class Shard(RecordFile):
+    """An object of a store, as the file that it is downloaded to, in a separate folder."""
 
     url: str
-    size: int  # in bytes
-    version: str  # its ETag or modification time, or empty if the store has neither
-    file: Path  # in a separate folder
     what: str  # the setting that names it, for messages
     store: Any = field(compare=False)  # fsspec's file system
-
-    @property
-    def time_ns(self) -> int:
-        """The file's modification time, in whole seconds, which every file system stores exactly."""
-        return int(digest(self.size, self.version), 16) % 2**31 * 10**9
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the file is complete and has this version."""
-        return RecordFile(self.file, self.size, self.time_ns).is_here
 
 
 def is_url(pattern: str) -> bool:
@@ -93,16 +80,17 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
         UserError: a package, credentials, an object or room for it is missing, or a download fails.
     """
     listed = {key: list_shards(f"{key}={url}", url, folder) for key, url in given.items()}
-    shards = {shard.file: shard for some in listed.values() for shard in some}
+    shards = {shard.path: shard for some in listed.values() for shard in some}
     try:
         if not all(shard.is_here for shard in shards.values()):
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / ".lock"):  # removing the lock file afterwards would be a race
                 _fetch([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
     except OSError as error:
-        what = f"{error.filename or folder}: {error.strerror or error}"
-        raise UserError(f"{what}. Shards cannot be downloaded into {folder}.") from None
-    return {key: [shard.file for shard in some] for key, some in listed.items()}
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror or error}. Shards cannot be downloaded into {folder}."
+        ) from None
+    return {key: [shard.path for shard in some] for key, some in listed.items()}
 
 
 def _file_of(url: str, folder: Path) -> Path:
@@ -155,7 +143,9 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
     if info["type"] != "file" or info["size"] is None:
         raise UserError(f"{what}: {url} is a folder, or its size is unknown. Name objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
-    return Shard(url, info["size"], version, _file_of(url, folder), what, store)
+    # Whole seconds, which every file system stores exactly.
+    mtime_ns = int(digest(info["size"], version), 16) % 2**31 * 10**9
+    return Shard(_file_of(url, folder), info["size"], mtime_ns, url, what, store)
 
 
 def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
@@ -167,7 +157,7 @@ def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> Non
             def show(value: int) -> None:
                 if stopped.is_set():
                     raise UserError("stopped")
-                got[shard.file] = value
+                got[shard.path] = value
                 progress.update(task, completed=sum(list(got.values())))
 
             get_shard(shard, show)
@@ -176,7 +166,7 @@ def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> Non
             list(fetched)
 
 
-def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
+def get_shard(shard: Shard, show: Callable[[int], None]) -> None:
     """Download a shard into its file. `show` is called with the number of bytes so far, and may raise to stop it."""
     from fsspec import Callback
 
@@ -187,28 +177,27 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
         came = value
         if came > shard.size:
             raise UserError(f"{shard.what}: {shard.url} sends more than the {shard.size:,} bytes that it announced.")
-        if show:
-            show(value)
+        show(value)
 
     def get() -> None:
         callback = Callback(hooks={"": count})
         _ask(shard.store, "get_file", shard.url, str(part), came=lambda: came, callback=callback)
         found = _ask(shard.store, "info", shard.url)
-        if _shard(shard.store, shard.what, shard.url, found, shard.file.parent.parent) != shard:
+        if _shard(shard.store, shard.what, shard.url, found, shard.path.parent.parent) != shard:
             raise UserError(f"{shard.what}: {shard.url} changed during the download. Run the command again.")
         if (size := part.stat().st_size) != shard.size:
             raise ValueError(f"{size:,} of {shard.size:,} bytes arrived")
 
-    shard.file.parent.mkdir(exist_ok=True)
-    remove_parts(shard.file.parent)
-    with atomic_path(shard.file) as part:
+    shard.path.parent.mkdir(exist_ok=True)
+    remove_parts(shard.path.parent)
+    with atomic_path(shard.path) as part:
         _patiently(get, shard.what, shard.url)
-        os.utime(part, ns=(time_ns(), shard.time_ns))
+        os.utime(part, ns=(time_ns(), shard.mtime_ns))
 
 
 def _require_room(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> int:
     """Return the size of the missing shards, after checking that the folder has room for them."""
-    replaced, needed = {shard.file for shard in missing}, sum(shard.size for shard in missing)
+    replaced, needed = {shard.path for shard in missing}, sum(shard.size for shard in missing)
     held, room = space_of(folder, most_gb, replaced)
     if needed > max(room, 0):
         size, full, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (needed, held, room))

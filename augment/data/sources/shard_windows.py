@@ -67,7 +67,7 @@ def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> 
         UserError: a package, credentials or an object is missing.
     """
     shards = list_shards(f"{what}={pattern}", pattern, folder.absolute())
-    return {shard.url: RemoteFile(shard.file, shard.size, shard.time_ns, shard, most_gb) for shard in shards}
+    return {shard.url: RemoteFile(shard.path, shard.size, shard.mtime_ns, shard, most_gb) for shard in shards}
 
 
 _COMING: set[RemoteFile] = set()  # the files that this process is downloading

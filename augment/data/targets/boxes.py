@@ -304,8 +304,10 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
     for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
         without = [number for number in counted if parts[number] is None]
         if 0 < len(without) < len(counted):
-            what = f"objects without {name} in image {without[0]}, but with {name} in others"
-            return f"{what}. Add the missing {name}, or remove all of them."
+            return (
+                f"objects without {name} in image {without[0]}, but with {name} in others. Add the missing {name}, or "
+                "remove all of them."
+            )
     counts = dict.fromkeys(found.points.shape[1] for found in images if found.points is not None and len(found))
     return f"objects with {' and '.join(map(str, counts))} keypoints. Use the same number." if len(counts) > 1 else ""
 

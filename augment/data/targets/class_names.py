@@ -119,8 +119,10 @@ class LabeledSplit:
             try:
                 values = np.array([float(word) for word in labels.words])[values]
             except ValueError:
-                what = f"{self.describe(0)}, which is not a number"
-                raise UserError(f"{self.key}: {what}. data.task=regress and data.targets need numbers.") from None
+                raise UserError(
+                    f"{self.key}: {self.describe(0)}, which is not a number. data.task=regress and data.targets need "
+                    "numbers."
+                ) from None
         return values.reshape(len(labels.counts), -1)
 
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
@@ -172,8 +174,10 @@ def all_rows(splits: Sequence[LabeledSplit]) -> list[NDArray[Any]]:
     rows = [split.rows() for split in splits]
     width = rows[0].shape[1]
     if rows[-1].shape[1] != width:
-        found = f"{rows[-1].shape[1]} numbers per image, but {width} in train"
-        raise UserError(f"{splits[-1].key}: {found}. Use the same count in both.")
+        raise UserError(
+            f"{splits[-1].key}: {rows[-1].shape[1]} numbers per image, but {width} in train. Use the same count in "
+            "both."
+        )
     return rows
 
 
@@ -236,8 +240,10 @@ def describe_alike(names: Sequence[str]) -> str:
     for name in names:
         other = first.setdefault("".join(normalize("NFKC", name).casefold().split()), name)
         if other != name:
-            why = "although they differ only in case, spaces or the encoding of accents"
-            return f"data: {other!r} and {name!r} are different classes, {why}. If you mean one class, use one name"
+            return (
+                f"data: {other!r} and {name!r} are different classes, although they differ only in case, spaces or the "
+                "encoding of accents. If you mean one class, use one name"
+            )
     return ""
 
 

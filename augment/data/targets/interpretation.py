@@ -25,9 +25,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some, plural
 
 
-def make_dataset(
-    splits: Sequence[LabeledSplit], options: TargetOptions | None = None, *, typed: bool = True
-) -> Dataset:
+def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool = True) -> Dataset:
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
@@ -41,7 +39,6 @@ def make_dataset(
     Raises:
         UserError: the splits contradict each other, or a label is invalid. The message names it.
     """
-    options = options or TargetOptions()
     asked = known_kinds().get(options.task)
     for split in splits:
         if not len(split.labels.counts):
@@ -69,8 +66,10 @@ def describe_whole_numbers(values: NDArray[Any]) -> str:
     fractions = int(np.count_nonzero(values != np.floor(values)))
     if fractions >= len(values) / 2:
         return ""
-    few = f"only {fractions} of {len(values)} {plural(fractions, 'has', 'have')} a fraction"
-    return f"the labels are floats, so the task is regression, but {few}. Set data.task=classify or data.task=regress"
+    return (
+        f"the labels are floats, so the task is regression, but only {fractions} of {len(values)} "
+        f"{plural(fractions, 'has', 'have')} a fraction. Set data.task=classify or data.task=regress"
+    )
 
 
 def _describe_rounding(values: NDArray[np.float64]) -> str:
@@ -80,8 +79,10 @@ def _describe_rounding(values: NDArray[np.float64]) -> str:
     if not wrong.any():
         return ""
     column = int(np.argmax(wrong))
-    what = f"data: float32 rounds numbers to predict, such as {values[0, column]:.17g}, by up to {error[column]:.3g}"
-    return f"{what}, but their standard deviation is only {spread[column]:.3g}. Subtract an offset"
+    return (
+        f"data: float32 rounds numbers to predict, such as {values[0, column]:.17g}, by up to {error[column]:.3g}, but "
+        f"their standard deviation is only {spread[column]:.3g}. Subtract an offset"
+    )
 
 
 def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool) -> bool:
@@ -107,8 +108,10 @@ def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions
         return NUMBERS
     if flags and not (hot or options.names or (floats and not options.classes)):
         return LABELS
-    what = f"{list_some(options.names) or f'the {width} numbers of each image'} may be a class, labels or numbers"
-    raise UserError(f"{key}: {what} to predict. Set data.task to classify, multilabel or regress.")
+    raise UserError(
+        f"{key}: {list_some(options.names) or f'the {width} numbers of each image'} may be a class, labels or numbers "
+        "to predict. Set data.task to classify, multilabel or regress."
+    )
 
 
 # A number with a decimal comma.
@@ -166,8 +169,10 @@ def _check_commas(lists: Sequence[Lines]) -> None:
     for lines in lists:
         for line in lines.lines:
             if comma := next(filter(_COMMA.fullmatch, line.words), ""):
-                fix = "Write a decimal point, or set data.task=classify if it is a name"
-                raise lines.error(line, f"'{comma}' is not a number. {fix}.")
+                raise lines.error(
+                    line,
+                    f"'{comma}' is not a number. Write a decimal point, or set data.task=classify if it is a name.",
+                )
 
 
 def _describe_repeated(lists: Sequence[Lines]) -> tuple[str, str]:

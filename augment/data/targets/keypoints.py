@@ -139,8 +139,9 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
     """
     for pair in given or ():
         if len(set(pair)) != 2 or not set(pair) <= set(names):
-            example = "[[left_eye, right_eye]]"
-            raise UserError(f"data.flip_pairs: {list(pair)} is not a pair of {', '.join(names)}. Example: {example}.")
+            raise UserError(
+                f"data.flip_pairs: {list(pair)} is not a pair of {', '.join(names)}. Example: [[left_eye, right_eye]]."
+            )
     if given is not None:
         return tuple((names.index(left), names.index(right)) for left, right in given)
     numbers = {_words(name): number for number, name in enumerate(names)}

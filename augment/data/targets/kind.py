@@ -129,10 +129,8 @@ def register(kind: K) -> K:
 
 @cache
 def known_kinds() -> Mapping[str, Kind]:
-    """Import the modules of this folder and return a read-only view of the registry, task -> kind."""
+    """Import the modules of this folder and return the kinds by their tasks."""
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         import_module(f"{__package__}.{file.stem}")
-    in_order = sorted(_KINDS.items())  # so that the order does not depend on which module was imported first
-    _KINDS.clear()
-    _KINDS.update(in_order)
-    return MappingProxyType(_KINDS)
+    # Sorted, so that the order does not depend on which module was imported first.
+    return MappingProxyType(dict(sorted(_KINDS.items())))

@@ -83,8 +83,9 @@ class MaskFile:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
                 if image.mode not in ("1", "L", "P"):
                     hint = " For colors, set data=masks data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
-                    fix = f"Use one 8-bit label per pixel.{hint}"
-                    raise UserError(f"{self.path}: the mask has mode {image.mode}. {fix}")
+                    raise UserError(
+                        f"{self.path}: the mask has mode {image.mode}. Use one 8-bit label per pixel.{hint}"
+                    )
                 return np.asarray(image, np.uint8)
         except DECODER_ERRORS as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
@@ -93,11 +94,12 @@ class MaskFile:
 def describe_gaps(labels: Collection[int], remedy: str) -> str:
     """Return a notice about unused labels below the highest label, or an empty string."""
     found = sorted({*labels} - {IGNORE})
-    absent = sorted({*range(max(found, default=0))}.difference(found))
-    if not absent:
+    if not found or len(found) == found[-1] + 1:
         return ""
-    values = f"{amount(len(found), 'value')}, {list_some(map(str, found))}"
-    return f"data: masks have {values}, so there are {found[-1] + 1} classes. If each value is a class, {remedy}"
+    return (
+        f"data: masks have {amount(len(found), 'value')}, {list_some(map(str, found))}, so there are {found[-1] + 1} "
+        f"classes. If each value is a class, {remedy}"
+    )
 
 
 # The formats that can change the values of pixels.
@@ -113,8 +115,10 @@ def reject_lossy(image: Image.Image, name: str) -> None:
     kind = image.format or ""
     if kind in _LOSSY or image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp"):
         values = len(np.unique(np.asarray(image.convert("L" if image.mode in ("1", "L", "P") else "RGB"))))
-        what = f"{name}: formats with lossy compression ({kind}) may change labels. This mask has"
-        raise UserError(f"{what} {amount(values, 'value')}. Save the original mask as PNG.")
+        raise UserError(
+            f"{name}: formats with lossy compression ({kind}) may change labels. This mask has "
+            f"{amount(values, 'value')}. Save the original mask as PNG."
+        )
 
 
 @dataclass(frozen=True)
@@ -233,8 +237,10 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
     """
     for runs, size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
         if runs.size != tuple(size) and runs.size != (1, 1):
-            what = f"the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x {size[1]}"
-            raise UserError(f"{runs.name}: {what}. Use masks of the same size as their images.")
+            raise UserError(
+                f"{runs.name}: the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x "
+                f"{size[1]}. Use masks of the same size as their images."
+            )
     count, (height, width) = len(loaded), motion.size
     if motion.device.type == "cpu":  # one by one: data in the processor's cache is ten times faster
         shown = np.empty((count, height, width), np.uint8)

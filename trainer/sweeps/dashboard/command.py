@@ -196,8 +196,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(printable(f"{shown(file)}: {amount(len(runs), 'run')}\n"))
         if options.watch:
             with make_server(Watched(folder), PORT if options.port is None else options.port) as server:
-                address = f"http://127.0.0.1:{server.server_port}/"
-                sys.stdout.write(f"Serving {address} until you press Ctrl-C.\n")
+                sys.stdout.write(f"Serving http://127.0.0.1:{server.server_port}/ until you press Ctrl-C.\n")
                 sys.stdout.flush()
                 server.serve_forever()
     return 0

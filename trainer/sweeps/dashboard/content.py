@@ -6,7 +6,6 @@ Values are rounded and clipped, because run folders may come from strangers.
 import math
 import os
 from base64 import b64decode
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -20,12 +19,12 @@ from PIL import Image
 
 from augment.support.errors import UserError
 from augment.support.formatting import as_bytes, clip
-from augment.support.nested import section_of
+from augment.support.nested import grouped, section_of
 from augment.support.untrusted_files import contents, read_object
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.folder.reader import RunFolder
-from trainer.run.folder.run_names import rank
+from trainer.run.folder.run_names import place
 from trainer.run.folder.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
@@ -165,10 +164,7 @@ def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
     """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
-    of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
-    for i, run in enumerate(runs):
-        score = rank(run.score, run.last.get(run.score, math.nan))
-        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score, i))
+    of_sweep = grouped((run.sweep, (place(run.score, run), i)) for i, run in enumerate(runs))
     ranked = [(better, i) for scored in of_sweep.values() for better, (_, i) in enumerate(sorted(scored))]
     return [i for _, i in sorted(ranked)]
 

@@ -286,12 +286,8 @@ def _work_for_parent(folder: Path, signals: StopSignals) -> int:
     if ranks.follows():
         return ranks.follow(callbacks=[EndWithMain()])
     signals.hold()
-    try:
-        with continued(folder):
-            work_from_lines(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
-    except KeyboardInterrupt as error:
-        sys.stdout.write(printable(f"{error}\n"))
-        return INTERRUPTED
+    with continued(folder):
+        work_from_lines(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
     return 0
 
 

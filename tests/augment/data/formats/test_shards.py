@@ -20,7 +20,7 @@ from augment.support.errors import UserError
     ],
 )
 def test_braces(pattern: str, names: list[str]) -> None:
-    assert expand_braces(pattern) == names
+    assert expand_braces(pattern, "k") == names
 
 
 @pytest.mark.parametrize("pattern", ["a{0..", "a}", "a{3..1}", "a{b}", "a{b,{c}}"])

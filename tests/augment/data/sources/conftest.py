@@ -23,7 +23,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
     monkeypatch.setattr(shard_windows, "_PATIENCE_S", 0.5)
-    monkeypatch.setattr(shard_windows, "fetch", lambda shard, stopped: remote.get_shard(shard))
+    monkeypatch.setattr(shard_windows, "fetch", lambda shard, stopped: remote.get_shard(shard, lambda _: None))
     LOADED.clear()
     with served(own_folder / "there") as state:
         yield state

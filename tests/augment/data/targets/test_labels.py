@@ -70,10 +70,10 @@ def test_an_offset_applies_to_numbers_only() -> None:
 
 def test_given_class_names_override_those_of_the_data() -> None:
     train, val = (labeled(key, [1, 0], ("cat", "dog")) for key in ("train", "val"))
-    assert make_dataset([train, val]).classes == ("cat", "dog")
+    assert make_dataset([train, val], TargetOptions()).classes == ("cat", "dog")
     assert make_dataset([train, val], TargetOptions(classes=("a", "b"))).classes == ("a", "b")
     with pytest.raises(UserError, match=r"^data: val has other class names \(dog, cat\)"):
-        make_dataset([train, labeled("val", [1, 0], ("dog", "cat"))])
+        make_dataset([train, labeled("val", [1, 0], ("dog", "cat"))], TargetOptions())
 
 
 def test_several_labels_are_ones_and_zeros() -> None:
