@@ -158,9 +158,9 @@ def plot_bars(chart: BarChart, path: Path) -> None:
 
 
 def plot_scatter(scatter: Scatter, path: Path) -> None:
-    """Draw predictions over targets, with a panel for each target.
+    """Draw predictions against targets, with a panel for each target.
 
-    At most the first `MAX_SCATTERS` targets are drawn. Of many images, only some are drawn.
+    At most the first `MAX_SCATTERS` targets are drawn. If there are many images, only some are drawn.
     """
     targets, outputs = scatter.targets, scatter.outputs
     shown = min(len(scatter.names), MAX_SCATTERS)

@@ -22,7 +22,7 @@ _TIMEOUT = 10  # seconds to wait for a server
 class Model:
     """Base of the models' settings."""
 
-    task: ClassVar[str] = ""  # the task of the network. Empty: all tasks with a vector per image
+    task: ClassVar[str] = ""  # the task. Empty: all tasks that need one output vector per image
     any_size: ClassVar[bool] = False  # whether the network accepts images of any size, so that no check is needed
 
     weights: str | None = setting(
@@ -45,7 +45,7 @@ class Model:
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the mean and standard deviation, in [0, 1], with which images must be normalized for the weights.
+        """Return the mean and standard deviation, in [0, 1], of the normalization that the weights need.
 
         None: the weights need no particular normalization.
         """
@@ -69,12 +69,12 @@ class Model:
     def adapt(self, network: "nn.Module") -> str:
         """Change a network for training, once it has its initial weights. Describe the change, for the log.
 
-        best.pt contains the weights of the unchanged network.
+        The weights in best.pt fit the network without this change.
         """
         return ""
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Convert the tensors of a weight file in another layout to this network, if possible.
+        """If a weight file has another layout, convert its tensors to the network's layout, if possible.
 
         Args:
             tensors: the tensors by their names in the file.
@@ -107,7 +107,7 @@ class Pretrained(Model):
         return "" if self.missing() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check that the weights are cached or can be downloaded. Packages would retry for a minute."""
+        """Check that the weights are cached or can be downloaded. Otherwise, packages would retry for a minute."""
         if not (url := self.missing()):
             return
         try:
@@ -115,8 +115,8 @@ class Pretrained(Model):
         except OSError as error:
             raise UserError(
                 f"model.pretrained=true: the weights of {self.name} are not in the cache and cannot be downloaded "
-                f"({first_line(error).rstrip('.')}). Set model.weights=FILE, set {self.cache}=DIR to a cache with "
-                f"{url}, or set model.pretrained=false."
+                f"({first_line(error).rstrip('.')}). Set model.weights=FILE, set {self.cache}=DIR to a cache with the "
+                f"file from {url}, or set model.pretrained=false."
             ) from error
 
 

@@ -1,6 +1,7 @@
 """All models by name, including the small network of the quick start.
 
-The settings of a model build its network. PyTorch is imported only to build networks, as the import takes seconds.
+A model is a class of settings whose method `build` returns a network. PyTorch is imported only when a network is built,
+because the import takes seconds.
 """
 
 from dataclasses import dataclass

@@ -38,8 +38,8 @@ class Unet(Pretrained):
             encoder: Any = self._encoder.create(size, channels, features_only=True)
         except (AttributeError, AssertionError, TypeError, KeyError) as error:
             raise UserError(
-                f"model.name={self.name}: this model returns no features at several resolutions ({first_line(error)}). "
-                "Use a convolutional timm model, such as resnet18."
+                f"model.name={self.name}: this model does not return features at several resolutions "
+                f"({first_line(error)}). Use a convolutional timm model, such as resnet18."
             ) from error
         return unet.UnetNetwork(encoder, encoder.feature_info.channels(), classes)
 

@@ -104,7 +104,7 @@ class Timm(Pretrained):
         return network
 
     def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return the values of timm's weights, even if `weights` names another file."""
+        """Return the normalization for timm's weights, even if `weights` names another file."""
         if not self.pretrained and self.weights is None:
             return None
         config = self._weights()

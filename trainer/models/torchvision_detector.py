@@ -96,7 +96,7 @@ class _SmallBackbone(nn.Module):
 class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
     """Pads images to a multiple of the detector's stride, but does not resize or normalize them.
 
-    Found masks stay small grids, because full masks would fill the memory.
+    Predicted masks stay small grids, because full masks would fill the memory.
     """
 
     def __init__(self, replaced: Any) -> None:
@@ -113,7 +113,7 @@ class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
 
 
 def _thaw(module: nn.Module) -> None:
-    """Replace frozen batch norms by trainable ones, so that networks with and without weights have the same modules."""
+    """Replace frozen batch norms with trainable ones, so that pretrained networks have the same modules as others."""
     for name, child in module.named_children():
         if isinstance(child, FrozenBatchNorm2d):
             norm = nn.BatchNorm2d(len(child.weight), eps=child.eps)

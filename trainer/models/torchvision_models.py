@@ -1,4 +1,4 @@
-"""torchvision models. Their settings import torchvision only to build them, because its import takes seconds."""
+"""torchvision models. Only their methods import torchvision, because the import takes seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Backbone(Pretrained):
     def set_channels(self, network: "nn.Module", channels: int) -> None:
         """Replace the weights of the first convolution if the images do not have three channels.
 
-        Pretrained weights are adapted as in timm, new ones initialized as in torchvision.
+        Pretrained weights are adapted as in timm. New weights are initialized as in torchvision.
         """
         first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
         if channels == first.in_channels:
@@ -105,7 +105,7 @@ class Detector(Backbone):
 
         if self.loads and self.name in _NO_BACKBONE:
             raise UserError(
-                f"model.pretrained=true: torchvision has no weights of the backbone of {self.name}. Set "
+                f"model.pretrained=true: torchvision has no backbone weights for {self.name}. Set "
                 "model.pretrained=false, or model.weights=FILE with weights of the whole detector."
             )
         if self.name == _SMALL:

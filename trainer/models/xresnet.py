@@ -59,7 +59,7 @@ POOLS: dict[str, Make] = {
 
 
 class SqueezeExcite(nn.Module):
-    """Multiplies each channel by a weight from the means of all channels (squeeze and excitation)."""
+    """Multiplies each channel by a weight that depends on the means of all channels (squeeze and excitation)."""
 
     def __init__(self, channels: int, activation: Make) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Bring all singular values close to 1, to about 0.7 to 1.2, by Newton-Schulz iterations.
+    """Move all singular values close to 1 (about 0.7 to 1.2) with Newton-Schulz iterations.
 
     The precision is bfloat16 on a GPU and float32 on the CPU. A matrix of zeros stays zero.
 
@@ -193,8 +193,8 @@ def _slots(batch: Tensor, matrices: list[Tensor]) -> list[Tensor]:
 def _matrices(param: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Return views of a parameter and its direction as matrices with contiguous rows.
 
-    This needs the same dense memory format for both, contiguous or channels_last, because the order of the columns does
-    not matter. Otherwise, the direction is copied to a matrix, and the parameter is returned unchanged.
+    Both tensors must have the same dense memory format, contiguous or channels_last. The order of the columns does not
+    matter. For other formats, the direction is copied to a matrix, and the parameter is returned unchanged.
     """
     rows = param.shape[0]
     columns = param.numel() // rows

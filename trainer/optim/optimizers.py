@@ -26,7 +26,8 @@ _MOMENTUM = 0.9
 # Options that select an implementation. They depend on the device, so they are not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
-# Optimizers with fused kernels in PyTorch. On a GPU, these kernels can skip a step without waiting for the host.
+# Optimizers with fused kernels in PyTorch. On a GPU, the kernels decide whether to skip a step, so the host does not
+# wait.
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
@@ -74,7 +75,7 @@ def parameter_groups(
     Args:
         network: the network.
         settings: settings of the optimizer.
-        orthogonal: names of the parameters that Muon orthogonalizes. None: another optimizer.
+        orthogonal: names of the parameters that Muon orthogonalizes. None: the optimizer is not Muon.
 
     Returns:
         Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate. Groups nearest to the

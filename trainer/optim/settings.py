@@ -62,7 +62,7 @@ class OptimizerSettings:
             optional=True,
             within=(0, 1),
             above=0,
-            doc="factor of the learning rate per layer of distance from the head. Default: 1",
+            doc="learning rate of a layer, divided by the rate of the next layer towards the head. Default: 1",
         )
     )
     optimizer_options: Mapping[str, Any] | None = setting(

@@ -63,7 +63,7 @@ class MapWriter(Callback):
 
 
 def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> list[Image.Image]:
-    """Return the best model's maps of its predictions for some validation samples, drawn on the images.
+    """Return class activation maps of the best model for some validation samples, drawn on the images.
 
     The list is empty without captum, for tasks other than classification, and for models without a feature map.
     """
@@ -157,7 +157,7 @@ def draw_map(
 ) -> NDArray[np.uint8]:
     """Draw a map on the image that it belongs to, with a title and a scale below it.
 
-    Pixels that the model does not get are pale. A very small image is enlarged, and a huge one is reduced.
+    Pixels outside the model's input are pale. A very small image is enlarged, and a huge one is reduced.
 
     Args:
         pixels: the upright image, (height, width, 3).

@@ -39,7 +39,7 @@ def _json_row(prediction: Prediction) -> dict[str, Any]:
 def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
     """Write objects as a COCO dataset whose annotations also have a score, like COCO's results.
 
-    Boxes are left, top, width and height, in pixels of the upright images. Masks are run-length codes. Without ids,
+    Boxes are left, top, width and height, in pixels of the upright images. Masks are run-length encoded. Without ids,
     images and categories are numbered from 1.
     """
     found = [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]

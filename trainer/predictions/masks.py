@@ -129,7 +129,7 @@ def palette(names: Sequence[str]) -> list[int]:
 def mask_files(
     images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out", ending: str = ".png"
 ) -> Mapping[Path, Path]:
-    """Return the file of each image's mask in `folder`, at the path that the image has in one of `folders`.
+    """Return the file of each image's mask. Its path in `folder` is the path of the image in one of `folders`.
 
     Raises:
         UserError: two images would have the same file, or a file would replace an image.

@@ -1,4 +1,4 @@
-"""Predict images with a trained model."""
+"""Run a trained model on images."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TrainedModel:
             to outputs such as (N, classes) logits.
         classes: the names of the outputs: classes, labels, numbers or keypoints.
         folder: the folder of the run.
-        thresholds: the lowest probability of each label, chosen on validation data, or empty.
+        thresholds: the probability threshold of each label, chosen on validation data, or empty.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -60,7 +60,7 @@ class TrainedModel:
 
     @public
     def predict(self, images: Any, *, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
-        """Predict images. The results are the same as from `python -m trainer predict`.
+        """Run the model on images. The results are the same as from `python -m trainer predict`.
 
         Args:
             images: an image, a list of images, or a uint8 batch, (N, height, width, 3). An image is a path, a Pillow
@@ -72,8 +72,8 @@ class TrainedModel:
         Returns:
             A prediction for each image, in order. A folder's images are sorted by path. The mask of a segmentation
             model is in `labels`, (height, width) uint8, at the size of the image. 255 marks pixels that validation
-            crops away. A detector's objects are in `objects.found`, with their boxes, and their masks if it has any:
-            `mask`, (height, width) bool.
+            crops away. A detector's objects are in `objects.found`, with their boxes. With Mask R-CNN,
+            they also have a `mask`, (height, width) bool.
 
         Raises:
             UserError: images of an unknown type, or no image that can be decoded.
