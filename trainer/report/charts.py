@@ -19,7 +19,7 @@ from trainer.figures.batches import LOCK, SPLITS, frame
 from trainer.report.run_content import RunRecord
 
 _SIZE, _FAINT = (5.2, 2.9), "0.75"
-_SPOTS = 60  # largest number of spots on a line that show their values under the mouse
+_SPOTS = 60  # largest number of spots on a line that show their values on hover
 _HUGE = 1e100  # Matplotlib fails for the largest floats
 _POINTS = 1000  # largest number of points on a line. More would not be visible
 
@@ -142,10 +142,10 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
 
 
 def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64], texts: Sequence[str]) -> Chart:
-    """Return axes as a chart. Under the mouse, it shows the text of the nearest point of x."""
+    """Return axes as a chart. On hover, the chart shows the text of the nearest point of x."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    # Outlines of letters look the same everywhere. The salt makes equal figures equal files.
+    # Outlines of letters look the same everywhere. With a fixed salt, equal figures become equal files.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

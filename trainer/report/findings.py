@@ -75,7 +75,10 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
 
 
 def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | None:
-    """Return the rows of the lowest and the last validation loss, if training loss has fallen in between."""
+    """Return the rows of the lowest and the last validation loss, or None without overfitting.
+
+    With overfitting, validation loss has risen since its lowest value, and training loss has fallen.
+    """
     finite = [r for r in rows if all(math.isfinite(r.get(key, math.nan)) for key in ("train_loss", "val_loss"))]
     if len(finite) < 4:
         return None
@@ -90,7 +93,7 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
 
 
 def _of_speed(record: RunRecord) -> Iterator[Finding]:
-    """Yield a finding on the time spent waiting for data, without the first epoch, which warms up."""
+    """Yield a finding on the time spent waiting for data. It leaves out the first epoch, which is slow."""
     rows = record.run.rows[1:] or record.run.rows
     shares = [row["waiting"] for row in rows if math.isfinite(row.get("waiting", math.nan))]
     if shares:

@@ -103,7 +103,7 @@ def render(record: RunRecord) -> str:
 
 
 def _headline(record: RunRecord) -> dict[str, Any]:
-    """Return the top of the page, about the best epoch by the monitored metric. Unknown values are left out or None."""
+    """Return the top of the page, which describes the best epoch. Unknown values are left out or None."""
     display, best, found = record.display, record.best, record.best_pass
     chosen = record.run.facts.settings.get("callbacks.checkpoint.monitor", AUTO)
     monitor = display.monitor if chosen == AUTO else chosen

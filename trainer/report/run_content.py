@@ -152,6 +152,6 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def write_best(record: RunRecord) -> None:
-    """Save the predictions in a record for pages that are written later."""
+    """Save a record's predictions, so that later pages can show them."""
     if record.best_pass is not None:
         write_atomically(record.run.folder / MISTAKES_FILE, json_line(asdict(record.best_pass)))

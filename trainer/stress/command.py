@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     description = "Score the best model of a run under one corruption at a time, at five strengths."
     parser = RunParser("trainer stress", description, _EXAMPLES, arguments="RUN [key=value ...]")
     parser.add_argument(
-        "--ops", metavar="NAME,...", help="ops to test (default: effects of cameras and files, and ops of plugins)"
+        "--ops", metavar="NAME,...", help="ops to test (default: effects of cameras and file formats, and plugin ops)"
     )
     parser.add_argument("--images", type=whole_number(1), default=IMAGES, metavar="N",
                         help=f"largest number of images (default: {IMAGES:,})")  # fmt: skip

@@ -43,7 +43,7 @@ class Score:
 
     value: float
     interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
-    wrong: frozenset[int]  # positions of images with a wrong prediction, if each image is right or wrong
+    wrong: frozenset[int]  # positions of images with a wrong prediction, if the task has right and wrong ones
     example: Image.Image | None  # the first image as the model sees it
 
 
@@ -89,7 +89,7 @@ class StressTest:
 
     @property
     def mean(self) -> float:
-        """The mean over all corruptions. A corruption counts with the mean over its strengths."""
+        """The mean over all corruptions. Each corruption contributes the mean over its strengths."""
         return fmean(weakness.mean for weakness in self.weaknesses)
 
     def lost(self, value: float) -> float:
@@ -117,7 +117,7 @@ class StressTest:
         return f"{what}: {self.show(self.clean.value)} → {self.show(values[strength + 1])}"
 
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
-        """Return the images that the model gets right without corruption, and wrong in the most passes.
+        """Return the images with the most wrong predictions, among those that are right without corruption.
 
         Each entry has the position of the image, the number of passes with a wrong prediction, and the corruptions with
         a wrong prediction at the mildest strength.
@@ -192,7 +192,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         trained: the model.
         split: the images and targets.
         corruptions: the corruptions.
-        images: largest number of images. If there are more, some are chosen at random, always the same ones.
+        images: largest number of images. If there are more, a fixed random selection is used.
 
     Raises:
         UserError: the images or their targets cannot be used, or no corruption can be tested.
@@ -220,7 +220,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
     (clean,) = found.pop(None)
     if not found:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise UserError(f"--ops: none of these ops can be tested on this run ({why}). Name others.")
+        raise UserError(f"--ops: none of these ops can be tested on this run ({why}). Name other ops.")
     display = trained.task.display(trained.classes)
     result = StressTest(
         trained.run, display.score, display.score_title, display.share, display.smaller, len(split), clean, (),
@@ -231,7 +231,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
 
 
 def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
-    """Yield the score of each plan, or an error if the targets cannot follow the plan."""
+    """Yield the score of each plan, or an error if the plan does not support the targets."""
     config = replace(trained.config, seed=0)  # the same corruptions for all models
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
@@ -246,7 +246,7 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
 
 
 def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) -> Loader | UserError:
-    """Return a loader that builds its pipeline in the background, or an error if the targets cannot follow the plan."""
+    """Return a loader, which builds its pipeline in the background, or an error. See `_scores`."""
     try:
         loader = trained.loader(split, plan, placement)
     except UserError as error:

@@ -218,7 +218,7 @@ def test_a_deleted_image_is_reported(run: Path) -> None:
 
 
 def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
-    assert "This run has not saved them" in Page(render(read_record(run))).text
+    assert "This run has not saved its worst predictions" in Page(render(read_record(run))).text
     others = with_mistakes(run, files(run)[:5], 2).best_pass
     assert others
     assert others.images is None  # other images than those of the run
@@ -226,7 +226,7 @@ def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
     assert read.best_pass
     read.best_pass = replace(read.best_pass, epoch=2.0)  # the best epoch is another one now
     write_best(read)
-    assert "This run has not saved them" in Page(render(read_record(run))).text
+    assert "This run has not saved its worst predictions" in Page(render(read_record(run))).text
     save(replace(load(run / BEST, BestModel), samples=None), run / BEST)
     assert "best.pt has no predictions of single images" in Page(render(read_record(run))).text
 
