@@ -34,8 +34,8 @@ class Param(Generic[T]):
         unit: the unit of the value, in tables and messages.
         optional: whether null is allowed.
         required: whether the configuration must give a value.
-        reach: the side effect outside this process, such as imports. A stranger's run folder may not set such a
-            parameter. Empty: no side effect.
+        reach: the side effect of the value, such as imports or written files. A stranger's run folder may not set
+            such a parameter. Empty: no side effect.
         aliases: names in other tools. Errors about these keys suggest this parameter.
     """
 

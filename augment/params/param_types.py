@@ -272,7 +272,8 @@ class Range(Param[Interval | Values]):
             return np.array(value.values)[(uniform * len(value.values)).astype(np.int64)]
         low, high = value
         if self.whole:
-            return low + np.floor((high - low + 1) * uniform)  # low is added last, or rounding could yield high + 1
+            # low is added last, because rounding could otherwise yield high + 1.
+            return low + np.floor((high - low + 1) * uniform)
         return low * (high / low) ** uniform if self.log else low + (high - low) * uniform
 
     def doubts(self, value: Interval | Values) -> str:

@@ -33,8 +33,8 @@ class PixelFormat:
         low: stored value of level 0 for each channel. Empty: stored bytes are the levels.
         high: stored value of level 255 for each channel. Empty: stored bytes are the levels.
         rgb: channels that serve as red, green and blue, or None.
-        mean: mean of each channel, of levels scaled to 0..1. Empty: ImageNet's.
-        std: standard deviation of each channel, of levels scaled to 0..1. Empty: ImageNet's.
+        mean: mean level of each channel, scaled to 0..1. Empty: ImageNet's.
+        std: standard deviation of each channel's levels, scaled to 0..1. Empty: ImageNet's.
         nodata: stored value of pixels without data, or None. These pixels become level 0.
     """
 
@@ -116,7 +116,7 @@ RGB = PixelFormat()
 
 
 def parse_format(given: object, key: str) -> PixelFormat:
-    """Check plain values, such as from a run folder, and return their format.
+    """Check plain values, for example from a run folder, and return their format.
 
     Raises:
         UserError: the values are invalid.
@@ -157,7 +157,7 @@ def _is_valid(of: PixelFormat) -> bool:
 
 
 def nodata_fault(nodata: float, dtype: str) -> str:
-    """Return the fault of the stored value of pixels without data, or an empty text."""
+    """Return what is wrong with the stored value of pixels without data, or an empty string."""
     first, last = DTYPES[dtype]
     if dtype == "float32" or (float(nodata).is_integer() and first <= nodata <= last):
         return ""
@@ -165,7 +165,7 @@ def nodata_fault(nodata: float, dtype: str) -> str:
 
 
 def rgb_fault(rgb: tuple[Any, ...], channels: int) -> str:
-    """Return the fault of the channels that serve as red, green and blue, or an empty text."""
+    """Return what is wrong with the channels for red, green and blue, or an empty string."""
     if len(set(rgb)) == len(rgb) == 3 and all(type(number) is int and 0 <= number < channels for number in rgb):
         return ""
     count = f"{channels} channel{'s' if channels > 1 else ''}"

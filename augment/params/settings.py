@@ -48,7 +48,10 @@ def check_known(
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Validate the mapping `given` at a key path, empty at the top, and fill in defaults. None: an empty mapping."""
+    """Validate the mapping at a key path, and fill in defaults. At the top, the path is empty.
+
+    None stands for an empty mapping.
+    """
     if given is None:
         given = {}
     if not isinstance(given, Mapping):

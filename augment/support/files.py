@@ -21,7 +21,7 @@ from augment.support.formatting import as_bytes, list_some
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Replace ~ and ~user by home folders. An unknown user stays as it is."""
+    """Replace ~ and ~user with home folders. The name of an unknown user is not replaced."""
     return Path(os.path.expanduser(path))
 
 
@@ -81,7 +81,7 @@ def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> I
     Args:
         path: the file or folder.
         durable: whether to wait until the file is on the disk. Either the old or the new file then survives a power
-            failure. This takes milliseconds, so caches do not need it.
+            failure. This takes milliseconds, and caches do not need it.
         parents: whether to create missing parent folders.
 
     Raises:

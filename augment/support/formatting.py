@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number with three significant digits. Numbers from 100 on are rounded to whole numbers."""
+    """Return a number with three significant digits. Numbers of at least 100 are rounded to whole numbers."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -67,7 +67,7 @@ def from_table_cell(cell: str) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Encode a text as UTF-8. File names that are not UTF-8 keep their bytes."""
+    """Encode a string as UTF-8. File names that are not UTF-8 keep their bytes."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
@@ -81,7 +81,7 @@ def keep_names() -> None:
 
 
 def printable(text: str) -> str:
-    """Replace control characters and invisible characters by question marks, for terminals."""
+    """Replace control characters and invisible characters with question marks, for terminals."""
     if text.isprintable():
         return text
     text = _HALF.sub("?", text)
@@ -89,22 +89,22 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace the bytes of names that are not UTF-8, and unpaired surrogates, which JSON allows."""
+    """Replace bytes that are not UTF-8, and unpaired surrogates, which JSON allows, with placeholders."""
     return as_bytes(text).decode(errors="replace")
 
 
 def one_line(text: str) -> str:
-    """Return a name as a single line without control characters, for terminals and files in UTF-8."""
+    """Return a name as a single line without control characters, for terminals and UTF-8 files."""
     return " ".join(printable(encodable(text)).split("\n"))
 
 
 def markdown(text: str) -> str:
-    """Escape a text so that Markdown shows it unchanged, without new cells, tags or links."""
+    """Escape a string so that Markdown shows it unchanged, without new cells, tags or links."""
     return _TAG.sub("&lt;", one_line(text)).replace("|", r"\|").replace("](", r"]\(")
 
 
 def clip(text: str, most: int) -> str:
-    """Shorten a text to at most a number of characters."""
+    """Shorten a string to a maximum number of characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -116,7 +116,7 @@ def list_some(names: Iterable[str], most: int = 5, separator: str = ", ") -> str
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", last: str = "") -> str:
-    """Return an HTML table with escaped texts, a title above it, and a line below it."""
+    """Return an HTML table with escaped strings, a title above it, and a line below it."""
     caption = f"<caption style='text-align:left;caption-side:top'><b>{escape(title)}</b></caption>" if title else ""
     body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     foot = f"<tr><td colspan='{len(head)}' style='text-align:left'>{escape(last)}</td></tr>" if last else ""

@@ -29,7 +29,7 @@ class StopSignals:
     nohup, stay ignored. Python handles signals only in the main thread, so the context does nothing in other threads.
 
     Attributes:
-        asked: whether a signal arrived, since `hold` if it was called.
+        asked: whether a signal arrived. `hold` resets it.
         held: whether `hold` was called.
     """
 
@@ -157,8 +157,8 @@ def shield_children() -> Iterator[None]:
 def ignore_in_worker() -> None:
     """Ignore stop signals in a worker process, because a signal reaches the whole process group.
 
-    Only a SIGTERM from the parent ends the worker, or the end of the parent: a killed parent cannot end its workers,
-    and they would wait forever. Executors send the signal to end the rest of a broken pool.
+    The worker ends after a SIGTERM from its parent, which executors send to end the rest of a broken pool. It also ends
+    when its parent ends. Otherwise, the workers of a killed parent would wait forever.
     """
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:

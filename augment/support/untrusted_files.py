@@ -129,7 +129,7 @@ def _typed(kind: Any, value: Any, **known: Any) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse a JSON text. An invalid or too large text raises a ValueError."""
+    """Parse JSON. Raise a ValueError if it is invalid or too large."""
     if len(text) > MAX_VALUES:  # each value except the first follows one of these characters
         content = text.encode() if isinstance(text, str) else text
         if sum(map(content.count, (b",", b"[", b"{", b":"))) > MAX_VALUES:
