@@ -299,6 +299,7 @@ def test_only_files_that_the_page_links_to_are_sent(server: ThreadingHTTPServer,
         "/sweep/0000000000/config.yaml",
         "/sweep/%00/report.html",
         "/" + "x" * 5000 + "/report.html",
+        "x://[",
     ):
         assert ask(server, path)[0].status == 404, path
 
