@@ -28,6 +28,9 @@ NOT_DECODED = "is not an image that DALI decodes"
 DIFFERS = "that programs decode differently"
 TOLERANCE = 2
 
+# The fault of images that no program should decode.
+SLOW = "and decoding it takes minutes"
+
 # The remedy for images in other formats.
 CONVERT = "python -m augment convert turns images that Pillow can open into JPEG (HEIC: pip install pillow-heif)"
 
@@ -139,7 +142,7 @@ def _reject_scans(content: bytes | memoryview, pixels: int) -> str | None:
     # A scan takes at least 10 bytes. Counting takes 0.1 ms for 100 kB, so small images are not counted.
     if content[:2] != b"\xff\xd8" or len(content) < 10 * most or (scans := bytes(content).count(b"\xff\xda")) <= most:
         return None
-    return f"has {scans:,} scans, and decoding it takes minutes. Save it again as JPEG"
+    return f"has {scans:,} scans, {SLOW}. Save it again as JPEG"
 
 
 def _examine(
