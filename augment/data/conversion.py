@@ -23,7 +23,7 @@ from PIL import Image
 
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
-from augment.data.image_faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, strict_pillow
+from augment.data.image_faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, SLOW, strict_pillow
 from augment.data.images import (
     as_jpeg,
     encoded_ref,
@@ -249,7 +249,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
-        if DIFFERS in fault:  # the decoders disagree, so the right pixels are unknown
+        if DIFFERS in fault or SLOW in fault:  # if the decoders disagree, the right pixels are unknown
             continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():

@@ -28,11 +28,15 @@ NOT_DECODED = "is not an image that DALI decodes"
 DIFFERS = "that programs decode differently"
 TOLERANCE = 2
 
+# The fault of images that no program should decode.
+SLOW = "and decoding it takes minutes"
+
 # The remedy for images in other formats.
 CONVERT = "python -m augment convert turns images that Pillow can open into JPEG (HEIC: pip install pillow-heif)"
 
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The header allows 65,535
+_MAX_SCANS = 20  # scans over `MAX_PIXELS` pixels. Smaller images may have more. Encoders write at most 18
 
 # Pillow's exceptions for truncated or damaged files, and for files that exceed its size limit.
 DECODER_ERRORS = (
@@ -65,7 +69,7 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
     """
     pixels, _, blocks = _read_jpeg(content)
     if 0 < pixels <= MAX_PIXELS:
-        return _reject_exif(blocks), pixels
+        return _reject_scans(content, pixels) or _reject_exif(blocks), pixels
     return _examine(BytesIO(content), _load_rare)
 
 
@@ -132,6 +136,15 @@ def _reject_exif(blocks: Sequence[bytes]) -> str | None:
     return None
 
 
+def _reject_scans(content: bytes | memoryview, pixels: int) -> str | None:
+    """Return the fault of a JPEG with so many scans over its pixels that decoding it takes minutes."""
+    most = _MAX_SCANS * MAX_PIXELS // pixels
+    # A scan takes at least 10 bytes. Counting takes 0.1 ms for 100 kB, so small images are not counted.
+    if content[:2] != b"\xff\xd8" or len(content) < 10 * most or (scans := bytes(content).count(b"\xff\xda")) <= most:
+        return None
+    return f"has {scans:,} scans, {SLOW}. Save it again as JPEG"
+
+
 def _examine(
     stream: BytesIO, find_damage: Callable[[ImageFile.ImageFile, BytesIO], str | None]
 ) -> tuple[str | None, int]:
@@ -140,7 +153,11 @@ def _examine(
     try:
         image = Image.open(stream, formats=FORMATS)
         blocks = _exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
-        fault = _reject(image) or _reject_exif(blocks or [image.info.get("exif", b"")])
+        fault = (
+            _reject(image)
+            or _reject_scans(stream.getbuffer(), image.width * image.height)
+            or _reject_exif(blocks or [image.info.get("exif", b"")])
+        )
         return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
         return f"{NOT_DECODED}. Allowed: {', '.join(FORMATS)}", 0

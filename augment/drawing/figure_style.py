@@ -24,8 +24,13 @@ _FAMILIES = (
 )  # fmt: skip
 
 
+_LONGEST = 1000  # characters of a drawn text. Measuring a million takes seconds
+
+
 def drawable(text: str) -> str:
-    r"""Escape characters that are not printable or that no font has, as in Python (\u9ce5)."""
+    r"""Escape characters that are not printable or that no font has, as in Python (\u9ce5). Shorten very long texts."""
+    if len(text) > _LONGEST:
+        text = _elide(text, _LONGEST)
     return "".join(
         char if char.isprintable() and ord(char) in _characters() else char.encode("unicode_escape").decode()
         for char in text

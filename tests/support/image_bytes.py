@@ -28,6 +28,11 @@ def jpeg_with(offset: int, value: bytes) -> bytes:
     return data[:start] + value + data[start + len(value) :]
 
 
+def with_scans(jpeg: bytes, count: int) -> bytes:
+    """Return a progressive JPEG whose last scan is repeated."""
+    return jpeg[:-2] + jpeg[jpeg.rindex(b"\xff\xda") : -2] * count + jpeg[-2:]
+
+
 def half(data: bytes) -> bytes:
     return data[: len(data) // 2]
 

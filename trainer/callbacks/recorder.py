@@ -209,6 +209,7 @@ class Recorder(Callback):
         self.steps = [StepRow(*step) for step in state["steps"]]
         for row in (*self.rows, *(step.values() for step in self.steps)):
             json_line(row)  # rows that cannot be written raise an error before the fit
+            sum(row.values())  # and values that are not numbers
         meter, seconds = state["meter"], float(state["seconds"])
         self._loaded = None if meter is None else {"meter": meter, "seconds": seconds}
         self.validation, self.since = state.get("validation", {}), int(state.get("since", 0))

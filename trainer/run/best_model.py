@@ -54,14 +54,14 @@ class KeptOutputs(Callback):
 
 
 class _Finite(Callback):
-    """Records whether any output of a pass is nan. Converting `wrong` to a bool waits for the device."""
+    """Records whether any output of a pass is nan or inf. Converting `wrong` to a bool waits for the device."""
 
     def __init__(self) -> None:
         self.wrong: Tensor | None = None
 
     def after_batch(self, learner: Learner) -> None:
         """Check the outputs without waiting for the device."""
-        wrong = learner.output.isnan().any()
+        wrong = ~(learner.output < torch.inf).all()  # -inf only rules out a class
         self.wrong = wrong if self.wrong is None else self.wrong | wrong
 
 
@@ -102,7 +102,7 @@ class Trained:
         """Make one pass over a loader. Call this within `trainer.run.build.session`.
 
         Raises:
-            UserError: the model predicts nan.
+            UserError: the model predicts nan or inf.
         """
         from trainer.loop.callback import RunDescription
         from trainer.loop.learner import Learner
@@ -122,7 +122,7 @@ class Trained:
             run=RunDescription(classes=tuple(self.classes)),
         ).validate()
         if finite.wrong is not None and finite.wrong:
-            raise _not_numbers(self.run, "the model predicts nan")
+            raise _not_numbers(self.run, "the model predicts nan or inf")
 
 
 def load_trained(

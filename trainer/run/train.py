@@ -224,8 +224,11 @@ def follow(config: Config, callbacks: Sequence[Callback] = ()) -> str:
 def _fit_along(config: Config, loaders: Loaders, callbacks: Sequence[Callback]) -> str:
     # A separate function: when it returns, the last reference to the model is gone, and memory can be released.
     learner = make_learner(config, loaders, callbacks=callbacks, distill=distill)
-    with explained(config):
-        learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+    try:
+        with explained(config):
+            learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
+    except Exception as error:
+        raise _of_state(error, config, learner)  # noqa: B904  (it has its cause)
     return ending_of(learner)
 
 
@@ -265,8 +268,12 @@ def describe_changed_validation(learner: Learner) -> str:
 
 
 def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
-    """Blame the checkpoint for an error before the first batch of a resumed run, and return the error to raise."""
-    began = learner is not None and learner.find(Recorder).first is not None
+    """Blame the checkpoint for an error within the first step of a resumed run, and return the error to raise."""
+    began = (
+        learner is not None
+        and (first := learner.find(Recorder).first) is not None
+        and learner.progress.batches_done - first[1] >= config.fit.accumulate
+    )
     if config.fit.resume is None or began or describe_own(error):
         return error
     try:

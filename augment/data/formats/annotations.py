@@ -14,7 +14,7 @@ from PIL import Image
 
 from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR, NO_VAL, Dataset, ImageRef, Split
-from augment.data.formats.polygons import Regions, Shape
+from augment.data.formats.polygons import MOST_COVERED, Regions, Shape
 from augment.data.formats.raster_files import open_raster
 from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import SIDEWAYS, orientation_of, points_back, stored_size
@@ -315,6 +315,8 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
         classes = tuple(found.label for found in objects)
         labels = classes if wanted.task == "segment" else tuple(range(1, len(objects) + 1))
         regions = Regions(image.where, height, width, shapes, labels, turn)
+        if len(shapes) * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
+            raise FaultError(f"has objects of {count:,} pixels, but at most {MOST_COVERED:,} are allowed")
     moved = (np.abs(boxes - inside) > 1).any(axis=1)  # less than a pixel is rounding
     if moved.any():
         clipped[objects[int(np.argmax(moved))].where] += int(moved.sum())

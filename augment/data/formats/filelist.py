@@ -19,6 +19,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 _ALLOWED = "a list of images, as text or CSV"
 
+_MAX_LINE = 65_536  # characters of a line of text. The time to split a word grows with the square of its length
+
 
 @dataclass(frozen=True)
 class Line:
@@ -88,6 +90,10 @@ def read_list(
 
 def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
     for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > _MAX_LINE:
+            raise UserError(
+                f"{key}: line {number} of {file} has {len(line):,} characters. The limit is {_MAX_LINE:,}. Use CSV."
+            )
         lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
         # As in a shell, # begins a comment only at the start of a word.
         lexer.whitespace_split, lexer.commenters = True, ""

@@ -19,6 +19,7 @@ from augment.data.targets.spatial import Digested
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
 FAR = 1e9  # px, farther than any point of an image
+MOST_COVERED = 2**30  # pixels of all objects of an image. Reading them takes a byte for each
 _AT_ONCE = 2**23  # edges times rows that are compared at once, to limit memory
 
 
@@ -49,6 +50,11 @@ class Regions(Digested):
             (top, left), inside = drawn[index]
             found[top : top + inside.shape[0], left : left + inside.shape[1]][inside] = self.labels[index]
         return turn_back(found, self.orientation)
+
+    def covered(self) -> int:
+        """Return the number of pixels that reading draws: the sum of the parts with each object."""
+        parts = (_part(shape, self.height, self.width) for shape in self.shapes)
+        return sum((right - left) * (bottom - top) for left, top, right, bottom in parts)
 
     def parts(self) -> Iterator[bytes]:
         """Yield what `Digested` needs."""
@@ -109,14 +115,25 @@ def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
     return lengths, (height, width)
 
 
-def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:
-    """Return the top left corner of a part of the image, and which pixels of that part belong to the object."""
+def _part(shape: Shape, height: int, width: int) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of the part of the image that contains an object."""
     if isinstance(shape, np.ndarray):
-        return (0, 0), np.repeat(np.arange(len(shape)) % 2 == 1, shape).reshape(width, height).T
+        start, end = int(shape[:1].sum()), int(shape[: len(shape) // 2 * 2].sum())
+        left = start // max(height, 1)
+        return left, 0, max(-(-end // max(height, 1)), left), height
     points = np.concatenate(shape)
     limits = np.array([width, height])
     left, top = np.floor(points.min(axis=0)).clip(0, limits).astype(int).tolist()
     right, bottom = np.ceil(points.max(axis=0)).clip(0, limits).astype(int).tolist()
+    return left, top, right, bottom
+
+
+def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:
+    """Return the top left corner of a part of the image, and which pixels of that part belong to the object."""
+    left, top, right, bottom = _part(shape, height, width)
+    if isinstance(shape, np.ndarray):
+        drawn = np.repeat(np.arange(len(shape)) % 2 == 1, shape)[left * height : right * height]
+        return (top, left), drawn.reshape(right - left, height).T.copy()
     inside = np.zeros((bottom - top, right - left), np.bool_)
     for polygon in shape:
         inside |= _inside(polygon - np.array([left, top]), *inside.shape)

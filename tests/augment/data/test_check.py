@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from image_bytes import encoded, half, write
+from image_bytes import encoded, half, with_scans, write
 from PIL import Image, ImageFile
 
 from augment.data import image_faults
@@ -45,6 +45,15 @@ def test_size_limit_is_inclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert check_files([file]) == {}
     monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40 - 1)
     assert check_files([file]) == {file: "claims 60 x 40 pixels. The limit is 2,399"}
+
+
+def test_a_jpeg_that_takes_minutes_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jpeg = encoded("JPEG", progressive=True)
+    file = write(tmp_path, "a.jpg", with_scans(jpeg, 20))
+    assert check_files([file]) == {}
+    monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40)
+    (reason,) = check_files([write(tmp_path, "b.jpg", jpeg), file]).values()
+    assert reason.startswith("has 30 scans")
 
 
 def test_global_settings_of_pillow_are_ignored_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     "state",
     [
         *({"rows": [{"loss": {1}}]}, {"steps": [(0.5, 1, 2.0, 3.0, "rates")]}),
-        *({"seconds": "a"}, {"seconds": None}, {"since": "a"}, {"since": None}),
+        *({"rows": [{"loss": "a"}]}, {"seconds": "a"}, {"seconds": None}, {"since": "a"}, {"since": None}),
     ],
 )
 def test_rows_that_cannot_be_written_are_rejected_before_the_fit(state: dict[str, Any]) -> None:

@@ -166,6 +166,7 @@ def test_characters_without_a_glyph_stay_distinct(monkeypatch: pytest.MonkeyPatc
     assert lettering.drawable("abc é") == "abc é"
     assert lettering.drawable("鳥 a") == "\\u9ce5 a"
     assert lettering.drawable("a\nb\udcff") == "a\\nb\\udcff"
+    assert len(lettering.drawable("a" * 10**6)) < 1010
 
 
 def test_dollar_signs_are_not_read_as_formulas() -> None:

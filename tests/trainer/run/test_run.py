@@ -170,6 +170,20 @@ def test_states_of_other_ranks_are_checked(photo_root: Path, tmp_path: Path, mon
         check_resume(small_config(photo_root, *BARE, "fit.epochs=2", f"fit.resume={first}"))
 
 
+def test_a_damaged_state_is_blamed_for_an_error_in_the_first_step(photo_root: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    given = [*BARE, "fit.accumulate=2", "fit.optimizer=sgd"]
+    run.train(small_config(photo_root, *given, "fit.epochs=1"), first, console=QUIET)
+    state = load(first / LAST, FitState)
+    state.optimizer["state"][0]["momentum_buffer"] = torch.zeros(7)
+    save(state, first / LAST)
+    config = small_config(photo_root, *given, "fit.epochs=2", f"fit.resume={first}")
+    with pytest.raises(UserError, match=r"last\.pt is damaged"):
+        run.train(config, tmp_path / "second", console=QUIET)
+    with pytest.raises(UserError, match=r"last\.pt is damaged"):
+        run.follow(config)  # as a rank after the first
+
+
 def test_a_resumed_run_takes_the_best_model_along_and_ends_its_pipelines(photo_root: Path, tmp_path: Path) -> None:
     """No later epoch is better, as nothing is learned."""
     learners: list[Learner] = []

@@ -113,12 +113,13 @@ def test_a_single_number_may_have_had_another_name(classes, fits, photos, tmp_pa
         assert evaluated_split(trained, None).targets == ((0.5,),)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_model_of_nan_is_rejected(value, finished_run, images_by_class, tmp_path, capsys):
+@pytest.mark.parametrize(("value", "part"), [(math.nan, "weight"), (math.inf, "weight"), (math.inf, "")])
+def test_a_model_of_nan_is_rejected(value, part, finished_run, images_by_class, tmp_path, capsys):
     run = shutil.copytree(finished_run, tmp_path / "copy")
     state = torch.load(run / "best.pt", weights_only=True)
+    last = list(state["model"])[-1]  # the bias of the head
     for name, tensor in state["model"].items():
-        if tensor.is_floating_point() and name.endswith("weight"):
+        if tensor.is_floating_point() and name.endswith(part or last):
             tensor.fill_(value)
     torch.save(state, run / "best.pt")
     for tool in (main, predict_main):

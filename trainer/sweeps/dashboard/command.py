@@ -112,7 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in (HOST, "localhost"):
             self._answer(HTTPStatus.FORBIDDEN)
             return
-        path = unquote_to_bytes(urlsplit(self.path).path).decode(errors="surrogateescape")
+        try:
+            path = unquote_to_bytes(urlsplit(self.path).path).decode(errors="surrogateescape")
+        except ValueError:  # not a valid address
+            path = ""
         if path in ("/", "/data.json"):
             version, page, json = self._watched.latest()
             if path == "/":
@@ -121,20 +124,23 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.NOT_MODIFIED)
             else:
                 self._answer(HTTPStatus.OK, json.encode(), "application/json", ETag=version)
-        elif file := self._served(path):
-            self._answer(HTTPStatus.OK, file.read_bytes(), _SERVED[file.name], **{"Content-Security-Policy": _SANDBOX})
+        elif found := self._served(path):
+            content, kind = found
+            self._answer(HTTPStatus.OK, content, kind, **{"Content-Security-Policy": _SANDBOX})
         else:
             self._answer(HTTPStatus.NOT_FOUND)
 
-    def _served(self, path: str) -> Path | None:
-        """Return the file at a path. None if the page links to no such file."""
+    def _served(self, path: str) -> tuple[bytes, str] | None:
+        """Return the content and type of the file at a path. None if the page links to no such file."""
         root = self._watched.folder.resolve()
         try:
             file = root / path.removeprefix("/")
             # Symbolic links and .. may lead out of the folder.
             inside = file.name in _SERVED and file.resolve() == file and file.is_relative_to(root)
-            return file if inside and file.is_file() and file.stat().st_size <= _MOST_SERVED else None
-        except (OSError, ValueError):  # not a valid file name
+            if inside and file.is_file() and file.stat().st_size <= _MOST_SERVED:
+                return file.read_bytes(), _SERVED[file.name]
+            return None
+        except (OSError, ValueError):  # not a valid file name, or the file was removed
             return None
 
     def _answer(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain", **headers: str) -> None:

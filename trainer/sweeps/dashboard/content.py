@@ -227,6 +227,7 @@ FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values(
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
 _MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # limits of a file. Real files are a tenth as large
+_MOST_WORK = 2**36  # pixels times bytes of a mistake, because a small file can hold thousands of scans
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of mistakes in one image, and their side in pixels
 
 
@@ -283,7 +284,10 @@ def _sheet(file: Path) -> Image.Image | None:
     try:
         with contents(file):
             data = [b64decode(mistake["uri"].partition("base64,")[2]) for mistake in read_object(file)["images"]]
-            images = [Image.open(BytesIO(jpeg), formats=["JPEG"]) for jpeg in data[:_MISTAKES] if jpeg]
+            data = list(filter(None, data[:_MISTAKES]))
+            images = [Image.open(BytesIO(jpeg), formats=["JPEG"]) for jpeg in data]
+            if any(im.width * im.height * len(jpeg) > _MOST_WORK for im, jpeg in zip(images, data, strict=True)):
+                return None
             rows = -(-len(images) // _COLUMNS)
             sheet = Image.new("RGB", (min(len(images), _COLUMNS) * _SIDE, rows * _SIDE), "gray")
             for i, image in enumerate(images):

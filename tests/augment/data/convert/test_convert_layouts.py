@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_bytes import encoded, with_scans
 from image_formats import MATRIX, levels
 from PIL import Image
 from raster_bytes import dicom, npy, npz, pixels, tiff
 
+from augment.data import image_faults
 from augment.data.conversion import settings_of, take_foreign
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.images import as_jpeg, read_encoded, to_rgb
@@ -39,6 +41,13 @@ def test_what_programs_decode_differently_is_not_converted(
 ) -> None:
     with pytest.raises(UserError, match="cannot be used"):
         take_foreign(dataset(tmp_path, name, monkeypatch), name, quality=90, skip_bad=False)
+
+
+def test_a_jpeg_that_takes_minutes_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40)
+    monkeypatch.setitem(MATRIX, "scans", with_scans(encoded("JPEG", progressive=True), 20))
+    with pytest.raises(UserError, match="has 30 scans"):
+        take_foreign(dataset(tmp_path, "scans", monkeypatch), "scans", quality=90, skip_bad=False)
 
 
 def test_a_tiff_of_12_bits_is_scaled() -> None:

@@ -112,6 +112,16 @@ def test_an_outline_that_does_not_fit_is_named(outline: object, why: str) -> Non
     assert len(found(BOX | {"segmentation": outline}).train) == 2, "outlines are not needed"
 
 
+def test_outlines_that_need_too_much_memory_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = BOX | {"segmentation": {"size": [20, 30], "counts": [20, 560, 20]}}
+    objects = runs, BOX | {"segmentation": SQUARE}
+    monkeypatch.setattr("augment.data.formats.annotations.MOST_COVERED", 560 + 50)
+    assert len(found(*objects, instances=True).train) == 2
+    monkeypatch.setattr("augment.data.formats.annotations.MOST_COVERED", 560 + 49)
+    with pytest.raises(UserError, match="has objects of 610 pixels, but at most 609 are allowed"):
+        found(*objects, instances=True)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -124,6 +124,7 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "data.train: cannot find {}/z.png (and 1 more), line 2"),
         ("a.png x\ne f.png 3\n", "b.png x\n", {}, "data.train: cannot find {}/e, line 2 of {}/train.txt: e."),
         ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no images."),
+        ("a" * 70_000, "b.png x\n", {}, "data.train: line 1 of {}/train.txt has 70,000 characters."),
         ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: b.png has 1 number, but line 1 "
          "of {}/train.txt: a.png has 2. Give every image the same count of numbers."),
         ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:1: a.png has the label 1.5, and "),

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from http.server import ThreadingHTTPServer
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_bytes import with_scans
 from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
@@ -163,6 +164,15 @@ def test_long_curves_are_thinned_and_huge_values_are_cut(tmp_path: Path) -> None
     assert len(json.dumps(data)) < 200_000
 
 
+def test_a_mistake_that_takes_minutes_to_draw_is_left_out(tmp_path: Path) -> None:
+    write_few(tmp_path)
+    stream = BytesIO()
+    Image.new("L", (2000, 2000)).save(stream, "JPEG", progressive=True)
+    uri = f"data:image/jpeg;base64,{b64encode(with_scans(stream.getvalue(), 50_000)).decode()}"
+    next(tmp_path.rglob("summary.json")).with_name("mistakes.json").write_text(json.dumps({"images": [{"uri": uri}]}))
+    assert not any(image["source"] for image in content(tmp_path)["images"])
+
+
 def test_no_runs_and_damaged_ones(tmp_path: Path) -> None:
     assert content(tmp_path)["runs"] == []
     (tmp_path / "run").mkdir()
@@ -289,6 +299,7 @@ def test_only_files_that_the_page_links_to_are_sent(server: ThreadingHTTPServer,
         "/sweep/0000000000/config.yaml",
         "/sweep/%00/report.html",
         "/" + "x" * 5000 + "/report.html",
+        "x://[",
     ):
         assert ask(server, path)[0].status == 404, path
 
