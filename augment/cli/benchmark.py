@@ -173,7 +173,7 @@ def compare(
     if device.type == "cpu":
         keep_freed_memory()  # as in training
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else amount(cores(), "CPU core")
-    headline = f"{subject} on {where}, {amount(flags.rounds, 'round')} of {flags.seconds:g} s a row"
+    headline = f"{subject} on {where}, {amount(flags.rounds, 'round')} of {flags.seconds:g} s per row"
     results = take_turns(rows, flags.rounds, flags.seconds)
     references = [result for result in results if result.row.name in baselines and result.timings]
     console = table_console()

@@ -99,7 +99,7 @@ class Saved:
                     else value
                 )
                 raise UntrustedError(
-                    f"{key}: {shown} in {self.where} is not used, because a run folder may not decide {reach}. "
+                    f"{key}: {shown} in {self.where} is not used, because a run folder must not decide {reach}. "
                     f"Pass {shlex.quote(f'{key}={shown}')} {ALLOWED}."
                 )
 

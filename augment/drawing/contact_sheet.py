@@ -151,8 +151,8 @@ def in_rows(tiles: Sequence[Tile], most: int) -> list[tuple[Tile, ...]]:
 def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str], title: str = "") -> None:
     """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
 
-    Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. The function
-    sets the size of the figure, which is empty and has `DPI`. The figure's ID contains the positions of the images.
+    Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. Pass an
+    empty figure with `DPI`. This function sets its size. The figure's ID contains the positions of the images.
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])

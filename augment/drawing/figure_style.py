@@ -65,7 +65,7 @@ def text_width(text: str, points: float, *, bold: bool = False) -> float:
 
 
 def shorten(text: str, width: float, points: float, *, bold: bool = False) -> str:
-    """Shorten a text that is wider than `width` pixels by an ellipsis in the middle."""
+    """Shorten a text to `width` pixels with an ellipsis in the middle."""
     if text_width(text, points, bold=bold) <= width:
         return text
     kept = bisect_right(range(len(text)), width, key=lambda count: text_width(_elide(text, count), points, bold=bold))

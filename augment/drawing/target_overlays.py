@@ -104,7 +104,7 @@ class Drawing:
         return self
 
     def texts(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str]) -> Drawing:
-        """Write the texts of boxes that are already drawn, see `boxes`. A text without a free place is left out."""
+        """Write the texts of boxes that are already drawn, see `boxes`. Leave out a text without a free position."""
         canvas = ImageDraw.Draw(self._image)
         for box, label, text in zip(np.asarray(boxes, np.float64), labels, texts, strict=True):
             self._write(canvas, text, color_of(int(label)), self._edges(box), always=False)
@@ -180,7 +180,7 @@ class Drawing:
         *,
         always: bool = True,
     ) -> None:
-        """Write on a colored background, above the box or at another free place next to it."""
+        """Write on a colored background, at the first free position above, below or inside the box."""
         width, height = _extent(text, self.weight)
         left, top, right, bottom = box
         places = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]

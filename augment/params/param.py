@@ -12,7 +12,7 @@ Interval = tuple[float, float]
 
 _SHOWN = 200  # maximum characters of an invalid value in messages
 
-# Values of `Param.reach`, as ends of the sentence "a run folder may not decide ...".
+# Values of `Param.reach`, as ends of the sentence "a run folder must not decide ...".
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "what is imported",
     "what is downloaded",

@@ -43,7 +43,8 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(
                 f"data.balance: {source.balance} works only in training. Set data.balance=none."
                 if source.balance != "none"
-                else f"data.test_fraction={source.test_fraction:g} drops images. Convert all of them, and cut later."
+                else f"data.test_fraction={source.test_fraction:g} would leave out images. Remove it here, and set it "
+                "when you train on the converted data."
             )
         # Include images that DALI cannot decode, but Pillow can.
         listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()

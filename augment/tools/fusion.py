@@ -128,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
             for steps, apart, contrast in compare(files, Path(folder)):
                 sys.stdout.write(
                     f"{amount(steps, 'step'):>8}: mean difference {apart.mean():.2f}/255, "
-                    f"largest {apart.max():.2f}/255, detail left {contrast:.0%}\n"
+                    f"largest {apart.max():.2f}/255, separate steps keep {contrast:.0%} of the detail\n"
                 )
             copy, middle = _copies([files[len(files) // 2]], Path(folder)), slice(_MARGIN, -_MARGIN)
             rows = []

@@ -100,7 +100,7 @@ def sections() -> Iterator[Section]:
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
-    """Return for each group its registry, and the beginning of overrides such as `data.source=folder`."""
+    """Return the registry of each group, and the prefix of its overrides, such as `data.source=`."""
     return {
         "data": (SOURCES, "data.source="),
         "model": (MODELS, "model.kind="),
@@ -211,7 +211,7 @@ def _of_key(name: str) -> Iterator[str]:
 
 def _mentions(words: Sequence[str]) -> list[str]:
     """Return the flags, tools, settings and pages that contain all words, the pages by frequency."""
-    # A word may be a part of a key, and may end in d or s: imbalance also finds imbalanced.
+    # A word also finds parts of keys, and forms that end in d or s: imbalance finds imbalanced.
     each = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
     pattern = re.compile(f"^{''.join(each)}.*", re.IGNORECASE | re.MULTILINE)
     keys = (line for section in sections() for line in section.lines()[1:])

@@ -50,7 +50,7 @@ def prepare(
 
     Args:
         tokens: the overrides.
-        start: the configuration that they change.
+        start: the configuration that the overrides change.
         before: overrides of the resumed run, which are recorded with the new ones.
         folder: the run's folder, if Python code names it.
 

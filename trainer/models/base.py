@@ -69,7 +69,7 @@ class Model:
     def adapt(self, network: "nn.Module") -> str:
         """Change a network for training, once it has its initial weights. Describe the change, for the log.
 
-        The weights in best.pt fit the network without this change.
+        best.pt has weights for the network without this change.
         """
         return ""
 

@@ -13,7 +13,7 @@ from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 
 from trainer.models.unet import convolution
 
-DETECTIONS = 100  # most objects found in an image, as in COCO
+DETECTIONS = 100  # maximum number of objects found in an image, as in COCO
 
 
 class DetectorNetwork(nn.Module):

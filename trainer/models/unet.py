@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-_WIDEST = 256  # most channels in the decoder. Encoders may have thousands
+_WIDEST = 256  # maximum number of channels in the decoder. Encoders may have thousands
 _PLAIN = (16, 32, 64, 128)  # channels of the small encoder's stages. Each stage halves the resolution
 
 

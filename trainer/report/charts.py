@@ -110,7 +110,7 @@ def _add_steps(axes: Axes, record: RunRecord, before: NDArray[np.int64]) -> None
     steps = [step for step in record.run.steps if {"step", "loss"} <= step.keys()]
     if steps and len(before) > 1:
         limits = axes.get_ylim()
-        # An epoch's mean is drawn at its number, so its batches lie within half an epoch on both sides.
+        # The mean of epoch 3 is drawn at 3, so the batches of this epoch lie between 2.5 and 3.5.
         x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
         losses, each = column(steps, "loss"), -(-len(steps) // _POINTS)
         axes.plot(x[::each], losses[::each], color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)

@@ -120,7 +120,7 @@ def read(setup: Setup) -> Node:
 
 
 def image(setup: Setup) -> GraphImage:
-    """Return an image in the graph that can be decoded completely or in part."""
+    """Return an image in the graph, for decoding the whole image or a window."""
     return GraphImage(read(setup), Placement().on(setup.device, setup.flags.threads), seed=0)
 
 

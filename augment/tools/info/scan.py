@@ -2,8 +2,8 @@
 
 Each image gets a hash of its bytes and a perceptual hash, pHash by Zauner, "Implementation and Benchmarking of
 Perceptual Image Hash Functions" (2010). A discrete cosine transform of 32 x 32 gray levels gives the 8 x 8 lowest
-frequencies. Each bit of the hash says whether one frequency exceeds their median. Re-encoding and resizing rarely
-change the hash.
+frequencies. Each bit of the hash states whether one frequency exceeds the median of all. Re-encoding and resizing
+rarely change the hash.
 
 Two images look the same if few of the 64 bits of their perceptual hashes differ and their gray levels correlate. The
 search does not compare all pairs. If two hashes differ in at most 6 bits, at least two of their eight bytes are equal.
@@ -164,7 +164,7 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
 
 
 def test_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:
-    """Return the test split, which may be empty, and the facts about its images. `data` has not been cut."""
+    """Return the test split, which may be empty, and the facts about its images. `data` is not split yet."""
     try:
         tested = source.with_test()
         if source.test_fraction is not None:

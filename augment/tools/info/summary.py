@@ -38,7 +38,7 @@ class Inside:
     counts: dict[str, list[int]] = field(default_factory=dict)  # further counts by name, in train and in val
 
     def spreads(self) -> dict[str, dict[str, float]]:
-        """Return the spread of each figure, by name."""
+        """Return the minimum, median and maximum of each entry in `figures`."""
         return {name: spread_of(values) for name, values in self.figures.items() if len(values)}
 
 
@@ -128,7 +128,7 @@ class Info:
     data: Dataset  # images and targets, including those that cannot be used
     facts: Facts  # (N,) the `FACTS` of each image
     copies: Copies
-    test: Split = NO_VAL  # its images are in no other attribute but `leaks`
+    test: Split = NO_VAL  # only `leaks` also counts its images
     leaks: Copies | None = None  # duplicates of all images, those of the test split last
 
     @cached_property

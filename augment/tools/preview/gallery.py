@@ -205,7 +205,7 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
         done = shot.done or ("crop only",)
         which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
         tiles[shot.photo].append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
-    window = " with a window drawn by DALI" if plan.crop.op.random else ""
+    window = " with a random window" if plan.crop.op.random else ""
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
     text = f"the model input: {plan.crop.title}{window}{', then the steps below each image' if plan.tree else ''}"
     return SheetBlock("Whole recipe", text, rows)
