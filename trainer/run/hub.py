@@ -19,25 +19,17 @@ def local_run(run: Path) -> Path:
     Without a network connection, an earlier download is used.
 
     Raises:
-        UserError: the run cannot be downloaded, or the earlier download was interrupted.
+        UserError: the run cannot be downloaded.
     """
     if (address := _ADDRESS.fullmatch(str(run))) is None:
         return run
     from huggingface_hub import snapshot_download
-    from huggingface_hub._local_folder import read_download_metadata
 
     name, revision = address.groups()
     folder = f"{name}@{revision or 'main'}".replace("/", "--")
     with hub_errors(f"hf://{name}"):
         files, local = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
-        local = Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=local))
-        commits = {known.commit_hash for file in files if (known := read_download_metadata(local, file))}
-        if len(commits) > 1:
-            raise UserError(
-                f"hf://{name}: an update was interrupted, so the files in {local} are from two commits. Run the "
-                "command again with a network connection."
-            )
-        return local
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=local))
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 from hub_server import Hub, hub
-from huggingface_hub import snapshot_download
 
 from augment.support.errors import UserError
 from trainer import load_model
@@ -111,19 +110,6 @@ def test_without_a_network(
     with pytest.raises(UserError, match=r"^hf://me/colors: the hub cannot be used .* the network\.$"):
         load_model("hf://me/colors")
     assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
-
-
-def test_an_interrupted_update(hub: Hub, finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert push([str(finished_run), "me/colors"]) == 0
-    folder = load_model("hf://me/colors", device="cpu").folder
-    monkeypatch.setattr("hub_server.SHA", "f" * 40)
-    hub.files["me/colors"]["config.yaml"] += b"\n"
-    snapshot_download("me/colors", allow_patterns="config.yaml", local_dir=folder)  # best.pt would follow
-    with monkeypatch.context() as offline:
-        offline.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(UserError, match=r"^hf://me/colors: an update was interrupted"):
-            load_model("hf://me/colors", device="cpu")
-    load_model("hf://me/colors", device="cpu")
 
 
 def test_names_of_a_stranger_in_the_model_card(hub: Hub, finished_run: Path, own_folder: Path) -> None:
