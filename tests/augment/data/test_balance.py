@@ -135,4 +135,4 @@ def test_repeated_images_are_not_converted(tmp_path: Path, capsys: pytest.Captur
     assert "data.balance: oversample works only in training. Set data.balance=none." in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):  # the test images would be missing
         convert(["data=sample", "data.test_fraction=0.2", "--to", "folder", "--out", str(tmp_path / "out")])
-    assert "data.test_fraction=0.2 drops images" in capsys.readouterr().err
+    assert "data.test_fraction=0.2 would leave out images" in capsys.readouterr().err
