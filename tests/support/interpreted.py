@@ -324,7 +324,8 @@ def channels() -> dict[str, Any]:
     any_channels._TILE = 2048  # several tiles for each image, the last one not full
     rng, found = np.random.default_rng(0), {}
     for count, dtype in FORMATS:
-        form = PixelFormat.of(count, dtype, range=(1000, 50000) if dtype == "uint16" else None)
+        rgb = (4, 2, 0) if count > 4 else None
+        form = PixelFormat.of(count, dtype, range=(1000, 50000) if dtype == "uint16" else None, rgb=rgb)
         low, high = DTYPES[dtype]
         pixels = low + rng.random((2, 20, 28, count)) * (high - low)
         stored = pixels.astype(dtype)
@@ -333,7 +334,8 @@ def channels() -> dict[str, Any]:
         crop = DIRECT["random windows"]["train"]["random_resized_crop"]
         plain = {"rotate": {}, "contrast": {}, "channel_gain": {}, "erase": {}}
         moved = {"invert": {}, "rotate": {"border": "constant", "fill": 9, "angle_range": [-40, 40]}}
-        for name, steps in (("plain", plain), ("mean", of_mean), ("moved", moved)):
+        mixed = {"mixed": {"saturation": {"factor_range": [0, 0.5]}, "rotate": {}}} if rgb else {}
+        for name, steps in {"plain": plain, "mean": of_mean, "moved": moved, **mixed}.items():
             aug = {"train": {"random_resized_crop": crop, "flip": {"p": 0.5}, **steps}, **normal}
             found[f"{form}, {name}"] = directly(aug, stored, form)
     form = PixelFormat.of(4, "uint16")

@@ -149,7 +149,7 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_in_an_interpreter(i
 
 def test_kernels_for_any_channels_match_operators_in_an_interpreter(interpreted: Any) -> None:
     found = interpreted["channels"]
-    assert len(found["off"]) == 9
+    assert len(found["off"]) == 11
     for name, off in found["off"].items():
         assert off["most"] < (2.1 if "uint8" in name else 0.01), name
         assert off["mean"] < 0.02, name
@@ -228,8 +228,9 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_on_the_gpu(recipe: 
 @needs_gpu
 @pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (4, "float32"), (10, "uint16"), (10, "uint8")])
 def test_kernels_for_any_channels_match_dali_on_the_gpu(channels: int, dtype: str) -> None:
-    cuda, form = torch.device("cuda"), PixelFormat.of(channels, dtype)
+    cuda, form = torch.device("cuda"), PixelFormat.of(channels, dtype, rgb=(3, 0, 2) if channels > 3 else None)
     steps = ["random_resized_crop", "flip", "rotate", "contrast", "channel_gain"]
+    steps += ["saturation"] if channels > 3 else []
     numbers = [0.5] * channels
     aug = {"size": 128, "mean": numbers, "std": numbers, "train": {step: {} for step in steps}}
     recipe = load_recipe({**aug, "views": {"count": 2}})
