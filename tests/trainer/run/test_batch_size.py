@@ -14,6 +14,8 @@ from omegaconf import OmegaConf
 import trainer
 from augment.cli.compose import compose
 from augment.support.errors import UserError
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
 from trainer.loop.ranks import Ranks, alone, current
 from trainer.run import batch_size, failures
 from trainer.run.batch_size import largest_batch, smaller_batch_size, with_batch_size
@@ -162,6 +164,22 @@ def test_a_run_records_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert load_config(longer.folder)["fit"]["batch_size"] == 16
     with pytest.raises(UserError, match=r"^fit\.batch_size=auto works only when training a run"):
         trainer.load_model(first.folder, "fit.batch_size=auto", device="cpu").predict(np.zeros((16, 16, 3), np.uint8))
+
+
+def test_a_trial_trains_and_validates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation needs memory beside training, and its recorded pass keeps it."""
+    passes = set()
+
+    class Passes(Callback):
+        def after_batch(self, learner: Learner) -> None:
+            passes.add(learner.training)
+
+    make = batch_size.make_learner
+    monkeypatch.setattr(batch_size, "make_learner", lambda *given, **_: make(*given, callbacks=(Passes(),)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8, 8))
+    config = config_of("fit.device=cpu", "fit.threads=1")
+    assert batch_size._fits(config, 4, rest=8)
+    assert passes == {True, False}
 
 
 @needs_gpu
