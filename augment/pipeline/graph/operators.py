@@ -21,7 +21,7 @@ from augment.recipe.stage import Stage
 from augment.support.dali_versions import Node, drawing_from, fn, math, merge, split, types
 from augment.support.errors import UserError
 
-_WARPED = 4  # the largest number of channels that one warp moves
+_AT_ONCE = 4  # the largest number of channels that some of DALI's GPU operators support
 
 # The name under which the state of a local op's random generators is fed. The space in the name keeps it apart from the
 # parameters of ops.
@@ -66,9 +66,9 @@ class Dali:
         """Move a value to the device of the images, where operators expect their inputs."""
         return value.gpu() if self.device == "gpu" else value
 
-    def by_channels(self, operator: Callable[[Node, int], Node], images: Node) -> Node:
-        """Apply `operator(images, channels)`, which takes at most four channels, to groups of channels."""
-        bounds = warp_bounds(self.pixels.channels)
+    def in_channel_groups(self, operator: Callable[[Node, int], Node], images: Node) -> Node:
+        """Apply `operator(images, channels)` to at most four channels at a time."""
+        bounds = channel_bounds(self.pixels.channels)
         if len(bounds) == 2:
             return operator(images, self.pixels.channels)
         groups = [operator(images[:, :, first:end], end - first) for first, end in pairwise(bounds)]
@@ -217,13 +217,13 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
             interp_type=types.INTERP_LINEAR,
         )
 
-    return dali.by_channels(warp, images)
+    return dali.in_channel_groups(warp, images)
 
 
-def warp_bounds(channels: int) -> list[int]:
-    """Return the bounds of the groups of channels to warp. On a GPU, DALI's warp takes 1, 3 or 4 channels, not 2."""
-    bounds = [*range(0, channels, _WARPED), channels]
-    if channels % _WARPED == 2:
+def channel_bounds(channels: int) -> list[int]:
+    """Return the bounds of groups of channels. On a GPU, DALI's warp takes 1, 3 or 4 channels, not 2."""
+    bounds = [*range(0, channels, _AT_ONCE), channels]
+    if channels % _AT_ONCE == 2:
         bounds.insert(-1, channels - 1)
     return bounds
 

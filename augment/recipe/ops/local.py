@@ -341,5 +341,5 @@ def _grids(size: Size, tile: Array, ratio: Array, angle: Array, x: Array, y: Arr
 def grid_mask(images: Node, dali: "Dali", tile: Node, ratio: Node, angle: Node, shift_x: Node, shift_y: Node) -> Node:
     """Black out squares on a grid (GridMask, Chen et al. 2020)."""
     grid = {"tile": tile, "ratio": ratio, "angle": angle, "shift_x": shift_x, "shift_y": shift_y}
-    # On a GPU, DALI 2.4 draws another grid if there are more than four channels.
-    return dali.by_channels(lambda some, _: dali.fn.grid_mask(some, **grid), images)
+    # On a GPU, DALI 2.4 draws a wrong grid for more than four channels.
+    return dali.in_channel_groups(lambda some, _: dali.fn.grid_mask(some, **grid), images)

@@ -18,7 +18,7 @@ from augment.params.pixel_format import DTYPES, RGB, PixelFormat, parse_format
 from augment.pipeline.graph.build import build_pipeline
 from augment.pipeline.graph.colors import change_colors
 from augment.pipeline.graph.decoding import Form, Placement
-from augment.pipeline.graph.operators import warp_bounds
+from augment.pipeline.graph.operators import channel_bounds
 from augment.pipeline.graph.sample_order import Reading
 from augment.pipeline.kernels.instructions import Program
 from augment.recipe.op import OPS, numpy_op
@@ -268,7 +268,7 @@ def test_a_fused_plan_equals_its_steps_one_by_one(device: torch.device) -> None:
 
 @pytest.mark.parametrize("channels", range(1, 65))
 def test_a_warp_on_a_gpu_takes_one_three_or_four_channels(channels: int) -> None:
-    bounds = warp_bounds(channels)
+    bounds = channel_bounds(channels)
     assert (bounds[0], bounds[-1]) == (0, channels)
     assert set(np.diff(bounds)) <= {1, 3, 4}
 
