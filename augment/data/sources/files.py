@@ -81,7 +81,7 @@ class Folder(CheckedSource):
 @source("filelist")
 @dataclass(frozen=True, kw_only=True)
 class FileList(CheckedSource, LabeledSource):
-    """Lists of images: lines `path label [label ...]`, or CSV with a header, with classes, labels or numbers."""
+    """Lists of images with classes, labels or numbers: lines `path label [label ...]`, or CSV with a header."""
 
     root: str | None = setting(
         Text(optional=True, doc="folder that paths are relative to. Default: each list's own folder")

@@ -44,7 +44,7 @@ class _Annotations(CheckedSource, ListedSource):
 @source("coco")
 @dataclass(frozen=True, kw_only=True)
 class Coco(_Annotations):
-    """COCO's JSON: boxes, optionally with instance masks or keypoints, or else class masks."""
+    """COCO's JSON: boxes, optionally with instance masks or keypoints, or class masks instead of boxes."""
 
     train: str = setting(Text(required=True, doc="annotation file, `.json`"))
     images: str | None = setting(Text(optional=True, doc="folder of the images. Default: the folder of each `.json`"))
@@ -75,7 +75,7 @@ class Coco(_Annotations):
 @source("yolo")
 @dataclass(frozen=True, kw_only=True)
 class Yolo(CheckedSource):
-    """YOLO's `data.yaml` with `.txt` labels: boxes, optionally with instance masks, or else class masks."""
+    """YOLO's `data.yaml` with `.txt` labels: boxes, optionally with instance masks, or class masks instead of boxes."""
 
     root: str = setting(Text(aliases=("path",), required=True, doc="`data.yaml`, or its folder"))
     task: str = setting(_TASK)
@@ -196,7 +196,7 @@ class PointTable(_Annotations):
 @source("boxes")
 @dataclass(frozen=True, kw_only=True)
 class BoxTable(_Annotations):
-    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels. A path alone: no objects."""
+    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels. Only a path: no objects."""
 
     task: ClassVar[str] = "detect"
 
