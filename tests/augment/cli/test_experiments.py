@@ -22,6 +22,7 @@ def test_an_experiment_chooses_files_and_sets_keys(token: str) -> None:
     ("name", "trained", "validated"),
     [("imagenette_5", [], 128), ("imagenette_fast", [], 128), ("imagenette_20", [128], 160),
      ("imagenette_noisy_5", [], 128), ("imagenette_noisy_20", [128], 128), ("imagenette_noisy_80", [128], 128),
+     ("imagenette_noisy_200", [128], 128),
      ("imagenette_80", [128], 160), ("imagewoof_20", [128], 160)],
 )  # fmt: skip
 def test_experiments_have_the_sizes_that_the_readme_has(name: str, trained: list[int], validated: int) -> None:
