@@ -169,7 +169,10 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
 
 
 def _encoded(ref: Any) -> Any:
-    """Return the record of an image, or the name of its file as bytes. For a raster, return those of its source."""
+    """Return the record of an image, or the name of its file as bytes.
+
+    For a raster, return the record or the name of its source.
+    """
     inner = encoded_ref(ref)
     return os.fsencode(inner) if isinstance(inner, Path) else inner
 

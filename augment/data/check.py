@@ -159,7 +159,10 @@ def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_
 
 
 def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[ImageRef, int]:
-    """Return the number of the duplicate group for each image with a repeated digest. Ignore empty digests."""
+    """Number the groups of images with equal digests, and return the number for each image of a group.
+
+    Ignore empty digests.
+    """
     if len(set(digests)) == len(digests):
         return {}
     counts = Counter(filter(None, digests))

@@ -93,7 +93,7 @@ class Dataset:
         task: the name of the task, which determines the kind of targets. Default: the task that trains on the kind of
             `train`. A plugin's source may name its own task.
         class_ids: the IDs of the classes in the annotation file, by class name, if it has IDs.
-        copies: for each image with byte-identical duplicates, the number of its duplicate group.
+        copies: for each image with byte-identical duplicates, a number that it shares with its duplicates.
         faults: for each image with an invalid target, the fault as a predicate. Such images count as unreadable.
         problems: errors that would stop training.
         notices: warnings, one sentence each.

@@ -35,8 +35,8 @@ SLOW = "and decoding it takes minutes"
 CONVERT = "python -m augment convert turns images that Pillow can open into JPEG (HEIC: pip install pillow-heif)"
 
 _JPEG_END = b"\xff\xd9"
-_JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The header allows 65,535
-_MAX_SCANS = 20  # scans over `MAX_PIXELS` pixels. Smaller images may have more. Encoders write at most 18
+_JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The JPEG format allows 65,535
+_MAX_SCANS = 20  # of a JPEG with `MAX_PIXELS` pixels. Smaller JPEGs may have more. Encoders write up to 18
 
 # Pillow's exceptions for truncated or damaged files, and for files that exceed its size limit.
 DECODER_ERRORS = (

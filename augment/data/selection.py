@@ -263,8 +263,8 @@ def take_some(split: Split, count: int, seed: int) -> Split:
 def as_left_out(split: Split, names: Collection[str]) -> Split:
     """Leave out the images that a saved run left out, given their portable names. Call this before any selection.
 
-    These images are left out even if they are good now. Other images that are bad now return to their positions,
-    as `Split.bad`.
+    These images are left out even if they are good now. Images that are bad now, but were good in the saved run, keep
+    their positions, and are listed in `Split.bad`.
     """
     if not names and not split.left_out:
         return split

@@ -177,7 +177,7 @@ class Loader:
             counts = self._shard.counts(len(self.split), start, self.batch_size)
             own = counts[self._shard.rank]
             if own < self.batch_size:
-                outputs = outputs.first(max(own, 1))  # at least one sample, for synchronized batch norms
+                outputs = outputs.first(max(own, 1))  # synchronized batch norms need at least one sample
             batch = self._batch(outputs, epoch, start, own / sum(counts))
             self._seen.append(batch.indices)
             yield batch

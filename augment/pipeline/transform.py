@@ -313,8 +313,8 @@ class _Graph(GraphSource):
     def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
         """Return the values of the stages that DALI runs for a view.
 
-        With a program, these are the stages before it. Otherwise, they are those that the view does not share with the
-        first view.
+        With a program, DALI runs the stages before the program. Otherwise, it runs the stages that the view does not
+        share with the first view.
         """
         sampler = self._samplers[view]
         plan, draws, found = sampler.plan, sampler.draw(*where), []

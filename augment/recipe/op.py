@@ -188,7 +188,7 @@ def local(
 def numpy_op(
     *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
 ) -> Decorator:
-    """Declare an op on one image in NumPy: `function(image, **values)`. It keeps (height, width, 3) uint8.
+    """Declare an op on one image in NumPy: `function(image, **values)`. Images are (height, width, 3) uint8.
 
     Drawn values are floats. The function runs on the CPU, image by image, and holds the interpreter lock. If there is a
     GPU, images are copied to the CPU and back. The other arguments are as for `local`.
@@ -199,7 +199,7 @@ def numpy_op(
 def torch_op(
     *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
 ) -> Decorator:
-    """Declare an op on a batch in PyTorch: `function(images, **values)`. It keeps (N, height, width, 3) uint8.
+    """Declare an op on a batch in PyTorch: `function(images, **values)`. Images are (N, height, width, 3) uint8.
 
     Drawn values are (N,) float32 tensors on the images' device, where the function runs. Stacking each batch takes
     time, and the function holds the interpreter lock. The other arguments are as for `local`.

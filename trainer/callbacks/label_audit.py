@@ -74,7 +74,7 @@ class LabelAudit(Callback):
         """Store the outputs of a training batch. Several batches are added to the table at once, which is faster."""
         loss = getattr(learner, "loss", None)
         if self.table is None or not learner.training or loss is self._measured or not learner.batch.share:
-            return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
+            return  # the batch was skipped, or only pads the pass
         self._measured, progress = loss, learner.progress
         if progress.epoch + 1 > max(_EPOCHS, _SHARE * progress.epochs):
             return
@@ -127,7 +127,10 @@ class LabelAudit(Callback):
         return torch.stack(current().gather(self.table.cpu())).sum(dim=0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the table of all ranks, which rank 0 continues."""
+        """Return the sum of all ranks' tables.
+
+        In a resumed run, rank 0 starts with it, and other ranks start with 0.
+        """
         return {"table": self.merged() if self._loaded is None else self._loaded}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -153,10 +153,10 @@ class Prepare(Callback):
 class FreshStatistics(Callback):
     """Resets the running statistics of batch norms at the start of each epoch with few batches.
 
-    The statistics are first the mean over all images of the epoch so far. They become the usual moving average once a
-    step has less weight in the mean than in the moving average, after ten batches with PyTorch's default momentum.
-    Without the reset, the statistics of a new model stay close to their initial values for about ten batches. After
-    that, they lag behind weights that change fast.
+    At first, the statistics are the mean over all images of the epoch so far. When a step would weigh less in this mean
+    than in the usual moving average, the statistics become the moving average. With PyTorch's default momentum, this is
+    after ten batches. Without the reset, the statistics of a new model stay close to their initial values for about ten
+    batches. After that, they lag behind weights that change fast.
 
     Args:
         always: also reset in epochs with many batches.

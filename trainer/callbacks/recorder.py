@@ -133,7 +133,7 @@ class Recorder(Callback):
         """Add the batch to the sums, and read the running values if they are due."""
         loss: Tensor | None = getattr(learner, "loss", None)
         if loss is None or loss is self._measured or not learner.batch.share:
-            return  # a skipped batch leaves the previous loss, and a batch without a share only pads the pass
+            return  # the batch was skipped, or only pads the pass
         self._measured = loss
         meter = self._meter(learner)
         batch, task = learner.batch, learner.task

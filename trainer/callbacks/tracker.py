@@ -109,13 +109,13 @@ class Tracker(Callback):
         """Begin to track a run, or continue to track a resumed run.
 
         Returns:
-            The last epoch in the record, from 1, or -1 for an empty record. Later epochs are then sent. None: unknown.
-            The epochs before the resumption are then sent only if the tracker `replays`.
+            The last epoch that the service already has, from 1, or -1 if it has none. The tracker sends all later
+            epochs. None: unknown. The tracker then sends old epochs only if it `replays`.
         """
         raise NotImplementedError
 
     def accepted(self, name: str) -> str:
-        """Return a name that the service accepts. If two names become equal, `_named` makes them different."""
+        """Return a name that the service accepts. The base class appends a number if another name becomes the same."""
         return name
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
@@ -228,7 +228,10 @@ class Tracker(Callback):
     def _start(
         self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
     ) -> None:
-        """Start, and send the values that the record lacks. Each row comes with its number of batches so far."""
+        """Start, and send the values that the service lacks.
+
+        `rows` are pairs of a row and the number of batches until its end.
+        """
         known = self.start(run)
         self._started = True
         if self.replays:

@@ -60,8 +60,8 @@ class Runner:
         self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
-        self._share = torch.ones((), device=device)  # weight of the current batch in its step
-        self._weights = torch.zeros(2, device=device)  # sums over the pending batches of the step, see `_weigh`
+        self._share = torch.ones((), device=device)  # weight of the current batch within its optimizer step
+        self._weights = torch.zeros(2, device=device)  # sums over the pending batches: their weights and shares
         # No parameter has this name, so it can be the key of `_weights` in `kept_gradients`.
         self._weights_key = self._name and f"{self._name}."
         self.pending = False
@@ -150,8 +150,8 @@ class Runner:
         if self.scaler is not None and "scaler" in state:  # the saved run may have a different precision
             self.scaler.load_state_dict(state["scaler"])
         kept = {name: value for name, value in state.items() if name != "scaler"}
-        # Pass step counts from the CPU. PyTorch moves them to the GPU if the optimizer expects them there. An eager
-        # step would wait for a count on a GPU.
+        # Move step counts to the CPU, because an eager step would wait for a count on a GPU. If the optimizer needs
+        # them on the GPU, PyTorch moves them back.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
         for values in states.values():
             if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
@@ -169,10 +169,10 @@ class Runner:
     # --- how the work is done ---
 
     def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
-        """Set the weight of the batch in its step: its share of the step's images, times their mean weight.
+        """Set the weight of the batch within its step, which is its share of the step's images.
 
-        If the loss declares weights (`weight_of`), the mean weight of the step's images is known only at its end. The
-        gradients are then divided by this mean.
+        If the loss declares weights (`weight_of`), the share is multiplied by the mean weight of the batch's images. At
+        the end of the step, when the mean weight of all its images is known, the gradients are divided by this mean.
         """
         self._share.fill_(share).mul_(batch.share)
         if isinstance(weight := weight_of(self._learner.loss_function, targets), Tensor):

@@ -28,9 +28,9 @@ Work = Callable[..., Tensors]
 # cuBLAS allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
-# Number of attempts to record. A recording fails if another thread waits for the whole GPU meanwhile, as a DALI thread
-# does when it frees a batch. Two attempts are too few: a failed attempt with cuDNN can leave an error behind, which the
-# next attempt reports.
+# Number of attempts to record. A recording fails if another thread waits for the whole GPU at the same time. A DALI
+# thread does this when it frees a batch. Two attempts are too few: a failed attempt with cuDNN can leave an error
+# behind, which the next attempt reports.
 ATTEMPTS = 4
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class CudaBackend:
         try:
             with torch.cuda.stream(self._stream):
                 return work()
-        finally:  # also after an error, because kernels that have started use memory of the current stream
+        finally:  # also after an error, because started kernels may still use memory of the current stream
             current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Tensors], memory: str) -> tuple[Callable[[], None], Tensors]:

@@ -21,7 +21,7 @@ T = TypeVar("T", bound=TrainingStep)
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of a fit.
+    """What a fit minimizes: the losses of a task, or your own training step.
 
     Attributes:
         task: the task or its name. It defines metrics, and averages the outputs for an image and its mirror image.

@@ -41,7 +41,8 @@ _NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Seconds until a process warns that it still waits for others to start.
 _LATE = 30.0
 
-# `Ranks.agree` exchanges wishes once per this many calls. The host waits some tenths of a millisecond each time.
+# The ranks exchange values once per this many calls of `Ranks.agree`. The host waits some tenths of a millisecond for
+# each exchange.
 EVERY = 8
 
 
@@ -70,7 +71,7 @@ class Ranks:
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
         self._calls: Counter[str] = Counter()
-        self._done = self._cancels = 0  # number of exchanges that began, and of cancellations
+        self._done = self._cancels = 0  # numbers of started exchanges and of cancelled levels
 
     @property
     def is_main(self) -> bool:
@@ -113,8 +114,8 @@ class Ranks:
     def agree(self, name: str, wish: bool) -> bool:
         """Return whether `wish` is true on any rank. All ranks get the same answer.
 
-        The ranks exchange their wishes only at every `EVERY`-th call, so that the host rarely waits. Other calls return
-        False, so repeat the wish. A single process gets its own wish back.
+        The ranks exchange `wish` only at every `EVERY`-th call, so that the host rarely waits. Other calls return
+        False, so pass `wish` again at the next call. A single process gets its own `wish` immediately.
         """
         if self.size == 1:
             return wish
@@ -194,7 +195,7 @@ def reported() -> str:
 
 
 def current() -> Ranks:
-    """Return the ranks that this process has joined through `join` or PyTorch, or else a single rank."""
+    """Return the `Ranks` that this process joined through `join` or PyTorch, or a single rank if it joined none."""
     global _joined
     if _joined is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE), _store)

@@ -119,7 +119,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of strings. The first `left` columns are aligned to the left. The others contain numbers."""
+    """A table of strings.
+
+    The first `left` columns are aligned to the left, and the others, which contain numbers, to the right.
+    """
 
     title: str
     head: tuple[str, ...]

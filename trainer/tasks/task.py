@@ -192,7 +192,8 @@ class Task(Generic[S]):
 
         Each is (N, ...), or (1, ...) for the fields in `sums`.
 
-        An "output" or "target" among them replaces the batch's outputs or targets in metrics that need all samples.
+        If the result contains "output" or "target", metrics that need all samples use it instead of the batch's outputs
+        or targets.
 
         Args:
             outputs: (N, K) float32.
@@ -201,7 +202,7 @@ class Task(Generic[S]):
         return {"output": outputs}
 
     def keep_matches(self, outputs: Tensor, targets: Any) -> Mapping[str, Tensor]:
-        """Return more tensors for `keep`'s result, computed from the result of `targets_of`."""
+        """Return more tensors of a batch, like `keep`. `targets` is the result of `targets_of`."""
         return {}
 
     def condensed(self, samples: S) -> S:
@@ -280,7 +281,7 @@ class Task(Generic[S]):
 
     def rates_table(self, per_class: Mapping[str, dict[str, float]]) -> Table:
         """Return a table with recall, precision, specificity and F1 of each unit, or only of the worst units."""
-        keys = (*RATES, self.unit_score)  # the score only selects the worst units
+        keys = (*RATES, self.unit_score)  # the last column only selects the worst units, and is removed below
         values = {name: dict(zip(keys, itemgetter(*keys)(found), strict=True)) for name, found in per_class.items()}
         table, width = self.table(values), 1 + len(RATES)
         title = table.title or f"Recall, precision, specificity and F1 of each {self.unit}"
@@ -318,9 +319,10 @@ class Task(Generic[S]):
 
         Args:
             per_class: scores of the units.
-            score: the name of `unit_score` in the first sentence.
-            of: what is counted, such as "image" for the score "images".
-            absent: the middle of the second sentence, in singular and plural. It states why units have no score.
+            score: how the first sentence names `unit_score`.
+            of: the noun for the number in the first sentence. Its plural is a key of `per_class`, such as "images".
+            absent: the end of the second sentence before "not count", in singular and plural, such as "is on no image
+                and does".
         """
         known = self.worst_first(per_class)
         if len(known) > 1:

@@ -97,7 +97,9 @@ def read_coco(key: str, file: Path) -> CocoFile:
             points[names] = name
     if len(points) > 1:
         shown = " and ".join(list(points.values())[:2])
-        raise found.error(f"the categories {shown} have different keypoints. Give all categories the same, or none.")
+        raise found.error(
+            f"the categories {shown} have different keypoints. Give all categories the same keypoints, or none."
+        )
     ordered = sorted(categories, key=lambda identity: (isinstance(identity, str), identity))
     named = {identity: categories[identity] for identity in ordered}
     return CocoFile(key, file, named, next(iter(points), ()), content)

@@ -42,7 +42,8 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     known = set(header)
     odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in known]
     if not names or odd:
-        what = f"the column '{odd[0]}' does not fit" if odd else "no column names a keypoint"
+        state = "unknown" if odd and odd[0] in known else "missing"
+        what = f"the column '{odd[0]}' is {state}" if odd else "no column names a keypoint"
         raise UserError(f"{key}={file}: {what}. Use path, then x_NAME, y_NAME and optionally v_NAME for each keypoint.")
     return names
 

@@ -126,8 +126,9 @@ def _read_csv(
     if not (targets or label or "label" in header) and len(header) > 2:
         others = list_some(name for index, name in enumerate(header) if index != path_column)
         raise UserError(
-            f"{key}: {file} has no column 'label'. Set data.label=NAME for the class, or data.targets=[NAME,...] for "
-            f"numbers, or for 0 and 1 with data.multilabel=true. Allowed names: {others}."
+            f"{key}: {file} has no column 'label'. Set data.label=NAME for a class, data.targets=[NAME,...] for "
+            "numbers, or data.targets=[NAME,...] data.multilabel=true for columns of 0 and 1. Allowed names: "
+            f"{others}."
         )
     lines = []
     for number, row in rows:

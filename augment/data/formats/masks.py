@@ -32,12 +32,13 @@ def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
     Lines with the same name are one class. Pixels of lines without a name do not count.
 
     Returns:
-        The class names, and the meaning of pixels as a mask without a file.
+        The class names, and a `MaskFile` without a file, which states the meaning of pixel values.
 
     Raises:
         UserError: the file cannot be read, or a line has another form.
     """
-    key, allowed = f"data.palette={file}", "lines name,red,green,blue or name,value of 0 to 255, no value twice"
+    key = f"data.palette={file}"
+    allowed = "lines name,red,green,blue or name,value, with values from 0 to 255. Write each value once"
     names: dict[str, int] = {}
     labels: dict[tuple[int, ...], int] = {}
     for number, (name, *words) in read_rows("data.palette", file, allowed):
@@ -78,7 +79,8 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
     Args:
         found: the images of each split.
         names: the class names. Without names, the numbers up to the highest label are the names.
-        plain: states the meaning of pixel values as a mask without a file. If it states nothing, all masks must agree.
+        plain: a `MaskFile` without a file, which states the meaning of pixel values. If it states nothing, all masks
+            must agree.
 
     Raises:
         UserError: the masks have no labels to learn, or disagree about the meaning of values.

@@ -58,7 +58,7 @@ def read_table(
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
                         _require_size(offset + length + _ROW * number, most)
                         yield Record(offset, length, labels)
-                # The copy gets the file's time, so that a run that reads an equal copy notices no change.
+                # Give the copy the file's time. If the file is copied again, a resumed run then sees no change.
                 os.utime(part, ns=(time_ns(), file.mtime_ns))
     except pa.ArrowException as error:
         raise UserError(f"cannot be read as a parquet file: {first_line(error).rstrip('.')}.") from None

@@ -19,7 +19,7 @@ from augment.data.targets.spatial import Digested
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
 FAR = 1e9  # px, farther than any point of an image
-MOST_COVERED = 2**30  # pixels of all objects of an image. Reading them takes a byte for each
+MOST_COVERED = 2**30  # pixels in the bounding boxes of an image's objects. Drawing takes a byte for each
 _AT_ONCE = 2**23  # edges times rows that are compared at once, to limit memory
 
 
@@ -52,12 +52,12 @@ class Regions(Digested):
         return turn_back(found, self.orientation)
 
     def covered(self) -> int:
-        """Return the number of pixels that reading draws: the sum of the parts with each object."""
+        """Return the number of pixels in the bounding boxes of all objects, which `read` draws one by one."""
         parts = (_part(shape, self.height, self.width) for shape in self.shapes)
         return sum((right - left) * (bottom - top) for left, top, right, bottom in parts)
 
     def parts(self) -> Iterator[bytes]:
-        """Yield what `Digested` needs."""
+        """Yield the parts for the digest."""
         yield f"{self.height} {self.width} {self.labels}".encode()
         for shape in self.shapes:
             for part in [shape] if isinstance(shape, np.ndarray) else shape:
@@ -143,7 +143,7 @@ def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArr
 def _inside(polygon: NDArray[np.float64], height: int, width: int) -> NDArray[np.bool_]:
     """Return which pixels have their centers in a polygon.
 
-    The line through a row's centers changes sides wherever it crosses an edge.
+    Along a row of pixel centers, inside and outside alternate at each edge that the row crosses.
     """
     points, rows = np.concatenate([polygon, polygon[:1]]), np.arange(height) + 0.5
     changes = np.zeros(height * (width + 1), np.int64)

@@ -181,7 +181,7 @@ def _open_npz(content: Content) -> OpenedRaster:
     size = members[0].file_size
     with archive.open(members[0]) as stream:
         shape, _, dtype, start = _read_npy_header(stream, size)
-    if size > start + prod(shape) * dtype.itemsize:  # a small image, but as large a member as a stranger likes
+    if size > start + prod(shape) * dtype.itemsize:  # a stranger's file may contain much more than the image
         raise PixelsError("is broken: it contains more than one array")
     return OpenedRaster(_with_channels(shape), dtype.name, lambda: _open_npy(archive.read(members[0])).load())
 
@@ -269,7 +269,10 @@ def _open_tiff(content: Content) -> OpenedRaster:
 
 
 def _tiff_orientation(content: Content) -> int:
-    """Return the orientation if Pillow opens the image, because targets are rotated by Pillow's answer."""
+    """Return the orientation that Pillow reads, because targets are rotated by it.
+
+    If Pillow cannot open the image, return 1.
+    """
     with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
         return orientation_of(image)
     return 1

@@ -126,7 +126,10 @@ class Span:
 
 
 class Opened:
-    """An open file that is closed with its last reference, even if the cache drops it while another thread reads."""
+    """An open file, closed with its last reference.
+
+    So another thread can still read it after the cache has dropped it.
+    """
 
     def __init__(self, file: RecordFile, stopped: Event | None = None) -> None:
         self.descriptor = file.open(stopped)

@@ -57,8 +57,8 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
     """Return a message for each setting with missing files.
 
     Args:
-        given: for each setting, its key, its files, and a function that describes the place that names a file, given
-            the file's index.
+        given: for each setting, its key, its files, and a function. Given the index of a file, the function describes
+            where the file is named.
     """
     found = []
     for key, files, where in given:

@@ -135,7 +135,7 @@ def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[in
     is_box = len(numbers) == 4
     if not is_box and (len(numbers) < 6 or len(numbers) % 2):
         raise ValueError(f"{amount(len(numbers), 'number')} instead of 4, 6, 8 and so on")
-    # Numbers far outside are pixels, or belong to another image.
+    # Numbers far from 0 to 1 are pixels, or belong to another image.
     if not np.isfinite(numbers).all() or numbers.min() < -_BEYOND or numbers.max() > 1 + _BEYOND:
         shares = [float(f"{share:.6g}") for share in numbers[:4]]
         raise ValueError(f"{shares} instead of fractions of the image size, 0 to 1")

@@ -74,7 +74,10 @@ def draw_objects(split: str, index: int) -> Scene:
 
 
 def reduced(stencil: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
-    """Reduce a stencil with values up to `count` like the image. Each pixel gets the value that covers most of it."""
+    """Reduce an image of object numbers, up to `count`, to its final size.
+
+    Each pixel gets the number that covers most of it.
+    """
     height, width = (side // OVERSAMPLING for side in stencil.shape)
     cells = stencil.reshape(height, OVERSAMPLING, width, OVERSAMPLING)
     covered = np.stack([(cells == n).sum(axis=(1, 3)) for n in range(count + 1)])

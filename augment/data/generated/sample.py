@@ -94,8 +94,8 @@ def put(
 ) -> None:
     """Draw a thing, sometimes with a shadow or an outline.
 
-    `stencil` is a gray canvas of the same size, and a value. The thing is also drawn there in this value, but without
-    its shadow.
+    `stencil` is a second canvas of the same size, and a number. The thing is also drawn on this canvas, with this
+    number as its gray value, and without its shadow.
     """
     faded = rng.uniform(-0.1, 0.1)
     paint = {tone: shade(rng, (tone[0], tone[1] + faded, tone[2]), (0.04, 0.05, 0.15)) for tone, _ in parts}

@@ -35,7 +35,7 @@ ALLOWED = "a class (number or name), a list of labels, a number to predict, or a
 # A target in plain types: a class or number, some labels, or a row.
 Plain = Label | list[Label] | NDArray[Any]
 
-_COMPARED = 32  # items to compare with a Dataset's `targets`. After merging datasets, few may differ
+_COMPARED = 32  # items to compare with a Dataset's `targets`. In a merged dataset, only a few may differ
 
 
 def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:
@@ -61,7 +61,7 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
         targets, paths = _read_all(items)
     if paths and None not in paths:
         images = tuple(path for path in paths if path is not None)
-    name = f"{items.factory.name}[{{}}]".format  # also for paths, which may occur twice
+    name = f"{items.factory.name}[{{}}]".format  # names items by index, because a path may occur twice
     try:
         labels = _labels(targets, name, numbers=numbers)
     except UserError as error:
@@ -358,5 +358,5 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
 
 
 def _ending(error: UserError) -> str:
-    """Convert an error about a list with one target to the end of a sentence."""
+    """Return the message of an error about a single target, without "targets[0]" and the period."""
     return str(error).removeprefix("targets[0]").lstrip(".: ").rstrip(".")

@@ -112,7 +112,8 @@ class FileList(CheckedSource, LabeledSource):
         try:
             return replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:
-            # An unquoted path with a space leaves its second half among the labels. The missing path is the cause.
+            # If a path with a space has no quotes, its second half becomes a label. Report the missing path, which is
+            # the cause.
             raise UserError(problems[0] if problems else str(error)) from None
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:

@@ -286,7 +286,7 @@ class MaskPairs(CheckedSource):
         return "data.val_dir=null"
 
     def _pixels(self) -> tuple[tuple[str, ...], MaskFile]:
-        """Return the class names, and the meaning of pixels as a mask without a file."""
+        """Return the class names, and a `MaskFile` without a file, which states the meaning of pixel values."""
         if self.palette is not None:
             if self.classes is not None or self.ignore_index != 255:
                 raise UserError(

@@ -80,7 +80,7 @@ class Source:
         Count(
             optional=True,
             within=(2, 1000),
-            doc="number of cross-validation folds of the training images. One replaces the validation split",
+            doc="number of cross-validation folds of the training images. One fold replaces the validation split",
         )
     )
     fold: int | None = setting(
@@ -120,7 +120,8 @@ class Source:
         Count(
             optional=True,
             within=(1, MAX_CHANNELS),
-            doc="channels of 8-bit images: 1 (gray), 3, or 4 (with transparency). Others keep their number. Default: 3",
+            doc="channels of 8-bit images: 1 (gray), 3, or 4 (with transparency). Other images keep their channels. "
+            "Default: 3",
         )
     )
     range: tuple[float, float] | str | None = setting(
@@ -339,7 +340,7 @@ class ListedSource(Source):
                 f"{folder}: it holds {amount(len(files), f'{ending} file')}. Name the file with the targets, or a "
                 "pattern in quotes."
             )
-        # Images are then next to the file, and not in folders that the run's settings name.
+        # In a folder, the images are next to the file. Ignore the folders in the run's settings.
         folders: dict[str, Any] = {
             name: None for name in ("root", "images", "train_images") if is_folder and hasattr(self, name)
         }

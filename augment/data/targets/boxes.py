@@ -39,7 +39,7 @@ _PARTS: Mapping[str, tuple[int | None, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Objects(Digested):
-    """The K objects of an image, as it is stored.
+    """The K objects of an image, in pixels of the stored image.
 
     Attributes:
         boxes: (K, 4) float: left, top, right and bottom edge in pixels. [0, 0, width, height] is the whole image.
@@ -90,7 +90,7 @@ class Objects(Digested):
 
 @dataclass(frozen=True)
 class Boxes(SpatialKind):
-    """Objects. A batch is a list of dicts of tensors in the format of torchvision's detectors, see `follow`.
+    """Targets for detection. A batch is a list of dicts of tensors in the format of torchvision's detectors.
 
     Attributes:
         point_names: the names of the P keypoints of each object.

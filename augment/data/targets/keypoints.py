@@ -28,7 +28,7 @@ FlipPairs = tuple[tuple[int, int], ...] | None
 
 @dataclass(frozen=True)
 class Keypoints(SpatialKind):
-    """P points with the names `Dataset.classes`. A batch is (N, P, 3) float32.
+    """Targets with P keypoints per image, named by `Dataset.classes`. A batch is (N, P, 3) float32.
 
     A target is a tuple of P points (x, y, visibility). Coordinates are in pixels, with integers at pixel centers.
     Visibility is 0 (not labeled), 1 (hidden) or 2 (visible).

@@ -197,7 +197,7 @@ class Masks(SpatialKind):
         return f"{odd[0]!r}. Use an augment.MaskFile, or an object with a name and a read()." if odd else ""
 
     def is_empty(self, target: StoredMask) -> bool:
-        """Whether the mask is drawn from an empty list of outlines."""
+        """Whether the mask is drawn from outlines, and has none."""
         return getattr(target, "shapes", None) == ()
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
@@ -242,7 +242,7 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
                 f"{size[1]}. Use masks of the same size as their images."
             )
     count, (height, width) = len(loaded), motion.size
-    if motion.device.type == "cpu":  # one by one: data in the processor's cache is ten times faster
+    if motion.device.type == "cpu":  # one by one, because one mask fits into the CPU's cache
         shown = np.empty((count, height, width), np.uint8)
         for number, runs in enumerate(loaded):
             row, column, inside = motion.back(slice(number, number + 1))

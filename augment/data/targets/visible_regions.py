@@ -102,7 +102,8 @@ class Parts:
         for cover in self.rectangles[parts, 1:].swapaxes(0, 1):
             hidden = overlap(clipped, cover)
             area, same = area - areas(hidden), hidden == clipped
-            # A cover cuts off a side that it covers completely, unless it also covers the opposite side.
+            # If a cover hides one side of a box completely, move this side of the box to the cover's edge. If it also
+            # hides the opposite side, leave both.
             for side in range(4):
                 ends, other = same[:, 1 - side % 2 :: 2].all(axis=1), (side + 2) % 4
                 cut = ends & same[:, side] & ~same[:, other] & (areas(hidden) > 0)

@@ -34,7 +34,7 @@ class BatchMaker:
         rank: the rank, which also seeds the draws.
         frames: whether to add frames. Batches with masks, boxes or keypoints always have frames.
         mixer: mixes samples. None: nothing is mixed.
-        ahead: the class that draws the motions of several batches at once.
+        ahead: draws the motions of several batches at once. A subclass of `Ahead`.
         names: the names of the classes or keypoints, for messages.
 
     Raises:
@@ -124,8 +124,8 @@ class TargetReader:
         self.reads = any(self._kind.stored(target) is not None for target in split.targets)
         self._coming: dict[int, Future[dict[int, Any]]] = {}
         self._kept: dict[int, Any] = {}
-        # Bytes left for results. Masks are kept as runs, so this holds about 100,000 one-megapixel masks with few
-        # objects.
+        # Bytes that are left for kept results. Masks are kept as runs, so one gigabyte is enough for about 100,000
+        # one-megapixel masks with few objects.
         self._room = 2**30
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
 

@@ -40,7 +40,7 @@ class Mixer:
         seed: the seed of the draws.
         rank: the rank, which also seeds the draws.
         classes: number of classes.
-        ahead: the class that draws for several batches at once.
+        ahead: draws for several batches at once. A subclass of `Ahead`.
 
     Raises:
         UserError: masks, boxes or keypoints cannot follow an op.
@@ -65,7 +65,8 @@ class Mixer:
                     )
         self._ahead = ahead
         self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
-        # The values of the batch stages, by image size and whether the kernel runs, and their parts, by image size.
+        # The values of the batch stages. They depend on the image size, and on whether the kernel runs. The parts of
+        # the stages depend on the image size only.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
         self._made: dict[Size, Ahead[list[_Made]]] = {}
 

@@ -287,7 +287,7 @@ class Motions:
         seed: the seed of the draws.
         rank: the rank, which also seeds the draws.
         targets: a name for the targets that follow the pixels, for messages. Empty if no targets do.
-        ahead: the class that draws the steps of several batches at once.
+        ahead: draws the steps of several batches at once. A subclass of `Ahead`.
 
     Raises:
         UserError: targets cannot follow a step.

@@ -29,7 +29,7 @@ class Placement:
     gpu: int = field(default=0, compare=False)  # number of the GPU
 
     def on(self, device: torch.device, threads: int) -> "Placement":
-        """Return the same settings for a device and a number of CPU threads."""
+        """Return a copy of these settings for a device and a number of CPU threads."""
         is_gpu = device.type == "cuda"
         # "cuda" without a number is PyTorch's current GPU, which can differ in the thread that builds the pipeline.
         gpu = torch.cuda.current_device() if is_gpu and device.index is None else device.index or 0
@@ -211,10 +211,10 @@ class GraphImage:
         return fn.cast(shape, dtype=types.FLOAT)[:2]
 
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
-        """Set `window` for a cut at `start` from an image that was resized to `sides` by `scale`.
+        """Set `window` for an image that was resized by `scale` to `sides`, and then cut at `start`.
 
-        DALI rounds `sides` but resizes by exactly `scale`. The area that it resizes has the image's center, but can be
-        a fraction of a pixel larger or smaller than the image.
+        DALI rounds `sides`, but resizes by exactly `scale`. So the resized area has the same center as the image, but
+        can be a fraction of a pixel larger or smaller.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale

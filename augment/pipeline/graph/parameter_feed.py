@@ -103,7 +103,7 @@ class Ahead(Generic[T]):
         self._drawn: T | None = None
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return the draws of a block, and its rows for the `count` samples from position `start` of an epoch."""
+        """Return the draws of a block, and the rows for the `count` samples from position `start` of an epoch."""
         drawn_epoch, first, size = self._where
         if self._drawn is None or epoch != drawn_epoch or start < first or start + count > first + size:
             first, size = start, max(count, self._together)
@@ -121,7 +121,7 @@ class AheadOfCalls(Ahead[T]):
     _calls, _key = range(0), tuple[Any, ...]()
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return the draws of several calls, and the rows of the call that starts at `start`, a multiple of CALL."""
+        """Return the draws of several calls, and the rows that belong to call number `start` / CALL."""
         # Draws that were copied to the GPU on one CUDA stream are ready only for later work on this stream.
         ready: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         key = count, torch.cuda.current_stream() if ready else None

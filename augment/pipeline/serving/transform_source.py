@@ -105,9 +105,9 @@ def require_fixed(plan: Plan) -> None:
     if is_random(crop):
         reasons.append(f"{section}.{crop.key}: is random")
     elif crop_call(crop)[0] not in pillow.CROPS:
-        reasons.append(f"{section}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
+        reasons.append(f"{section}.{crop.key}: the op '{crop.op.name}' is only available in DALI")
     elif (border := crop.params.get("border", "constant")) != "constant":
-        reasons.append(f"{section}.{crop.key}.border: {border} is available in DALI only")
+        reasons.append(f"{section}.{crop.key}.border: {border} is only available in DALI")
     for step in plan.steps:
         reasons.append(f"{section}.{step.key}: {'is random' if is_random(step) else 'is not a crop'}")
     if reasons:

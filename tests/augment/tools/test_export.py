@@ -223,7 +223,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
         ({"rotate": {"angle_range": {"values": [0, 5]}}}, r"aug\.val\.rotate: is random"),
         ({"any": {"op": "one_of", "steps": {"flip": None, "rot90": None}}}, r"aug\.val\.any\.flip: is random"),
         ({"shot_noise": {"factor_range": [1, 1]}}, r"aug\.val\.shot_noise: is random"),
-        ({"letterbox": {"border": "replicate"}}, r"aug\.val\.letterbox\.border: replicate is available in DALI only"),
+        ({"letterbox": {"border": "replicate"}}, r"aug\.val\.letterbox\.border: replicate is only available in DALI"),
         ({"hue": {"p": 0.1}, "flip": None}, r"aug\.val\.hue: is random; aug\.val\.flip: is not a crop"),
     ],
 )

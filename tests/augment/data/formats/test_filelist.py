@@ -145,7 +145,7 @@ def test_malformed_lists_are_rejected(
     [
         (CSV, {"label": "lable"}, "data.label: {}/train.csv (data.train) has no column 'lable'. Did you mean 'label'?"),
         (CSV.replace("label", "kind"), {}, "data.train: {}/train.csv has no column 'label'. Set data.label=NAME "
-         "for the class, or data.targets=[NAME,...] for numbers"),
+         "for a class, data.targets=[NAME,...] for numbers"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
         (CSV, {"targets": ["age", "age"]}, "data.targets: age, age. Name each column once."),
         (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
