@@ -9,6 +9,7 @@ from time import process_time
 
 import numpy as np
 
+from augment.data.cache import _VERSION
 from augment.data.check import examine_files
 from augment.data.dataset import Split
 from augment.data.image_refs import Paths
@@ -20,7 +21,7 @@ paths = Paths(np.array([b"/data/train/n%08d/n%012d.JPEG" % (n // 1000, n) for n 
 with TemporaryDirectory() as folder:
     with Path(folder, "checked.txt").open("wb") as stream:
         known = b"%d %d %016x " % (state.st_size, state.st_mtime_ns, 0)
-        stream.writelines([b"7\n", *(b"%b\0%b\0\n" % (name, known) for name in paths.names.tolist())])
+        stream.writelines([_VERSION, *(b"%b\0%b\0\n" % (name, known) for name in paths.names.tolist())])
     for work in (examine_files, lambda images, cache: digest_of(Split(images, (0,) * count))):
         began = process_time()
         work(paths, cache=Path(folder, "checked.txt"))
