@@ -103,7 +103,13 @@ def read(app, page, source):
     source[0] = re.sub(r"(?<!!)\[([^]]+)\]\(\.\./(?!\w+\.md)[^)]+\)", r"\1", text)
 
 
+def write_factories(app, what, name, obj, options, signature, returned):
+    """Write the default of a dataclass's factory as `...`, because Sphinx cannot parse `<factory>`."""
+    return signature and signature.replace("<factory>", "..."), returned
+
+
 def setup(app):
     """Connect to Sphinx."""
+    app.connect("autodoc-process-signature", write_factories)
     app.connect("builder-inited", copy_pages)
     app.connect("source-read", read)

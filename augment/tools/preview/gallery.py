@@ -202,7 +202,7 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
     tiles = [[Tile(shot.image, ("original",))] for shot in shoot(_whole_images(aug), photos, seed=0)]
     for shot in shoot(plan, photos, seed=seed, epochs=epochs):
-        done = shot.done or ("crop only",)
+        done = shot.done or (f"only {plan.crop.title}",)
         which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
         tiles[shot.photo].append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
     window = " with a random window" if plan.crop.op.random else ""

@@ -113,7 +113,7 @@ def test_a_recipe_is_shown_step_by_step_and_as_a_whole(photos: Files) -> None:
     assert [len(row.tiles) for row in whole.rows] == [1 + DRAWS] * 3
     assert all("mixup" in tile.caption for row in whole.rows for tile in row.tiles[1:])
     _, whole = blocks_of(recipe, photos[:2], "val")  # which is the same in every epoch
-    assert [[tile.caption for tile in row.tiles] for row in whole.rows] == [[("original",), ("crop only",)]] * 2
+    assert [[tile.caption for tile in row.tiles] for row in whole.rows] == [[("original",), ("only resize",)]] * 2
 
 
 def test_ops_of_each_kind_are_shown_and_a_new_one(photos: Files, plugin: str) -> None:
