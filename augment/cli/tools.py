@@ -16,9 +16,12 @@ from augment.support.errors import UserError
 # Names of tools in other programs, and our equivalent commands.
 _MEANT = {
     **dict.fromkeys(("train", "fit", "run"), "python -m trainer"),
-    **dict.fromkeys(("test", "val", "validate"), "python -m trainer evaluate"),
+    **dict.fromkeys(("test", "val", "validate", "score"), "python -m trainer evaluate"),
     **dict.fromkeys(("infer", "inference", "classify"), "python -m trainer predict"),
     **dict.fromkeys(("detect", "draw", "overlay", "visualize"), "python -m trainer predict --overlay"),
+    **dict.fromkeys(("threshold", "thresholds"), "python -m trainer predict --threshold"),
+    **dict.fromkeys(("audit", "clean"), "python -m trainer labels"),
+    **dict.fromkeys(("robustness", "corruptions"), "python -m trainer stress"),
     **dict.fromkeys(("quantize", "quantization", "int8"), "python -m trainer export --variants int8"),
     **dict.fromkeys(("publish", "upload"), "python -m trainer push"),
     **dict.fromkeys(("list", "runs", "status"), "python -m trainer dashboard"),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.cache import remember_whole
-from augment.data.check import verdicts_of
+from augment.data.check import read_limited, verdicts_of
 from augment.data.dataset import Dataset
-from augment.data.formats.raster_files import MODES
+from augment.data.formats.raster_files import MODES, has_fourth_channel
 from augment.data.image_faults import strict_pillow
 from augment.data.image_refs import ImageRef
-from augment.data.images import encoded_ref, is_decoded
+from augment.data.images import encoded_ref, is_decoded, name_of
 from augment.data.rasters import Raster, StoredPixels, first_pixels, in_format
 from augment.params.pixel_format import DTYPES, PixelFormat, nodata_fault, parse_format, rgb_fault
 from augment.support.background import in_threads
@@ -53,7 +55,7 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
         first = first_pixels(files)
     pixels = _format(source, first)
     if pixels == PixelFormat() and (first is None or is_decoded(files[0])):
-        return dataset
+        return dataset if source.channels or first else dataset.noting(_left_out(files))
     notices: tuple[str, ...] = ()
     if not pixels.is_rgb:
         pixels, notices = _with_statistics(source, files, pixels)
@@ -61,6 +63,17 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
     faults = dict(dataset.faults)
     faults |= {Raster(image, pixels): fault for image, fault in dataset.faults.items()}
     return replace(dataset, train=train, val=val, faults=faults, pixels=pixels).noting(*notices)
+
+
+def _left_out(files: Sequence[ImageRef]) -> str:
+    """Return a notice if the first image is an 8-bit TIFF with a fourth channel, such as near infrared."""
+    name = name_of(files[0]) if len(files) else ""
+    if Path(name).suffix.lower() not in (".tif", ".tiff"):
+        return ""
+    with suppress(OSError, UserError):
+        if has_fourth_channel(read_limited(files[0])):
+            return f"data: the fourth channel of {name} is ignored as transparency. To train on it, set data.channels=4"
+    return ""
 
 
 def _format(source: Source, first: StoredPixels | None) -> PixelFormat:

@@ -46,7 +46,7 @@ def _adapt(step: Step, pixels: PixelFormat, key: str, left_out: list[str], *, pu
         count, rgb = amount(pixels.channels, "channel"), ""
         if pixels.channels >= 3:
             rgb = "Set data.rgb to three of the channels, such as data.rgb=[2,1,0]. Or "
-        fix = f"{rgb}use ops that support any channels: {_alternatives(step.op)}"
+        fix = f"{rgb}use aug=bands, or ops that support any channels: {_alternatives(step.op)}"
         raise UserError(
             f"{key}: '{step.op.name}' needs red, green and blue, but images have {count}. {fix[0].upper()}{fix[1:]}."
         )

@@ -288,5 +288,6 @@ def combinator(
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:
     if name not in _OPS:
-        raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}")
+        own = " For your own op, set aug.plugins=[MODULE]."
+        raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}{own}")
     return _OPS[name]

@@ -210,12 +210,17 @@ def _of_key(name: str) -> Iterator[str]:
 
 
 def _mentions(words: Sequence[str]) -> list[str]:
-    """Return the flags, tools, settings and pages that contain all words, the pages by frequency."""
+    """Return the flags, tools, files of conf/, settings and pages that contain all words, the pages by frequency."""
     # A word also finds parts of keys, and forms that end in d or s: imbalance finds imbalanced.
     each = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
     pattern = re.compile(f"^{''.join(each)}.*", re.IGNORECASE | re.MULTILINE)
     keys = (line for section in sections() for line in section.lines()[1:])
-    lines = dict.fromkeys([*_FLAGS.splitlines(), *_options(), *keys])
+    files = (
+        f"  {group}={file}  {_comment(path.read_text())}"
+        for group in group_names()
+        for file, path in config_files(group).items()
+    )
+    lines = dict.fromkeys([*_FLAGS.splitlines(), *_options(), *files, *keys])
     counts = {
         f"  docs/{file.name}": len(pattern.findall(file.read_text()))
         for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # docs/ is only in a clone

@@ -143,7 +143,10 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
                 raise
             found = match(converted, state, head)
     except UserError as error:
-        raise UserError(f"model.weights={weights.file}: {error}") from error
+        name = getattr(model, "name", None)
+        raise UserError(
+            f"model.weights={weights.file}: {error}{f' This run has model.name={name}.' if name else ''}"
+        ) from error
     if weights.classes is None or same_outputs(weights.classes, classes):
         return found
     return {name: tensor for name, tensor in found.items() if name not in head}
@@ -192,18 +195,19 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
     if missing := [name for name in body if name not in given]:
         raise UserError(
             f"not the weights of this model: {len(missing)} of its {amount(len(body), 'tensor')} are missing, such as "
-            f"'{missing[0]}'.{nearest(missing[0], spare)} Tensors need the names that the model uses."
+            f"'{missing[0]}'.{nearest(missing[0], spare)} Choose the model that saved them, or "
+            "rename the tensors as in this model."
         )
     if wrong := [name for name in body if not _fits(given[name], network[name])]:
         raise UserError(
             f"not the weights of this model: '{wrong[0]}' is {_shape(given[wrong[0]])}, and "
             f"{_shape(network[wrong[0]])} in the model ({amount(len(wrong), 'such tensor')}). "
-            "Use the model that saved them."
+            "Choose the model that saved them."
         )
     if spare:
         raise UserError(
             f"not the weights of this model, but of a larger one: {amount(len(spare), 'tensor')} would be left over, "
-            f"such as '{spare[0]}'. Use the model that saved them."
+            f"such as '{spare[0]}'. Choose the model that saved them."
         )
     return {name: tensor for name, tensor in given.items() if _fits(tensor, network[name])}
 

@@ -75,6 +75,10 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
         # Text, because the console would read [words] as markup.
         table.add_row(Text(str(prediction.file), overflow="fold"), *map(Text, cells))
     console.print(table)
+    if not columns and not any(prediction.classes for prediction in good):
+        console.print(
+            "Nothing reaches the threshold. Lower it with --threshold, or show the best guesses with --top 3."
+        )
 
 
 def main(arguments: Sequence[str]) -> int:

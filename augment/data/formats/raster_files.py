@@ -239,6 +239,15 @@ def _is_ordinary_tiff(content: Content) -> bool:
         return False
 
 
+def has_fourth_channel(content: Content) -> bool:
+    """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders take for transparency."""
+    try:
+        with Image.open(BytesIO(content), formats=["TIFF"]) as image:
+            return image.mode in ("RGBA", "RGBX")
+    except DECODER_ERRORS:
+        return False
+
+
 def _open_tiff(content: Content) -> OpenedRaster:
     what = "a TIFF image that is not 8-bit gray or RGB"
     tifffile = import_extra(what, "tifffile", "tiff")

@@ -120,8 +120,8 @@ class Source:
         Count(
             optional=True,
             within=(1, MAX_CHANNELS),
-            doc="channels of 8-bit images: 1 (gray), 3, or 4 (with transparency). Other images keep their channels. "
-            "Default: 3",
+            doc="channels of 8-bit images: 1 (gray), 3, or 4 (with transparency). Other images, such as 16-bit "
+            "TIFFs, keep their channels. Default: 3",
         )
     )
     range: tuple[float, float] | str | None = setting(

@@ -128,6 +128,7 @@ def test_8_bit_png_and_tiff_stay_rgb(mode: str, kind: str) -> None:
     dataset = load()
     assert dataset.pixels == RGB
     assert isinstance(dataset.train.files[0], Path)
+    assert ("data.channels=4" in "".join(dataset.notices)) == ((mode, kind) == ("RGBA", "TIFF"))
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (4, "RGBA")])

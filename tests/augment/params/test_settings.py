@@ -29,7 +29,10 @@ def test_mapping_is_completed_with_defaults_in_the_order_of_declaration() -> Non
         ({"root": "r", "fill": 256}, "step.fill: 256 is not allowed. Use a whole number from 0 to 255."),
         ({"root": "r", "fill": None}, "step.fill: None is not allowed. Use a whole number from 0 to 255."),
         ({}, "step.root is required: folder."),
-        ([1], "step: [1] is not allowed. Use a mapping. Allowed keys: angle_range, fill, root."),
+        (
+            [1],
+            "step: [1] is not allowed. Use a mapping, such as step.angle_range=... Allowed keys: angle_range,",
+        ),
     ],
 )
 def test_invalid_mappings(given: object, expected: str) -> None:

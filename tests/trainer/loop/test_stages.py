@@ -61,7 +61,10 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
     ("stages", "message"),
     [
         (["small"], "fit.stages: ['small'] is not a mapping."),
-        ({"small": 3}, "fit.stages.small: 3 is not allowed. Use a mapping. Allowed keys: epochs, size, batch_size"),
+        (
+            {"small": 3},
+            "fit.stages.small: 3 is not allowed. Use a mapping, such as fit.stages.small.epochs=... Allowed keys",
+        ),
         ({"small": {"sise": 8}}, "fit.stages.small.sise: unknown key. Did you mean 'size'?"),
         ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Use a whole number from 8 to 4096"),
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),

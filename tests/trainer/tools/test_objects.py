@@ -185,7 +185,9 @@ def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     for label in {of.label for of in found.found}:
         assert (np.abs(pixels[500:] - color_of(label)).max(axis=2) < 30).sum() > 60, "its square in the legend"
     assert predict.main([*words, "--threshold", "1"]) == 0
-    assert "nothing found" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "nothing found" in shown
+    assert "--threshold" in shown
     assert files[1].read_bytes() != before, "an overlay is replaced"
     assert sorted(path for path in drawn.rglob("*") if path.is_file()) == files
     assert predict.main([str(run), str(photos / "a.jpg"), "--overlay"]) == 0
@@ -378,7 +380,7 @@ def test_an_exported_detector_finds_what_predict_finds(
     monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5])])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(out / "predict.py"), run_name="__main__")
-    assert capsys.readouterr().out == f"{files[5]}  no object\n"
+    assert capsys.readouterr().out == f"{files[5]}  no object with a score of at least 0.5\n"
     source = (out / "predict.py").read_text().replace("LOWEST = 0.5", "LOWEST = 0.01")
     (out / "predict.py").write_text(source)
     monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5]), "missing.jpg"])

@@ -209,8 +209,9 @@ def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
         yield (
-            "aug: no recipe was chosen, so images are not augmented. Choose one, such as aug=imagenette, or aug=none "
-            "to train without augmentation and without this note"
+            "aug: no recipe was chosen, so images are not augmented. Choose one, such as aug=imagenette (for masks "
+            "aug=segment, for boxes aug=detect, for keypoints aug=keypoints), or aug=none to train without "
+            "augmentation and without this note"
         )
     if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
         yield f"{', '.join(random)}: validation is random, so scores of epochs and runs also differ by chance"
