@@ -59,6 +59,8 @@ class Timm(Pretrained):
 
     def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         network = self.create(size, channels, num_classes=classes)
+        if self.weights or (self.loads and classes != self._weights().num_classes):  # the head is new
+            _start_from_zero(network)
         if self.checkpointing:
             try:
                 network.set_grad_checkpointing(True)  # type: ignore[operator]
@@ -150,3 +152,13 @@ class Timm(Pretrained):
             )
         if "." in self.name and self.name not in weights:
             raise UserError(f"model.name: unknown weights '{self.name}'.{suggest(self.name, weights)}")
+
+
+def _start_from_zero(network: "nn.Module") -> None:
+    """Set the weights of the head to zero (Kolesnikov et al. 2020, arXiv:1912.11370).
+
+    The random head of some networks, such as EfficientNet, would distort the pretrained features in the first steps.
+    """
+    head = network.get_classifier()  # type: ignore[operator]
+    if isinstance(head, nn.Linear):
+        nn.init.zeros_(head.weight)

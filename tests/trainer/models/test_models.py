@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request
 
@@ -97,7 +98,7 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
 
     monkeypatch.setattr("urllib.request.urlopen", fail)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names, **options: None)
-    monkeypatch.setattr(timm, "create_model", lambda *given, **options: pytest.fail("tried to download"))
+    monkeypatch.setattr("timm.create_model", lambda *given, **options: pytest.fail("tried to download"))
     with pytest.raises(UserError) as caught:
         Timm(name="resnet18", pretrained=True).build(10, Size(64, 64))
     assert "no route to host" in str(caught.value)
@@ -218,3 +219,17 @@ def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
     with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 has no gradient checkpointing"):
         check_model(Timm(name="vgg11", checkpointing=True), 3, Size(64, 64))
+
+
+@pytest.mark.parametrize(
+    ("given", "classes", "zero"),
+    [({}, 5, False), ({"pretrained": True}, 5, True), ({"pretrained": True}, 1000, False), ({"weights": "w"}, 5, True)],
+)
+def test_only_new_heads_of_pretrained_networks_start_from_zero(
+    given: dict[str, Any], classes: int, zero: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = timm.create_model
+    monkeypatch.setattr("timm.create_model", lambda name, pretrained, **options: create(name, **options))
+    monkeypatch.setattr(Timm, "require_weights", lambda self: None)
+    head = Timm(name="mobilenetv3_small_050", **given).build(classes, Size(32, 32)).get_classifier()  # type: ignore[operator]
+    assert bool((head.weight == 0).all()) == zero
