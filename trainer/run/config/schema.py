@@ -195,12 +195,14 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "plugins": list(top["plugins"]),
             "run": _plain(run),
         },
-        notes=tuple(_notes(given.get("aug") or {}, aug, fit)),
+        notes=tuple(_notes(given.get("aug") or {}, data, aug, fit)),
     )
 
 
-def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
-    """Yield warnings: `fit.epochs` has no effect, no recipe was chosen, or validation is random."""
+def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterator[str]:
+    """Yield warnings: a setting has no effect, no recipe was chosen, or validation is random."""
+    if getattr(data, "max_bad", 100) != 100:  # its default
+        yield "data.max_bad has no effect: an image that becomes unreadable during training ends the run"
     if fit.steps is not None and fit.epochs != settings(Fit)["epochs"].default:
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
