@@ -35,7 +35,7 @@ def reject_unreadable(error: RuntimeError, images: Sequence[ImageRef]) -> None:
     """
     reject_in_op(error)
     text = str(error)
-    is_of_images = re.search(r"fn\.(readers\.file|io\.file|decoders\.)", text)
+    is_of_images = re.search(r"fn\.(readers\.file|io\.file|peek_image_shape|decoders\.)", text)
     is_of_memory = re.search(r"out of memory|bad_alloc|\bCUDA\b", text)
     # DALI's message names the operator, but rarely the file, so check all images.
     faults = check_files(images) if is_of_images and not is_of_memory else {}

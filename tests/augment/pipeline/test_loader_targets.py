@@ -81,6 +81,12 @@ def test_a_mask_that_cannot_be_read_is_named(files: list[Path]) -> None:
         list(loader(masks(files)))
 
 
+def test_an_image_that_cannot_be_read_is_named(files: list[Path]) -> None:
+    files[5].write_bytes(b"words")
+    with pytest.raises(UserError, match=r"an image became unreadable: \S+5\.jpg is not an image that DALI decodes"):
+        list(loader(masks(files)))
+
+
 def test_a_label_beyond_the_classes_is_named(files: list[Path]) -> None:
     Image.new("L", (42, 48), 200).save(files[2].with_suffix(".png"))
     with pytest.raises(UserError, match=r"2\.png: the mask has the label 200\. Allowed: 0 to 10, and 255"):
