@@ -154,7 +154,7 @@ def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_
         if any(NOT_DECODED in reason for reason in bad.values()):
             advice += f" For other formats: {CONVERT}."
         raise UserError(f"data: {count} cannot be used:\n  {shown}\n{advice}")
-    left_out = tuple(BadImage(n, split.files[n], split.targets[n], reason) for n, reason in bad.items())
+    left_out = tuple(BadImage(split.files[n], reason) for n, reason in bad.items())
     return replace(take(split, np.delete(np.arange(len(split)), list(bad))), left_out=left_out)
 
 

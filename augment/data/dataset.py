@@ -28,9 +28,7 @@ CLASSES_FILE = "classes.txt"
 class BadImage:
     """An image that cannot be decoded."""
 
-    index: int  # among all images of the split, before any are left out
     file: ImageRef
-    target: Target
     reason: str  # the fault as a predicate, such as "is empty (0 bytes)"
 
 
@@ -43,10 +41,7 @@ class Split:
         targets: the target of each image.
         kind: the kind of the targets, see `augment.data.targets`. Without a kind, tuples are multi-label targets.
         repeated: number of repeated images at the end, which balance the classes.
-        max_bad: number of images that may be unreadable when they are read. Other images replace them. By default, the
-            first unreadable image is an error.
         left_out: the images that the check left out.
-        bad: images in `files` that are known to be unreadable. Other images replace them from the start.
         foreign: files in formats that DALI does not decode. They are left out.
         weights: the weights of the classes or labels in the loss, (K,), for train with balance=weights.
         window: number of larger files, such as shards, to shuffle together. 0 means all.
@@ -56,9 +51,7 @@ class Split:
     targets: tuple[Target, ...]
     kind: Kind = field(default=CLASSES, compare=False)
     repeated: int = 0
-    max_bad: int = 0
     left_out: tuple[BadImage, ...] = ()
-    bad: tuple[BadImage, ...] = ()
     foreign: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
     window: int = 0

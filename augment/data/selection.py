@@ -5,7 +5,7 @@ With groups, all frames of a video or all images of a patient are in one split.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.corrections import corrected
-from augment.data.dataset import BadImage, Dataset, Split
+from augment.data.dataset import Dataset, Split
 from augment.data.formats.folder import CUT
 from augment.data.image_refs import keys_of, known_of, take_images
-from augment.data.images import portable_name
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.seeds import derive_seed
@@ -258,33 +257,6 @@ def take_some(split: Split, count: int, seed: int) -> Split:
     if count >= len(split):
         return split
     return take(split, np.sort(np.argsort(_draw(len(split), seed, "some"))[:count]))
-
-
-def as_left_out(split: Split, names: Collection[str]) -> Split:
-    """Leave out the images that a saved run left out, given their portable names. Call this before any selection.
-
-    These images are left out even if they are good now. Images that are bad now, but were good in the saved run, keep
-    their positions, and are listed in `Split.bad`.
-    """
-    if not names and not split.left_out:
-        return split
-    out = {image.index: image for image in split.left_out}
-    rest = zip(split.files, split.targets, strict=True)
-    whole = [out.get(n) or BadImage(n, *next(rest), reason="") for n in range(len(split) + len(out))]
-    still = {portable_name(image.file) for image in split.left_out}
-
-    def is_out(image: BadImage) -> bool:
-        name = portable_name(image.file)  # a good image in another folder may have the same name
-        return name in names and (bool(image.reason) or name not in still)
-
-    kept = [image for image in whole if not is_out(image)]
-    return replace(
-        split,
-        files=tuple(image.file for image in kept),
-        targets=tuple(image.target for image in kept),
-        left_out=tuple(image for image in whole if is_out(image)),
-        bad=tuple(image for image in kept if image.reason),
-    )
 
 
 def rank_within(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:

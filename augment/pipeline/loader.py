@@ -12,6 +12,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from augment.data.dataset import Split
+from augment.data.images import portable_name
 from augment.data.selection import take
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
@@ -23,7 +24,7 @@ from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.sample_order import Order, Reading
 from augment.pipeline.graph.shard_prefetch import Stream
 from augment.pipeline.loader_state import check_state, digest_of, pack_seen, restored, unpack_seen
-from augment.pipeline.unreadable_images import BadImages, UnreadableImageError
+from augment.pipeline.unreadable_images import reject_unreadable
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -82,7 +83,6 @@ class Loader:
         else:
             self._targets = split.kind.collate(split.targets).to(placement.torch_device)
         self._files = digest_of(split)
-        self._bad = BadImages(split)
         # Two kinds of loaders need a new pipeline for each pass. Validation must see the same random windows each time,
         # but a pipeline keeps drawing new ones. Without checkpoints, resuming repeats the batches since the pipeline
         # was built, so it must be built at the start of the epoch.
@@ -101,7 +101,6 @@ class Loader:
         self._prepared: Background[BuiltPipeline] | None = None
         self._process: int | None = None  # the process that built the pipeline
         self._consumed = 0  # DALI batches taken since the pipeline was built
-        self._saved: tuple[int, str | None] = (0, None)  # `_consumed` at the last checkpoint, and the checkpoint
         self._resuming = False
         self._seen: list[Tensor] = []  # the indices of this epoch's batches
         # If another number of ranks began this epoch: the indices of the remaining images, and a loader for them.
@@ -257,7 +256,7 @@ class Loader:
             "decode": self.placement.decode,
             "hw_decoder_load": self.placement.hw_decoder_load,
             "pipeline": None if pipeline is None else pipeline.checkpoint(),
-            "stand_ins": dict(self._bad.stand_ins),
+            "left_out": self._left_out,
             "seen": pack_seen(self._seen, len(self.split)) if self._is_inside else "",
             "is_rest": self._rest is not None,
         }
@@ -291,13 +290,13 @@ class Loader:
                 self._take_rest(taken, [unpack_seen(each["seen"], len(self.split)) for each in of_ranks or [state]])
             return
         self._restart(state["built_at"])
-        self._bad.restore(state.get("stand_ins", {}))
         self._consumed = state["consumed"]
         self._seen = [unpack_seen(state.get("seen", ""), len(self.split))]
-        if state["pipeline"] is not None:
-            self._saved = self._consumed, state["pipeline"]
-        needs_no_pipeline = not self._consumed or (not self._is_inside and self._saved[1] is None)
-        self._resuming = needs_no_pipeline or restored(lambda: self._recover(self._running), inside=self._is_inside)
+        checkpoint = state["pipeline"]
+        needs_no_pipeline = not self._consumed or (not self._is_inside and checkpoint is None)
+        self._resuming = needs_no_pipeline or restored(
+            lambda: self._explained(lambda: self._running(checkpoint)), inside=self._is_inside
+        )
         if not self._resuming:
             self._restart(epoch)
 
@@ -317,11 +316,15 @@ class Loader:
         Raises:
             UserError: the batches differ. The message names the key that makes them differ.
         """
-        check_state(state, self.identity, self._per_epoch)
+        check_state(state, self.identity, self._per_epoch, self._left_out)
 
     def close(self) -> None:
         """Free the pipeline's threads and memory. The next pass builds a new pipeline."""
         self._restart(self.epoch + self._is_inside)
+
+    @property
+    def _left_out(self) -> list[str]:
+        return [portable_name(image.file) for image in self.split.left_out]
 
     @property
     def _is_inside(self) -> bool:
@@ -341,7 +344,6 @@ class Loader:
             self._stream.release()
         self._pipeline, self._prepared = None, None
         self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
-        self._saved = (0, None)
         self._seen, self._rest = [], None
 
     @property
@@ -353,7 +355,6 @@ class Loader:
             self._order.seed,
             self._built_at,
             self._shard,
-            self._bad.stand_ins,
             self._reader.announce if self._reader is not None and self._reader.reads else None,
             self._stream,
             self.plan.pixels,
@@ -365,35 +366,33 @@ class Loader:
         pipeline.schedule_run()  # the first call schedules all batches to prefetch
         return pipeline
 
-    def _running(self) -> BuiltPipeline:
-        """Return the pipeline, positioned at the loader's next batch. Build it if necessary."""
+    def _running(self, checkpoint: str | None = None) -> BuiltPipeline:
+        """Return the pipeline, positioned at the loader's next batch.
+
+        If it must be built, it starts at the checkpoint, or repeats all batches since `_built_at`.
+        """
         if self._pipeline is None:
             prepared, self._prepared = self._prepared, None
-            taken, checkpoint = self._saved
             self._pipeline = prepared.result() if prepared else self._build(checkpoint)
             self._primed = True
-            for _ in range(taken, self._consumed):
+            for _ in range(self._consumed if checkpoint is None else 0):
                 self._run(self._pipeline)
         return self._pipeline
 
     def _next(self) -> Outputs:
-        outputs = self._recover(lambda: self._run(self._running()))
+        outputs = self._explained(lambda: self._run(self._running()))
         self._consumed += 1
-        if self.split.max_bad and self.plan.checkpoints and self._consumed % 64 == 0:
-            # If an image becomes unreadable, the loader repeats only the batches since this checkpoint.
-            self._saved = self._consumed, self._running().checkpoint()
         return outputs
 
-    def _recover(self, work: Callable[[], T]) -> T:
-        """Call `work` and return its result. If an image is unreadable, replace the image and call `work` again."""
-        while True:
-            try:
-                return work()
-            except BaseException as error:
-                self._pipeline = None  # the pipeline has failed, or Ctrl-C has interrupted a batch
-                if not isinstance(error, RuntimeError | UnreadableImageError):
-                    raise
-                self._bad.replace(error)
+    def _explained(self, work: Callable[[], T]) -> T:
+        """Call `work` and return its result. If DALI cannot read an image, raise an error that names the image."""
+        try:
+            return work()
+        except BaseException as error:
+            self._pipeline = None  # the pipeline has failed, or Ctrl-C has interrupted a batch
+            if isinstance(error, RuntimeError):
+                reject_unreadable(error, self.split.files)
+            raise
 
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
         # On the GPU, PyTorch's stream waits for the batch, and this thread does not.

@@ -13,6 +13,7 @@ from torch import Tensor
 from augment.data.dataset import Split
 from augment.data.images import portable_names
 from augment.support.errors import UserError
+from augment.support.formatting import list_some
 
 # The values that determine the batches, and the configuration keys that set them.
 _KEYS = {
@@ -27,11 +28,11 @@ _KEYS = {
 }
 
 
-def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: int) -> None:
+def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: int, left_out: Sequence[str]) -> None:
     """Check that a saved state belongs to a loader with the same identity.
 
     The number of ranks may differ, unless a version before 0.21 saved the state in mid-epoch. `batches` is the number
-    of DALI batches per epoch.
+    of DALI batches per epoch, and `left_out` are the names of the images that the check left out.
     """
     if not isinstance(state, Mapping) or "consumed" not in state:
         raise UserError(
@@ -43,17 +44,26 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: 
             f"state: consumed is {state['consumed']}, but without a saved pipeline it is at most {batches}. Pass an "
             "undamaged state."
         )
+    if state.get("stand_ins"):
+        raise UserError(
+            "data: the saved run had replaced unreadable images, which only earlier versions did. Resume with the "
+            "version that saved it, or start a new run."
+        )
     shard = state.get("shard", identity["shard"])
     if shard[1] != identity["shard"][1] and (not state["consumed"] % batches or "seen" in state):
         identity = {**identity, "shard": shard}
     for name, key in _KEYS.items():
         if state.get(name) != identity[name]:
-            was = ""
+            was, remedy = "", "Resume with the setting of the saved run."
             if name in ("batch_size", "seed"):
                 was = f" ({state.get(name)}, not {identity[name]})"
             elif name == "shard":
                 was = f" ({shard[1]}, not {identity[name][1]})"
-            raise UserError(f"{key} differs from the saved run{was}. Resume with the setting of the saved run.")
+            elif name == "files":
+                remedy = "Resume with the images of the saved run, or start a new run."
+                if differing := {*left_out}.symmetric_difference(state.get("left_out", left_out)):
+                    was = f": only one of the two runs leaves out {list_some(sorted(differing))} (data.skip_bad=true)"
+            raise UserError(f"{key} differs from the saved run{was}. {remedy}")
 
 
 def restored(restore: Callable[[], object], *, inside: bool) -> bool:

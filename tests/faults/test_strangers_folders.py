@@ -26,13 +26,13 @@ ARGUMENTS = [
 ]
 
 RUN_FILES = [
-    *("config.yaml", "summary.json", "metrics.jsonl", "steps.jsonl", "left_out.json", "environment.json", "plan.txt"),
+    *("config.yaml", "summary.json", "metrics.jsonl", "steps.jsonl", "environment.json", "plan.txt"),
     *("last.pt", "best.pt", "trainer.log", ".lock", ".hydra/overrides.yaml", ".hydra", "run.json", "mistakes.json"),
 ]
 JOB_FILES = ["job.json", "../sweep.yaml", "../sweep.md", "../sweep.json"]
 SEARCH_FILES = ["../study.journal", "../.study.lock", "../search.md", "../search.json"]
 RUN_TEXTS = [(name, content) for name in ("config.yaml", "summary.json", "metrics.jsonl", ".hydra/overrides.yaml")
-             for content in ("", DEEP, "[1, 2]", DIGITS)] + [("left_out.json", DEEP)]  # fmt: skip
+             for content in ("", DEEP, "[1, 2]", DIGITS)]  # fmt: skip
 RUN_TEXTS += [("run.json", DEEP), ("run.json", '{"task": ["x"], "images": [1]}')]
 JOB_TEXTS = [(name, content) for name in ("job.json", "summary.json", TOP) for content in ("", DEEP, "[1]", DIGITS)]
 SEARCHED = [("../study.journal", content) for content in ("", "{", DEEP, "[1]\n", '{"op_code": 99}\n', "\0" * 99)]
@@ -47,8 +47,8 @@ def named(files: list[str], texts: list[tuple[str, str]], *tables: dict[str, Tam
 
 WAYS = {
     "run": named([*RUN_FILES], RUN_TEXTS, CODE, REACH, SIZES),
-    "sweep": named([*RUN_FILES[1:4], *RUN_FILES[7:], *JOB_FILES], JOB_TEXTS, CODE, REACH, SIZES, SWEPT),
-    "search": named([*RUN_FILES[7:], *JOB_FILES, *SEARCH_FILES], SEARCHED, CODE, REACH, SIZES, SWEPT),
+    "sweep": named([*RUN_FILES[1:4], *RUN_FILES[6:], *JOB_FILES], JOB_TEXTS, CODE, REACH, SIZES, SWEPT),
+    "search": named([*RUN_FILES[6:], *JOB_FILES, *SEARCH_FILES], SEARCHED, CODE, REACH, SIZES, SWEPT),
 }
 CASES = [(kind, way) for kind, ways in WAYS.items() for way in ways]
 SAMPLED = [("run", "an expanded momentum"), ("sweep", "a configuration elsewhere"), ("search", "a swept plugin")]

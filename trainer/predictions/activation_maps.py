@@ -74,7 +74,7 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     indices, classes = samples.index[[*positions]].tolist(), samples.prediction[[*positions]]
     files = tuple(loader.split.files[i] for i in indices)
     targets = tuple(loader.split.targets[i] for i in indices)
-    split = replace(loader.split, files=files, targets=targets, repeated=0, bad=(), left_out=())
+    split = replace(loader.split, files=files, targets=targets, repeated=0, left_out=())
     order = Order(min(loader.batch_size, len(files)), 0, RankShard(0, 1), False)
     found = dict[int, Image.Image]()
     try:

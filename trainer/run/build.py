@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
 import torch
 from nvidia.dali import backend
 
 from augment.data.dataset import Split
-from augment.data.image_refs import known_of, take_images
 from augment.data.own.prefetch import end_readers
 from augment.params.pixel_format import RGB
 from augment.pipeline.graph.decoding import Form, Placement
@@ -124,8 +122,6 @@ def make_loaders(config: Config) -> Loaders:
     dataset, fresh = config.dataset, config.fit.resume is None
     train = dataset.train
     files = train.files[: train.images] + dataset.val.files
-    bad = known_of(files, {image.file: "" for split in (train, dataset.val) for image in split.bad})
-    files = take_images(files, np.delete(np.arange(len(files)), list(bad))) if bad else files
     placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads())
     placement = current().broadcast(placement)
     loaders = Loaders(

@@ -10,7 +10,6 @@ from time import monotonic
 
 from rich.console import Console
 
-from augment.data.images import name_of
 from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
 from augment.recipe.plan import build_plan
@@ -31,7 +30,7 @@ from trainer.loop.progress import Position
 from trainer.optim.schedules import Schedule
 from trainer.run.batch_size import smaller_batch_size, with_batch_size
 from trainer.run.build import Loaders, make_learner, make_loaders, session
-from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
+from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name
 from trainer.run.failures import explain, explained
 from trainer.run.folder.coco_ids import IDS_FILE, ids_of
 from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
@@ -114,7 +113,6 @@ class _Run:
         write_atomically(self.folder / CONFIG_FILE, config_text(self.config))
         write_json(self.folder / ENVIRONMENT_FILE, environment())
         write_atomically(self.folder / PLAN_FILE, plans + "\n")
-        write_left_out(self.folder, self.config.dataset)
         return plans
 
     def fit(
@@ -242,12 +240,6 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     state = load(run / LAST, FitState, learner.device)
     with contents(run / LAST):
         position = learner.restore(state)
-    for image in (*config.dataset.train.bad, *config.dataset.val.bad):
-        log.warning(
-            "data.skip_bad=true: %s %s, but the resumed run had read it. Another image replaces it, with the same "
-            "target if there is one.",
-            name_of(image.file), image.reason,
-        )  # fmt: skip
     loaders.val.placement = loaders.train.placement  # the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
         with atomic_path(learner.folder / BEST, durable=True) as part:

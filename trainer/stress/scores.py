@@ -164,7 +164,7 @@ def _cropped(trained: Trained, split: Split) -> Split:
             for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
                 files.append(MemoryImage(name_of(split.files[index]), pixels))
                 targets.append(split.targets[index])
-    return replace(split, files=tuple(files), targets=tuple(targets), repeated=0, max_bad=0, left_out=(), bad=())
+    return replace(split, files=tuple(files), targets=tuple(targets), repeated=0, left_out=())
 
 
 class _Example(Callback):

@@ -6,10 +6,10 @@ A new source needs one new module in this package, which is found and imported a
 from importlib import import_module
 from pkgutil import iter_modules
 
-from augment.data.sources.loading import LOADED, LeftOut, load_dataset
+from augment.data.sources.loading import LOADED, load_dataset
 from augment.data.sources.registry import SOURCES, Source, parse_data, source
 
-__all__ = ["LOADED", "SOURCES", "LeftOut", "Source", "load_dataset", "parse_data", "source"]
+__all__ = ["LOADED", "SOURCES", "Source", "load_dataset", "parse_data", "source"]
 
 
 def _import_built_in() -> None:

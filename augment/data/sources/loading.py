@@ -12,8 +12,8 @@ from augment.data.format_detection import find_format
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import known_of
-from augment.data.images import name_of, portable_name
-from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
+from augment.data.images import name_of
+from augment.data.selection import balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.class_names import describe_alike
@@ -103,23 +103,18 @@ def describe_copies(dataset: Dataset, scored: str = "val") -> str:
     return f"data: {count} {are}, such as {name_of(copies[0])}. python -m augment info lists them"
 
 
-# Names of the images that are left out of train and of val, see `augment.data.selection.as_left_out`.
-LeftOut = tuple[frozenset[str], frozenset[str]]
-
-
 # The datasets that this process has loaded and the parts that it has selected, for all jobs of a sweep. A notebook
 # calls `LOADED.clear()` after files or code have changed.
 LOADED: dict[tuple[object, ...], Dataset] = {}
 
 
-def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
+def load_dataset(source: Source, *, needs_val: bool = True) -> Dataset:
     """Load a source's dataset once per process and current folder, and log its notices the first time.
 
     The validation split is cut first, then the fraction is taken, and classes are balanced last.
 
     Args:
         source: the source.
-        left_out: the images that the check left out of the run to resume. Default: the images that it leaves out now.
         needs_val: whether a missing validation split is an error, instead of an empty split.
 
     Raises:
@@ -131,11 +126,8 @@ def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: 
         LOADED[key] = every = _load(of_all, needs_val=needs_val)
         log_notices(every.notices)
     every = LOADED[key]
-    splits = (every.train, every.val)
-    if left_out == tuple(frozenset(portable_name(image.file) for image in split.left_out) for split in splits):
-        left_out = None
-    if (part := (source, folder, needs_val, left_out)) not in LOADED:
-        LOADED[part] = chosen = _choose(source, every, left_out)
+    if (part := ("part", source, folder, needs_val)) not in LOADED:
+        LOADED[part] = chosen = _choose(source, every)
         log_notices(chosen.notices[len(every.notices) :])
     return LOADED[part]
 
@@ -177,18 +169,13 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     reasons = {**dataset.faults, **found}
     for name, shown in zip(("train", "val"), source.split_names, strict=True):
         split = leave_out(getattr(dataset, name), shown, reasons, skip_bad=skip_bad)
-        if name in names:
-            split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
         dataset = dataset.noting(describe_left_out(split, shown))
     return replace(dataset, copies=group_copies(images, digests))
 
 
-def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Dataset:
-    """Return the selected and balanced images, without those in `left_out`."""
-    if left_out is not None:
-        train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
-        dataset = replace(dataset, train=train, val=val)
+def _choose(source: Source, dataset: Dataset) -> Dataset:
+    """Return the selected and balanced images."""
     if source.balance not in (allowed := dataset.kind.balances):
         raise UserError(
             f"data.balance={source.balance} does not support {dataset.kind.units}. Allowed: {', '.join(allowed)}."

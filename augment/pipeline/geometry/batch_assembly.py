@@ -19,7 +19,7 @@ from augment.pipeline.batch import Batch
 from augment.pipeline.geometry.mixing import Mixer
 from augment.pipeline.geometry.motion import BatchMotion, Motions
 from augment.pipeline.graph.parameter_feed import Ahead
-from augment.pipeline.unreadable_images import UnreadableImageError
+from augment.pipeline.unreadable_images import unreadable
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError
 
@@ -152,14 +152,14 @@ class TargetReader:
         self._coming.clear()
 
     def _load(self, indices: Sequence[int]) -> dict[int, Any]:
-        """Read targets. An unreadable target raises an UnreadableImageError that names its image."""
+        """Read targets. An unreadable target raises a UserError that names its image."""
         found = {}
         for index in indices:
             target = self._split.targets[index]
             try:
                 found[index] = self._kind.load(target)
             except (OSError, UserError) as error:
-                raise UnreadableImageError(self._split.files[index], error) from error
+                raise unreadable(self._split.files[index], error) from error
             if self._room > 0 and getattr(self._kind.stored(target), "kept", True):
                 self._kept[index] = found[index]
                 parts = found[index] if isinstance(found[index], tuple) else (found[index],)

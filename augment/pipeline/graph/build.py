@@ -81,8 +81,7 @@ def build_pipeline(
     """Build the DALI pipeline of a plan, by default on the CPU.
 
     Each run of the pipeline yields a batch. The last batch of an epoch is padded. The pipeline does not run batch
-    stages, because they need targets. A checkpoint must come from a pipeline with the same arguments, except for
-    `reading.stand_ins`.
+    stages, because they need targets. A checkpoint must come from a pipeline with the same arguments.
     """
     placement, form = placement or Placement(), form or Form()
     pipeline = BuiltPipeline(
@@ -173,7 +172,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(
         name="reader",  # the reader's name in checkpoints
-        **_listed(files, reading.stood_in, listed),
+        **_listed(files, listed),
         shard_id=shard.rank,
         num_shards=shard.world_size,
         pad_last_batch=True,
@@ -186,18 +185,18 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
     return encoded, index
 
 
-def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[str, Any]:
-    """Write the paths at the indices `read` to the file `listed`.
+def _listed(files: Paths, listed: IO[bytes]) -> dict[str, Any]:
+    """Write paths and their indices to the file `listed`.
 
-    Return the arguments with which DALI reads the images: this file, or lists if a name does not fit its format.
+    Return the arguments with which DALI reads the images: this file, or a list if a name does not fit its format.
 
     In a list argument, a million paths would take a gigabyte of memory.
     """
-    for some in np.array_split(read, len(read) // 65536 + 1):
-        names = files.names[some].tolist()
+    for start in range(0, len(files), 65536):
+        names = files.names[start : start + 65536].tolist()
         if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format excludes such names
-            return {"files": list(files[read].texts()), "labels": read.tolist()}
-        listed.writelines(map(b"%b %d\n".__mod__, zip(names, some.tolist(), strict=True)))
+            return {"files": list(files.texts())}  # DALI numbers them
+        listed.writelines(b"%b %d\n" % (name, index) for index, name in enumerate(names, start))
     listed.flush()
     return {"file_list": f"/proc/self/fd/{listed.fileno()}", "file_root": ""}
 

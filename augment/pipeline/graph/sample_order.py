@@ -6,7 +6,7 @@ Images that DALI's file reader cannot read are fed to external_source. They are 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 from weakref import finalize
@@ -18,7 +18,7 @@ from augment.data.image_refs import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.graph.shard_prefetch import Stream
-from augment.pipeline.unreadable_images import UnreadableImageError
+from augment.pipeline.unreadable_images import unreadable
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 
@@ -60,7 +60,6 @@ class Reading:
     seed: int  # the seed of the run, from which shuffle, crop and steps derive their own seeds
     epoch: int = 0  # the first epoch
     shard: RankShard = RankShard()
-    stand_ins: Mapping[int, int] = field(default_factory=dict)  # the replacements of unreadable samples, by index
     announce: Callable[[NDArray[np.int32]], None] | None = None  # called with the indices of upcoming batches
     stream: Stream | None = None  # prefetches larger files that are shuffled in windows
     pixels: PixelFormat = RGB  # the pixel format of images that are stored decoded
@@ -73,13 +72,6 @@ class Reading:
 
     def dali_seed(self, *parts: int | str) -> int:
         return derive_seed(self.seed, *parts) % 2**31
-
-    @property
-    def stood_in(self) -> NDArray[np.int32]:
-        """The index to read for each image: its own, or its replacement's."""
-        read = np.arange(len(self.files), dtype=np.int32)
-        read[list(self.stand_ins)] = list(self.stand_ins.values())
-        return read
 
 
 # How many batches before its use an image is prefetched.
@@ -170,7 +162,7 @@ class ImageFeed:
             given, allowed = f"{pixels.shape} {pixels.dtype}", f"(height, width, {channels}) {self.dtype}"
             raise UserError(f"data: {image.name} has {given} pixels. Allowed: {allowed}.")
         except (OSError, UserError) as error:
-            raise UnreadableImageError(image, error) from error
+            raise unreadable(image, error) from error
 
     def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[Any]]:
         if self._names is not None:
@@ -198,7 +190,7 @@ class ImageFeed:
                 "Use fewer workers."
             ) from None
         except ImageError as error:
-            raise UnreadableImageError(self._images[error.key], error) from error
+            raise unreadable(self._images[error.key], error) from error
         images = {index: image for some in found for index, image in some.items()}
         return {n: np.frombuffer(i, np.uint8) if isinstance(i, bytes) else i for n, i in images.items()}
 
@@ -213,7 +205,7 @@ def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) 
         if (stream := reading.stream) is not None:
             windows = random.permutation(stream.numbers.max() + 1) // stream.window
             order = order[np.argsort(windows[stream.numbers[order]], kind="stable")]
-    return reading.stood_in[order[reading.shard.part(len(order))]]
+    return order[reading.shard.part(len(order))]
 
 
 def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:

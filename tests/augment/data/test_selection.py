@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from augment.data.dataset import BadImage, Dataset, Split, Target
-from augment.data.selection import as_left_out, take_fold, take_fraction, take_val
+from augment.data.dataset import Dataset, Split, Target
+from augment.data.selection import take_fold, take_fraction, take_val
 from augment.data.sources import SOURCES, Source, load_dataset, parse_data
 from augment.params import setting, settings
 from augment.support.errors import UserError
@@ -146,12 +146,6 @@ def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPa
         assert found.train == take_fraction(cut, fraction=0.5, seed=4).train
         assert found.val == cut.val
     assert Drawn.asked == ["a", "a"], "the jobs of a sweep over folds list and check their images once"
-
-
-def test_a_good_image_stays_that_is_named_as_one_that_was_left_out() -> None:
-    good, bad = (Path(f"train/{name}/clip/1.jpg") for name in ("cat", "dog"))
-    split = Split((good,), (0,), left_out=(BadImage(1, bad, 1, "is empty"),))
-    assert as_left_out(split, {"clip/1.jpg"}) == split
 
 
 @pytest.mark.parametrize(

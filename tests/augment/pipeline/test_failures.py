@@ -1,5 +1,6 @@
 """Images that change or disappear while a run reads them: said in a sentence, with the file."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_a_larger_file_that_changes_is_named(source: str) -> None:
     file = file_of(source)
     text = said(split, lambda: cut(file))
     assert re.fullmatch(
-        rf"data: train\S+ cannot be read any more: it has changed since it was indexed \(.*{file}\)\.", text
+        rf"data: train\S+ cannot be read any more: it has changed since it was indexed \(.*{file}\)\. Repair it .*",
+        text,
     )
     # A pipeline that is built anew is no better.
     with pytest.raises(UserError, match="cannot be read any more"):
@@ -85,6 +87,29 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
     assert re.match(rf"data: an image became unreadable: {file} {message}", text)
+
+
+class Stored:
+    """An encoded image in memory whose bytes can be damaged."""
+
+    def __init__(self, file: Path) -> None:
+        self.name, self.content = file.name, file.read_bytes()
+
+    def read(self) -> bytes:
+        return self.content
+
+
+def test_a_stored_image_whose_pixels_are_damaged_is_named() -> None:
+    """DALI's error does not name the image."""
+    split = photos()
+    images = tuple(Stored(Path(str(file))) for file in split.files)
+    image = images[4]
+    half = image.content[: len(image.content) // 2]
+    text = said(dataclasses.replace(split, files=images), lambda: setattr(image, "content", half))
+    assert text.startswith(f"data: an image became unreadable: {image.name} is broken: ")
+    assert text.endswith(
+        ". Repair it to resume the run. To start a new run without it, remove it or set data.skip_bad=true."
+    )
 
 
 def test_an_image_with_a_mask_is_named() -> None:

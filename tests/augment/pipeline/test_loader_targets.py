@@ -1,7 +1,6 @@
 """Loaders of masks and boxes: every sample once, the same after a resume, and files that turn out bad."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,9 +38,9 @@ def files(tmp_path: Path) -> list[Path]:
     return made
 
 
-def masks(files: list[Path], **fields: Any) -> Split:
+def masks(files: list[Path]) -> Split:
     targets = tuple(MaskFile(file.with_suffix(".png"), classes=COUNT) for file in files)
-    return Split(tuple(files), targets, MASKS, **fields)
+    return Split(tuple(files), targets, MASKS)
 
 
 def loader(split: Split, shard: RankShard = RankShard(), batch_size: int = 4) -> Loader:  # noqa: B008  (frozen)
@@ -82,11 +81,10 @@ def test_a_mask_that_cannot_be_read_is_named(files: list[Path]) -> None:
         list(loader(masks(files)))
 
 
-def test_others_stand_in_for_an_image_whose_mask_turns_bad(files: list[Path]) -> None:
-    files[5].with_suffix(".png").write_bytes(b"no image")
-    found = [int(i) for batch in loader(masks(files, max_bad=1)) for i in batch.indices]
-    assert len(found) == COUNT
-    assert 5 not in found
+def test_an_image_that_cannot_be_read_is_named(files: list[Path]) -> None:
+    files[5].write_bytes(b"words")
+    with pytest.raises(UserError, match=r"an image became unreadable: \S+5\.jpg is not an image that DALI decodes"):
+        list(loader(masks(files)))
 
 
 def test_a_label_beyond_the_classes_is_named(files: list[Path]) -> None:

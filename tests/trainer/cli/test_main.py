@@ -32,7 +32,7 @@ def test_a_run_prints_and_writes_everything_and_imports_nothing_slow_that_it_doe
     assert (tmp_path / "prof").is_file()
     assert f"in {folder.relative_to(tmp_path)}" in result.stdout.replace(f"{tmp_path}/", "")
 
-    texts = {"config.yaml", "plan.txt", "environment.json", "run.json", "mistakes.json", "left_out.json"}
+    texts = {"config.yaml", "plan.txt", "environment.json", "run.json", "mistakes.json"}
     texts |= {"metrics.jsonl", "steps.jsonl", "summary.json", "trainer.log", "report.html", ".hydra", ".lock"}
     names = {path.name for path in folder.iterdir()}
     labels = {"labels.csv", "labels.html", "labels.json"}

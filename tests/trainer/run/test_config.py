@@ -40,6 +40,14 @@ def test_a_run_without_a_recipe_is_noted(aug: Mapping[str, Any] | None) -> None:
     assert not notes_of((aug or {}) | {"train": {}})  # as +aug=none has it
 
 
+def test_a_limit_of_bad_images_is_noted_because_it_has_no_effect() -> None:
+    data = {"source": "folder", "root": "/photos", "max_bad": 5}
+    config = parse_config({"data": data, "model": {"kind": "cnn"}, "aug": {"train": {}}})
+    assert config.notes == (
+        "data.max_bad has no effect: an image that becomes unreadable during training ends the run",
+    )
+
+
 FIXED = {
     "center_crop": {"scale": 0.9},
     "rotate": {"draw": "once"},

@@ -1,6 +1,5 @@
-"""A run during which images become unreadable is resumed exactly: its rows equal the rows of an uninterrupted run."""
+"""A run during which an image becomes unreadable ends. It resumes only with the same training images."""
 
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,10 @@ from runs import BARE, rows_of
 
 from augment.cli.compose import compose
 from augment.data.sources import LOADED
-from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 from trainer.loop.learner import Learner
 from trainer.run.config.checks import check_config, check_resume
-from trainer.run.config.schema import LEFT_OUT_FILE, left_out_of, parse_config
+from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 
 FEW = (*BARE, "data.skip_bad=true")
@@ -35,13 +33,22 @@ def put_photos(root: Path) -> Path:
         for name in ("ant", "bee"):
             (root / split / name).mkdir(parents=True)
             for seed in range(count):
-                Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed:02}.png")
+                draw(root / split / name / f"{seed:02}.png")
     for file in ("train/ant/03.png", "val/bee/00.png"):
-        (root / file).write_bytes(b"words")
+        spoil(root / file)
     return root
 
 
-def start(root: Path, folder: Path, hook: Hook, *overrides: str) -> list[dict[str, Any]]:
+def draw(file: Path) -> None:
+    Image.fromarray(draw_photo(24, 24, int(file.stem))).save(file)
+
+
+def spoil(file: Path) -> None:
+    file.unlink()  # DALI may hold it open
+    file.write_bytes(b"words")
+
+
+def start(root: Path, folder: Path, hook: Hook = lambda _: None, *overrides: str) -> list[dict[str, Any]]:
     """Run as a process of its own would; return the rows."""
     LOADED.clear()
     config = parse_config(compose(["data=folder", f"data.root={root}", *FEW, *SMALL, *RANDOM, *overrides]))
@@ -52,74 +59,32 @@ def start(root: Path, folder: Path, hook: Hook, *overrides: str) -> list[dict[st
     return rows_of(folder)
 
 
-def nothing(_: Learner) -> None:
-    pass
+def test_a_run_whose_image_becomes_unreadable_ends_and_resumes_with_the_same_images(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, run = put_photos(tmp_path / "photos"), tmp_path / "run"
+    whole = start(root, tmp_path / "whole")
+    lost, unused = root / "train/ant/05.png", root / "train/ant/03.png"
 
+    def hook(learner: Learner) -> None:
+        if learner.training and learner.progress.epoch == 1:
+            spoil(lost)
 
-def epoch_of(root: Path, folder: Path, number: int, *overrides: str) -> list[Path]:
-    """The images of an epoch of training, in order."""
-    seen: list[Path] = []
+    with pytest.raises(UserError, match=rf"^data: an image became unreadable: {lost} is not an image .*\. Repair it "
+                       r"to resume the run\. .* data\.skip_bad=true\. fit\.resume=\S+run continues from"):  # fmt: skip
+        start(root, run, hook)
+    resumed = f"fit.resume={run}"
+    with pytest.raises(UserError, match=r"^data differs .* leaves out ant/05\.png .*\. Resume with the images of"):
+        start(root, tmp_path / "other", lambda _: None, resumed)
+    draw(lost)
+    draw(unused)
+    with pytest.raises(UserError, match=r"^data differs from the saved run: .* leaves out ant/03\.png \(data\.skip"):
+        start(root, tmp_path / "other", lambda _: None, resumed)
+    spoil(unused)
+    assert start(root, tmp_path / "resumed", lambda _: None, resumed) == whole
 
-    def see(learner: Learner) -> None:
-        loader = learner.train_loader
-        assert isinstance(loader, Loader)
-        if learner.training and learner.progress.epoch == number:
-            seen.extend(Path(str(loader.split.files[index])) for index in learner.batch.indices.tolist())
-
-    start(root, folder, see, *overrides)
-    return seen
-
-
-def spoil(*files: Path) -> None:
-    for file in files:
-        file.unlink()  # DALI may hold it open
-        file.write_bytes(b"words")
-
-
-def test_rows_are_those_of_a_run_that_was_not_interrupted(tmp_path: Path) -> None:
-    more = ("data.fraction=0.8", "data.balance=oversample")
-    last = epoch_of(put_photos(tmp_path / "known"), tmp_path / "look", 1, *more)[-1]
-
-    def run(name: str, stop: tuple[int, int] | None = None) -> list[dict[str, Any]]:
-        """Run, make two images unreadable early in an epoch in whose last batch one is read, and stop and resume."""
-        root = put_photos(tmp_path / f"photos {name}")
-        bad = [root / last.relative_to(tmp_path / "known"), root / "val/bee/05.png"]
-
-        def hook(learner: Learner) -> None:
-            at = learner.progress.epoch, learner.progress.position.batch
-            if learner.training and at == (1, 1):
-                spoil(*bad)
-            if learner.training and at == stop:
-                signal.raise_signal(signal.SIGTERM)
-
-        rows = start(root, tmp_path / name, hook, *more)
-        if stop is None:
-            return rows
-        rows = start(root, tmp_path / f"{name} resumed", nothing, *more, f"fit.resume={tmp_path / name}")
-        assert left_out_of(tmp_path / f"{name} resumed") == left_out_of(tmp_path / name)
-        return rows
-
-    whole = run("whole")
-    assert len(whole) == 3
-    assert run("before it is read", (1, 3)) == whole
-    assert run("after it was replaced", (2, 2)) == whole
-
-
-def test_a_run_is_resumed_with_what_was_left_out_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = put_photos(tmp_path / "photos")
-    whole = start(root, tmp_path / "whole", nothing)
-    start(root, tmp_path / "cut", lambda _: signal.raise_signal(signal.SIGTERM))
-    Image.fromarray(draw_photo(24, 24, 3)).save(root / "train/ant/03.png")  # repaired meanwhile
-    assert start(root, tmp_path / "resumed", nothing, f"fit.resume={tmp_path / 'cut'}") == whole
-
-    spoil(root / "train/ant/05.png")
-    with pytest.raises(UserError, match=r"an image became unreadable: \S+05.png"):
-        start(root, tmp_path / "none", nothing, f"fit.resume={tmp_path / 'cut'}", "data.max_bad=0")
+    spoil(root / "val/bee/05.png")
     caplog.clear()
-    assert len(start(root, tmp_path / "again", nothing, f"fit.resume={tmp_path / 'cut'}")) == 3
-    assert f"{root}/train/ant/05.png is not an image that DALI decodes" in caplog.text
-    assert "but the resumed run had read it. Another image replaces it" in caplog.text
-
-    (tmp_path / "cut" / LEFT_OUT_FILE).write_text("[1, 2]")
-    with pytest.raises(UserError, match=r"left_out.json is damaged, or no run wrote it"):
-        start(root, tmp_path / "broken", nothing, f"fit.resume={tmp_path / 'cut'}")
+    start(root, tmp_path / "longer", lambda _: None, resumed)
+    assert "data: changed since the saved run, so old and new scores cannot be compared" in caplog.text
+    assert f"{root}/val/bee/05.png is not an image that DALI decodes" in caplog.text

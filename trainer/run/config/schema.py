@@ -19,9 +19,8 @@ from augment.cli.compose import TOP, check_keys, keys_of
 from augment.cli.trust import KINDS, SETTINGS
 from augment.data.dataset import Dataset
 from augment.data.format_detection import measure
-from augment.data.images import portable_name
 from augment.data.selection import take_some
-from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
+from augment.data.sources import SOURCES, Source, load_dataset, parse_data
 from augment.data.sources.registry import PIXEL_SETTINGS
 from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
 from augment.params.pixel_format import RGB
@@ -30,12 +29,11 @@ from augment.recipe.op import OPS
 from augment.recipe.step import plain_steps
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_views
 from augment.support.errors import UserError
-from augment.support.files import expanded, require_in, write_json
+from augment.support.files import expanded, require_in
 from augment.support.formatting import amount, clip
 from augment.support.nested import section_of
 from augment.support.process import launched
 from augment.support.secrets import as_written, masked
-from augment.support.untrusted_files import contents, read_object
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
@@ -48,7 +46,6 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
-LEFT_OUT_FILE = "left_out.json"
 
 # `augment.cli.trust` needs these sections to decide which values of a stranger's folder are used.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
@@ -89,12 +86,11 @@ class Config:
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset. A resumed run gets the same images as before, including files that have become unreadable.
+        """The dataset.
 
         With `fit.limit_batches`, validation uses a random sample of the images, because sources list them by class.
         """
-        resumed, limit = self.fit.resume, self.fit.limit_batches
-        dataset = load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed)))
+        dataset, limit = load_dataset(self.data), self.fit.limit_batches
         if limit is None:
             return dataset
         return replace(dataset, val=take_some(dataset.val, limit * self.fit.images, self.data.split_seed))
@@ -199,12 +195,14 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "plugins": list(top["plugins"]),
             "run": _plain(run),
         },
-        notes=tuple(_notes(given.get("aug") or {}, aug, fit)),
+        notes=tuple(_notes(given.get("aug") or {}, data, aug, fit)),
     )
 
 
-def _notes(given: Mapping[str, Any], aug: Aug, fit: Fit) -> Iterator[str]:
-    """Yield warnings: `fit.epochs` has no effect, no recipe was chosen, or validation is random."""
+def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterator[str]:
+    """Yield warnings: a setting has no effect, no recipe was chosen, or validation is random."""
+    if getattr(data, "max_bad", 100) != 100:  # its default
+        yield "data.max_bad has no effect: an image that becomes unreadable during training ends the run"
     if fit.steps is not None and fit.epochs != settings(Fit)["epochs"].default:
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
@@ -303,23 +301,6 @@ def check_same(
         if was not in (now, as_written(now)):
             had = param.show(param.parse(was, f"{key}.{name} of {run}"))
             raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {had}. Use the same value.")
-
-
-def write_left_out(folder: Path, dataset: Dataset) -> None:
-    """Record which images the check of the data left out, so that the run resumes with the same images."""
-    train, val = ([portable_name(image.file) for image in of.left_out] for of in (dataset.train, dataset.val))
-    write_json(folder / LEFT_OUT_FILE, {"train": train, "val": val})
-
-
-def left_out_of(folder: Path) -> LeftOut | None:
-    """Read what `write_left_out` wrote, or return None without such a file."""
-    file = folder / LEFT_OUT_FILE
-    try:
-        names = read_object(file)
-    except FileNotFoundError:
-        return None
-    with contents(file):
-        return frozenset(map(str, names["train"])), frozenset(map(str, names["val"]))
 
 
 def _name_of(settings: object, registry: Mapping[str, type]) -> str:
