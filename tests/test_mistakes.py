@@ -46,7 +46,7 @@ COMMANDS = [
     ("trainer --config mine.yaml", "--config", "'--config-dir'"),
     ("trainer --config-dir nowhere", "--config-dir nowhere", "aug/NAME.yaml"),
     ("trainer --config-name nowhere", "--config-name nowhere", "config"),
-    ("trainer -sc install=bash", "-sc", "--completion"),
+    ("trainer -sc install=bash", "-sc", "unknown flag"),
     ("trainer -m --cfg job seed=0,1", "--multirun", "--cfg"),
     ("augment preview --splti train", "--splti", "'--split'"),
     ("trainer --batch-size", "--batch-size", "fit.batch_size=..."),
