@@ -110,11 +110,6 @@ def with_config(job: Job, *, trust: bool) -> Job:
         UntrustedError: the configuration has a setting that only the command line may set.
     """
     name = PLANNED_FILE if (job.folder / PLANNED_FILE).exists() else CONFIG_FILE
-    if not (job.folder / name).exists():
-        raise UserError(
-            f"{shown(job.folder)} has no configuration, because a version before 0.19 planned it. Repeat the sweep's "
-            "command with the same hydra.sweep.dir."
-        )
     values = load_config(job.folder, name)
     fit = dict(section_of(values, "fit"))
     if Path(str(fit.get("resume"))).name == job.id:  # the job was resumed in its own folder
