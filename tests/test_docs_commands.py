@@ -124,7 +124,8 @@ def test_the_first_line_of_each_tool_runs(
     arguments = [re.sub(r"\b(DIR|RUN|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
     arguments = [str(run) if token.split("/")[0] == "outputs" else token for token in arguments]
     if (package, tool) == ("trainer", "sweep"):
-        (tmp_path / "sweep.yaml").write_text("command: []\n")
+        (tmp_path / "sweep.yaml").write_text("launcher: {kind: local}\nsweeper: {_target_: basic_sweeper}\n")
+        shutil.copy(run / "config.yaml", run / "planned.yaml")
         (run / "job.json").write_text('{"order": 0, "overrides": []}')
         arguments = [str(tmp_path) if token == str(run) else token for token in arguments]
     if (package, tool) == ("augment", "convert"):

@@ -46,7 +46,7 @@ COMMANDS = [
     ("trainer --config mine.yaml", "--config", "'--config-dir'"),
     ("trainer --config-dir nowhere", "--config-dir nowhere", "aug/NAME.yaml"),
     ("trainer --config-name nowhere", "--config-name nowhere", "config"),
-    ("trainer -sc install=bash", "-sc", "--completion"),
+    ("trainer -sc install=bash", "-sc", "unknown flag"),
     ("trainer -m --cfg job seed=0,1", "--multirun", "--cfg"),
     ("augment preview --splti train", "--splti", "'--split'"),
     ("trainer --batch-size", "--batch-size", "fit.batch_size=..."),
@@ -294,7 +294,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, sample_
     shutil.copytree(finished_run, root / "run")
     for name in ("S", "empty"):
         (root / name).mkdir()
-    (root / "S/sweep.yaml").write_text("command: []\n")
+    (root / "S/sweep.yaml").write_text("command: []\nlauncher: {kind: local}\nsweeper: {_target_: basic_sweeper}\n")
     (root / "bad.jpg").touch()
     (root / "old").symlink_to(root / "run")
     shutil.copy(root / "run/config.yaml", root / "empty")

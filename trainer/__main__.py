@@ -6,7 +6,6 @@ import sys
 
 from augment.support.formatting import keep_names
 from augment.support.signals import exit_on_stop, ignore_stop_signals
-from trainer.cli.completion import SHELLS, script
 from trainer.run import NOTHING_TO_RESUME
 
 
@@ -15,9 +14,6 @@ def main() -> int:
     atexit.register(ignore_stop_signals)  # registered first, so it runs last
     exit_on_stop(130, f"{NOTHING_TO_RESUME}\n")
     keep_names()
-    if sys.argv[1:2] == ["--completion"] and sys.argv[2:] in [[shell] for shell in SHELLS]:
-        sys.stdout.write(script(sys.argv[2]))  # fast, because each new shell waits for it
-        return 0
     gc.disable()  # imports create no garbage
     from trainer.cli.main import main as run  # slow, but signals are already handled
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column as TableColumn
 
 from augment.support.console import PlainConsole, progress_bar
-from augment.support.formatting import duration, html_table
-from trainer.callbacks.checkpoint import best_of
+from augment.support.formatting import duration
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
-
-_REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 
 
 def seconds_left(learner: Learner) -> float | None:
@@ -38,51 +35,23 @@ def seconds_left(learner: Learner) -> float | None:
     return (monotonic() - begun) / (done - done_then) * (learner.progress.total_batches - done)
 
 
-class LiveTable:
-    """The table of epochs in a notebook. It is redrawn after each epoch, and in between at most twice a second."""
-
-    def __init__(self, head: Sequence[str]) -> None:
-        from IPython.display import display  # installed in every notebook
-
-        self.rows: list[Sequence[str]] = []
-        self._head, self._at = head, monotonic()
-        self._shown = display(self._bundle(""), raw=True, display_id=True)
-
-    def draw(self, last: str, *, now: bool = True) -> None:
-        """Draw the table with a last line. If `now` is false, draw at most twice a second."""
-        if now or monotonic() - self._at > _REDRAWN:
-            self._at = monotonic()
-            self._shown.update(self._bundle(last), raw=True)
-
-    def _bundle(self, last: str) -> dict[str, str]:
-        text = "\n".join([*("  ".join(row) for row in (self._head, *self.rows)), last])
-        return {"text/html": html_table(self._head, self.rows, last=last), "text/plain": text}
-
-
 @configurable
 @dataclass(eq=False)
 class ProgressBar(Callback):
-    """Shows a bar with running loss, metrics and img/s, and prints a line for each epoch. Notebooks show a table."""
+    """Shows a bar with running loss, metrics and img/s, and prints a line per epoch. Notebooks show only the lines."""
 
     main_only = True
     order = Phase.SHOW
-    console: Console = field(default_factory=PlainConsole, init=False)
+    console: Console = field(default_factory=partial(PlainConsole, force_jupyter=False), init=False)
     _bar: Progress | None = field(default=None, init=False)
     _pass: Any = field(default=None, init=False)  # the bar's task for the current pass
-    _table: LiveTable | None = field(default=None, init=False)
-    _text: str = field(default="", init=False)  # describes the current pass
 
     def before_fit(self, learner: Learner) -> None:
         columns = self._columns(learner)
-        if self.console.is_jupyter:
-            self._table = LiveTable(["epoch", *(column.title for column in columns)])
-        else:
-            head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
-            self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False, soft_wrap=True)
+        head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
+        self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False, soft_wrap=True)
         for row in learner.find(Recorder).rows:
             self._print(row, learner)
-        if self._table is not None:
-            return
         self._bar = Progress(
             TextColumn("{task.description}"),
             *(() if self._is_narrow else (BarColumn(bar_width=24),)),
@@ -104,53 +73,36 @@ class ProgressBar(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Advance the bar. In training, show the values that the recorder has already read."""
-        if not (self._bar or self._table):  # outside a fit
+        if self._bar is None:  # outside a fit
             return
         values, left = _running(learner) if learner.training else "", _left(learner)
         values = values.split("  ")[0] if self._is_narrow else values
-        if self._bar is not None:
-            self._bar.update(self._pass, advance=1, values=values, left=left)
-        if self._table is not None:
-            text = self._text
-            if learner.training:
-                epoch, done = learner.progress.position
-                text += f" {done}/{learner.progress.batches_in(epoch)}"
-            self._table.draw("  ".join(filter(None, [text, values, left])), now=False)
+        self._bar.update(self._pass, advance=1, values=values, left=left)
 
     def after_epoch(self, learner: Learner) -> None:
         self._print(learner.find(Recorder).rows[-1], learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Remove the bar. In a notebook, end the table with the best epoch."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        if self._table is not None:
-            monitor, best = best_of(learner)
-            found = f"best {monitor} {best[monitor]:.4f} in epoch {int(best['epoch']) + 1}" if monitor in best else ""
-            self._table.draw(found)
-            self._table = None
 
     @property
     def _is_narrow(self) -> bool:
         return self.console.is_terminal and self.console.width < 80
 
     def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
-        if self._bar or self._table:
-            self._text = f"epoch {learner.progress.epoch + 1}/{learner.progress.epochs} {name}"
         if self._bar is not None:
+            text = f"epoch {learner.progress.epoch + 1}/{learner.progress.epochs} {name}"
             self._bar.reset(
-                self._pass, total=total, completed=completed, description=self._text, values="", left=_left(learner)
+                self._pass, total=total, completed=completed, description=text, values="", left=_left(learner)
             )
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
         columns = [(column, row.get(column.key)) for column in self._columns(learner)]
         cells = ["-" if value is None else column.line.format(value) for column, value in columns]
         epoch = f"{int(row['epoch']) + 1}/{learner.progress.epochs}"
-        if self._table is not None:
-            self._table.rows.append([epoch, *cells])
-            self._table.draw("")
-            return
         # A number that is wider than its column also has a space before it.
         padded = (f" {cell:>{_width(column) - 1}}" for cell, (column, _) in zip(cells, columns, strict=True))
         self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)

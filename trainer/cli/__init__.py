@@ -1,1 +1,1 @@
-"""The command line of `python -m trainer`: help, completion, jobs and ranks."""
+"""The command line of `python -m trainer`: help, jobs and ranks."""

@@ -42,7 +42,6 @@ _FLAGS = """\
   RUN             folder of a run, or last (the latest run), best or SWEEP:best
   --cfg job       print the configuration and exit
   --config-dir    a folder with more config files, like ./conf
-  --completion    in a shell: eval "$(python -m trainer --completion bash)"
   --version       print the version and exit
 """
 

@@ -17,7 +17,6 @@ from augment.support.formatting import printable
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from augment.support.user_code import load_plugins
-from trainer.cli.completion import SHELLS, script
 from trainer.cli.single_run import Prepared, prepare
 from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME, ranks
@@ -36,7 +35,6 @@ class _Parser(Parser):
         self.add_argument("--multirun", "-m", action="store_true")
         self.add_argument("--cfg", "-c", choices=["job"])
         self.add_argument("--config-name", "-cn", default="config")
-        self.add_argument("--completion", choices=SHELLS)  # usually answered by trainer/__main__.py
         self.add_argument("--version", action="store_true")
         self.add_trust_flag()
 
@@ -86,9 +84,6 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()
-    if options.completion:
-        sys.stdout.write(script(options.completion))
-        return 0
     if helps & {*arguments}:
         _load_given_plugins(given)
         return _help(given)

@@ -9,11 +9,10 @@ from typing import Any
 from augment.cli.trust import Saved
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically, write_json
-from augment.support.nested import section_of
 from augment.support.untrusted_files import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config.equality import identity, identity_text
-from trainer.run.config.schema import CONFIG_FILE, Config, config_text, load_config
+from trainer.run.config.schema import Config, config_text, load_config
 from trainer.run.folder.locks import user_of
 from trainer.run.folder.reader import JOB_FILE, RunFolder, load_job
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING
@@ -104,22 +103,13 @@ def plan_jobs(
 
 
 def with_config(job: Job, *, trust: bool) -> Job:
-    """Return a job with the configuration in its folder.
+    """Return a job with the configuration that it was planned with, from its folder.
 
     Raises:
         UntrustedError: the configuration has a setting that only the command line may set.
     """
-    name = PLANNED_FILE if (job.folder / PLANNED_FILE).exists() else CONFIG_FILE
-    if not (job.folder / name).exists():
-        raise UserError(
-            f"{shown(job.folder)} has no configuration, because a version before 0.19 planned it. Repeat the sweep's "
-            "command with the same hydra.sweep.dir."
-        )
-    values = load_config(job.folder, name)
-    fit = dict(section_of(values, "fit"))
-    if Path(str(fit.get("resume"))).name == job.id:  # the job was resumed in its own folder
-        fit["resume"] = None
-    return replace(job, config=Saved({**values, "fit": fit}, job.folder / name, trust).with_overrides())
+    saved = Saved(load_config(job.folder, PLANNED_FILE), job.folder / PLANNED_FILE, trust)
+    return replace(job, config=saved.with_overrides())
 
 
 def read_ledger(folder: Path) -> list[Job]:

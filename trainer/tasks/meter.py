@@ -116,7 +116,6 @@ class Meter:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned. Metrics without a saved sum become NaN."""
         sums = dict(zip(state["names"], state["sums"].tolist(), strict=True))
-        sums.setdefault("weight", sums["counted"])  # versions up to 0.18 saved no weight
         self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
         self.samples = state["samples"]
 

@@ -1,9 +1,7 @@
 """The line of each epoch, the bar, and the remaining time of a fit."""
 
 import re
-import sys
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 from fakes import make_learner, on, raises
@@ -55,24 +53,6 @@ def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     (head,) = (line for line in lines if "val acc" in line)
     assert head.split() == ["epoch", "train", "loss", "train", "acc", "val", "loss", "val", "acc", "lr"]
     assert max(len(line.rstrip()) for line in lines if "1/1 " in line and "train" not in line) <= 60
-
-
-def test_a_notebook_shows_one_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    shown: list[dict[str, str]] = []
-    handle = SimpleNamespace(update=lambda bundle, raw: shown.append(bundle))
-    module = SimpleNamespace(display=lambda bundle, raw, display_id: shown.append(bundle) or handle)
-    monkeypatch.setitem(sys.modules, "IPython.display", module)  # type: ignore[arg-type]
-    monkeypatch.setattr(progress, "_REDRAWN", 0.0)
-    bar, recorder = ProgressBar(), Recorder()
-    bar.console = Console(force_jupyter=True)
-    make_learner(recorder, bar).fit()
-    assert capsys.readouterr().out == ""
-    assert any("epoch 2/2 train 3/3" in bundle["text/plain"] for bundle in shown)
-    lines = shown[-1]["text/plain"].splitlines()
-    assert [line.split()[0] for line in lines] == ["epoch", "1/2", "2/2", "best"]
-    best = max(recorder.rows, key=lambda row: row["val_accuracy"])
-    assert lines[-1] == f"best val_accuracy {best['val_accuracy']:.4f} in epoch {int(best['epoch']) + 1}"
-    assert shown[-1]["text/html"].count("<tr>") == 4
 
 
 # --- the remaining time, with a clock that stands still unless a batch is made ---

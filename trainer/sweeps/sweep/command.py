@@ -50,8 +50,6 @@ _GRID_KEYS = ("_target_", "max_batch_size", "params")
 # The parts of Hydra's section that a sweep stores.
 _SECTIONS = ("launcher", "sweeper")
 
-_LOCAL_GRID = {"launcher": {"kind": "local"}, "sweeper": {"_target_": "basic_sweeper"}}
-
 _RESUME = "python -m trainer sweep resume"
 
 
@@ -212,8 +210,6 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     """Read the file that `write_sweep` wrote."""
     require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
     found = read_yaml(file := folder / SWEEP_FILE, folder=folder)
-    if isinstance(found, dict) and not (folder / JOURNAL_FILE).is_file():
-        found = {**_LOCAL_GRID, **found}  # versions up to 0.18 stored only the overrides
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in _SECTIONS):
         raise UserError(
             f"{file} is damaged, or a version before 0.19 wrote it. Repeat the sweep's command with the "
