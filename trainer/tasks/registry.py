@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from augment.params import Choice, settings
 from augment.support.errors import UserError, suggest
+from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
 
@@ -18,6 +19,9 @@ T = TypeVar("T", bound=type[Task[Any]])
 
 _TASKS: dict[str, Task[Any]] = {}
 DEFAULT = "classify"  # the task of runs that do not name one
+
+# Settings that change the meaning of the validation loss, except in classification.
+OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 
 
 @cache
@@ -96,6 +100,12 @@ def task_of(rows: Iterable[Mapping[str, float]]) -> Task[Any]:
 def monitored(monitor: str, task: Task[Any]) -> str:
     """Return the metrics key that a callback monitors."""
     return task.monitor if monitor == AUTO else monitor
+
+
+def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
+    """Return the settings that change the meaning of a score. Only losses have such settings."""
+    plain = key != "train_loss" and task.loss_type is not NamedLoss
+    return OF_LOSSES if key.endswith("_loss") and not plain else ()
 
 
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str], model: object = None) -> None:
