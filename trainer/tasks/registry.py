@@ -117,8 +117,8 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
     for other, name in METRICS:
         if other not in known_tasks():
             raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
-    allowed = [metric.name for metric in task.measured(classes, None, model)]
-    known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
+    allowed, names = [metric.name for metric in task.measured(classes, None, model)], list(names)
+    known = {*allowed, *(metric.name for metric in task.unit_metrics(classes, names))}
     if unknown := next((name for name in names if name not in known), None):
         # There may be thousands of per-class metrics, so only their form is listed.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
