@@ -1,5 +1,7 @@
 """Consoles for text, and the progress bar for everything except training."""
 
+import errno
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +30,21 @@ class PlainConsole(Console):
         """Return the segments to print. Only the console itself may add control characters."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal was closed
+                raise
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more, so that a run continues without its reader, such as `head` or a lost connection."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
 
 
 def text_console() -> Console:

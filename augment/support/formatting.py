@@ -2,6 +2,7 @@
 
 import re
 import sys
+from codecs import lookup
 from collections.abc import Iterable, Sequence
 from html import escape
 from io import TextIOWrapper
@@ -75,9 +76,10 @@ def as_bytes(text: str) -> bytes:
 
 
 def keep_names() -> None:
-    """Make stdout print file names that are not UTF-8 instead of failing."""
+    """Make stdout print all names instead of failing: those that are not UTF-8, and those that its encoding lacks."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")
+        is_utf8 = lookup(sys.stdout.encoding).name == "utf-8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
 
 
 def printable(text: str) -> str:

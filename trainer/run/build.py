@@ -40,7 +40,7 @@ from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
 from trainer.tasks.loss import LossFunction
-from trainer.tasks.registry import monitored, task_named
+from trainer.tasks.registry import monitored, of_loss, task_named
 from trainer.tasks.task import AUTO
 
 # On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
@@ -174,8 +174,10 @@ def make_learner(
     loss, val_loss = task.make_losses(fit, network, device, weights)
     loss = distill(config, loss)
     ranks, identity = current(), loaders.val.identity
-    monitor = section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO)
+    monitor = monitored(section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO), task)
     validation = {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta}
+    validation |= {"callbacks.checkpoint.monitor": monitor}
+    validation |= {key: config.resolved["fit"][key.removeprefix("fit.")] for key in of_loss(monitor, task)}
     if fit.sync_batchnorm and ranks.size > 1:
         from timm.layers import convert_sync_batchnorm  # imports all of timm
 
@@ -198,7 +200,7 @@ def make_learner(
             name,
             config.run.written_tags,
             dataset.val.files,
-            validation=validation | {"callbacks.checkpoint.monitor": monitored(monitor, task)},
+            validation=validation,
             notes=tuple(filter(None, notes)),
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,

@@ -17,10 +17,10 @@ from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.run.folder.run_names import place, rank, score_of, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
-from trainer.sweeps.run_groups import OF_LOSSES, RunGroup, first_difference, group_runs
+from trainer.sweeps.run_groups import RunGroup, first_difference, group_runs
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
-from trainer.tasks.registry import range_of
+from trainer.tasks.registry import OF_LOSSES, range_of
 
 # The default smallest difference worth detecting: points for scores in [0, 1], else a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from augment.support.formatting import list_some
 from augment.support.nested import grouped, leaves, section_of, value_at
@@ -15,9 +14,7 @@ from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
-from trainer.tasks.loss import NamedLoss
-from trainer.tasks.registry import range_of, smaller_is_better, task_of
-from trainer.tasks.task import Task
+from trainer.tasks.registry import of_loss, range_of, smaller_is_better, task_of
 
 # Settings whose values only repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
@@ -26,9 +23,6 @@ REPEATED = SEED, FOLD = "seed", "data.fold"
 # concern how files are read.
 _OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
-
-# Settings that change the meaning of the validation loss, except in classification.
-OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 
 # The key of the number of validation images in a group's basis.
 IMAGES = "number of images"
@@ -149,12 +143,6 @@ def comparable(runs: Sequence[RunFolder]) -> list[int]:
         if numbers[-1] == len(found):
             found.append((score, basis))
     return numbers
-
-
-def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
-    """Return the settings that change the meaning of a score. Only losses have such settings."""
-    plain = key != "train_loss" and task.loss_type is not NamedLoss
-    return OF_LOSSES if key.endswith("_loss") and not plain else ()
 
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:

@@ -31,10 +31,10 @@ from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.locks import SWEEP_FILE
 from trainer.run.jobs import check_configs
-from trainer.sweeps.run_groups import REPEATED, flat, of_loss
+from trainer.sweeps.run_groups import REPEATED, flat
 from trainer.sweeps.study import Search
 from trainer.tasks.metric import PACE, columns_of
-from trainer.tasks.registry import task_named
+from trainer.tasks.registry import of_loss, task_named
 
 # The attribute of a study that holds the configuration it started with.
 _BASE = "base"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from trainer.tasks.loss import ClassLoss
 from trainer.tasks.metric import METRICS, SHARE, MetricsRow, Samples, TaskMetric, mean_of_known, metric
 from trainer.tasks.multilabel import aurocs, average_precisions
 from trainer.tasks.registry import register
-from trainer.tasks.task import S, Task
+from trainer.tasks.task import S, Task, is_asked
 
 # Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more classes, it shows the _PAIRS
 # most confused pairs next to the bars, and the matrix below. With more than _TABLE classes, the matrix is an image.
@@ -61,8 +61,10 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 def class_counts(targets: Tensor, predictions: Tensor, classes: int) -> Counts:
     """Count the images of each class. Targets and predictions are classes, (N,)."""
-    matrix = torch.from_numpy(confusion(targets, predictions, classes)).double()
-    return matrix.diagonal(), matrix.sum(dim=0), matrix.sum(dim=1), matrix.sum()
+    right, predicted, having = (
+        of.bincount(minlength=classes).double() for of in (targets[targets == predictions], predictions, targets)
+    )
+    return right, predicted, having, having.sum()
 
 
 def _counts(outputs: Tensor, targets: Tensor) -> Counts:
@@ -174,10 +176,10 @@ class Classify(ClassTask[ClassSamples]):
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
 
-    def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
+    def unit_metrics(self, names: Sequence[str], asked: Collection[str] | None = None) -> list[TaskMetric]:
         """Return the per-class metrics, and the top-k accuracy for each k below the number of classes."""
-        tops = (_top_metric(count) for count in range(1, len(names)) if count != _TOP)
-        return [*super().unit_metrics(names), *tops]
+        counts = (count for count in range(1, len(names)) if count != _TOP and is_asked(f"top{count}", asked))
+        return [*super().unit_metrics(names, asked), *map(_top_metric, counts)]
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         outputs, targets = super().example(names)

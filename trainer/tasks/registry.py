@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from augment.params import Choice, settings
 from augment.support.errors import UserError, suggest
+from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
 
@@ -18,6 +19,9 @@ T = TypeVar("T", bound=type[Task[Any]])
 
 _TASKS: dict[str, Task[Any]] = {}
 DEFAULT = "classify"  # the task of runs that do not name one
+
+# Settings that change the meaning of the validation loss, except in classification.
+OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 
 
 @cache
@@ -98,6 +102,12 @@ def monitored(monitor: str, task: Task[Any]) -> str:
     return task.monitor if monitor == AUTO else monitor
 
 
+def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
+    """Return the settings that change the meaning of a score. Only losses have such settings."""
+    plain = key != "train_loss" and task.loss_type is not NamedLoss
+    return OF_LOSSES if key.endswith("_loss") and not plain else ()
+
+
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str], model: object = None) -> None:
     """Check the names in `fit.metrics`, and that all declared metrics belong to known tasks.
 
@@ -107,8 +117,8 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
     for other, name in METRICS:
         if other not in known_tasks():
             raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
-    allowed = [metric.name for metric in task.measured(classes, None, model)]
-    known = {*allowed, *(metric.name for metric in task.unit_metrics(classes))}
+    allowed, names = [metric.name for metric in task.measured(classes, None, model)], list(names)
+    known = {*allowed, *(metric.name for metric in task.unit_metrics(classes, names))}
     if unknown := next((name for name in names if name not in known), None):
         # There may be thousands of per-class metrics, so only their form is listed.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]

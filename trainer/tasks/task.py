@@ -229,7 +229,7 @@ class Task(Generic[S]):
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass. `values` come from the meter, with their keys in metrics.jsonl."""
         per_class, images = self.per_class(samples, names), len(samples.index)
-        alone = [metric.columns[-1].key for metric in self.unit_metrics(names)]  # shown in the table
+        alone = [metric.columns[-1].key for metric in self.unit_metrics(names, values)]  # shown in the table
         sentence = f"{self.monitor} {values[self.monitor]:.4f} ({amount(images, 'image')})"
         others = {key: value for key, value in values.items() if key not in (self.monitor, *alone)}
         figure = self.figure(samples, names)
@@ -355,7 +355,7 @@ class Task(Generic[S]):
             names: names of the units.
             asked: names or keys of the metrics on request.
         """
-        units = (m for m in self.unit_metrics(names) if self.by_unit or m.names & {*asked})
+        units = self.unit_metrics(names, None if self.by_unit else asked)
         columns = (*self.columns, *(column for metric in units for column in metric.columns))
         score = next((column for column in columns if column.key == f"val_{self.score}"), Column("", ""))
         return Display(
@@ -373,11 +373,19 @@ class Task(Generic[S]):
             mistakes_text=self.mistakes_text,
         )
 
-    def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
-        """Return the per-unit metrics, such as `recall_cat`, or `mae_age` if the task is `by_unit`."""
+    def unit_metrics(self, names: Sequence[str], asked: Collection[str] | None = None) -> list[TaskMetric]:
+        """Return the per-unit metrics, such as `recall_cat`, or `mae_age` if the task is `by_unit`.
+
+        `asked` contains the names or keys of the metrics to return. None: all, which takes long for many classes.
+        """
         taken = {metric.name for metric in self.metrics}  # a class may be called "micro"
         metrics = [metric for metric in self.metrics if self.has_units(metric)]
-        found = (metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics)
+        found = (
+            metric.of_unit(i, name)
+            for i, name in enumerate(names)
+            for metric in metrics
+            if is_asked(f"{metric.stem}_{name}", asked)
+        )
         return [metric for metric in found if metric.name not in taken]
 
     def has_units(self, metric: TaskMetric) -> bool:
@@ -397,12 +405,17 @@ class Task(Generic[S]):
         """
         able = (metric for metric in self.metrics if not metric.needs or getattr(model, metric.needs, False))
         usual = (metric for metric in able if max(1, len(names)) > metric.columns[0].above)
-        known = (*usual, *(self.unit_metrics(names) if self.by_unit or asked else ()))
+        known = (*usual, *self.unit_metrics(names, None if self.by_unit else asked or ()))
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:
         """Return a string such as "1 class" or "10 classes"."""
         return amount(number, self.unit, self.units)
+
+
+def is_asked(name: str, asked: Collection[str] | None) -> bool:
+    """Return whether `asked` contains the name of a metric or one of its keys. None contains all."""
+    return asked is None or not {name, f"val_{name}", f"train_{name}"}.isdisjoint(asked)
 
 
 def _cell(value: float) -> str:

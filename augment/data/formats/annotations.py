@@ -188,6 +188,7 @@ def make_objects(
         raise UserError(f"data.task=segment supports {_MOST - 1} classes, but there are {len(names)}. Merge some.")
     for images in splits:
         _require_each_once(images)
+    _require_pixels(splits, wanted)
     kinds = {"segment": MASKS, "keypoints": Keypoints(wanted.flip_pairs)}
     kind = kinds.get(wanted.task) or Boxes(wanted.points, wanted.flip_pairs)
     clipped = Counter[str]()
@@ -247,6 +248,24 @@ def _require_each_once(images: Sequence[AnnotatedImage]) -> None:
     ((file, count),) = Counter(image.file for image in images).most_common(1)
     if count > 1:
         raise UserError(f"data: {file} is listed {count} times. List each image once.")
+
+
+def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> None:
+    """Reject coordinates that are shares of the image's sides. Training would drop such tiny boxes silently."""
+    share = ""
+    for found in (found for images in splits for image in images for found in image.objects):
+        edges = np.asarray(found.box)
+        if wanted.task == "keypoints" and found.points is not None:
+            edges = found.points[:, :2]
+        if (edges > 1).any():
+            return
+        if ((edges > 0) & (edges < 1)).any():
+            share = share or found.where
+    if share:
+        raise UserError(
+            f"data: no coordinate exceeds 1, such as in {share}, so they are probably shares of the image's sides. "
+            "Multiply x by the width and y by the height of the image."
+        )
 
 
 def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:

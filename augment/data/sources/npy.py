@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset
+from augment.data.formats.raster_files import is_channels_first
 from augment.data.formats.records import RecordFile
 from augment.data.images import as_ppm
 from augment.data.sources.registry import LabeledSource, Source, source
@@ -104,6 +105,9 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
     if array.ndim != 4 or array.shape[3] > MAX_CHANNELS or array.dtype.name not in DTYPES or 0 in array.shape:
         allowed = f"images of one size, (N, height, width, 1 to {MAX_CHANNELS} channels) of {', '.join(DTYPES)}"
         raise UserError(f"{key}={file} is {array.shape} {array.dtype}. Allowed: {allowed}.")
+    if is_channels_first(array.shape[1:]):
+        how = "Save it with its channels last: numpy.moveaxis(images, 1, 3)."
+        raise UserError(f"{key}={file} is {array.shape} {array.dtype}. {how}")
     if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
         given = f"{key}_targets={targets} is {rows.shape} {rows.dtype}"
         allowed = f"numbers, ({len(array)},) or ({len(array)}, K), as there are {len(array)} images"

@@ -1,6 +1,10 @@
 """Consoles on which names out of files cannot move the cursor."""
 
 import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from io import StringIO
 
 import pytest
@@ -40,3 +44,28 @@ def test_only_terminals_show_moving_bars(is_terminal: bool, monkeypatch: pytest.
     with progress_bar() as bar:
         bar.add_task("Reading", total=2)
     assert ("Reading" in stream.getvalue()) == is_terminal
+
+
+_PRINTS = """
+import sys
+from augment.support.console import PlainConsole
+console = PlainConsole()
+console.print("a")
+sys.stdin.read()
+console.print("b")
+console.print("c")
+sys.stderr.write("continues")
+"""
+
+
+@pytest.mark.parametrize("make", [os.pipe, os.openpty])
+def test_a_run_outlives_the_reader_of_its_output(make: Callable[[], tuple[int, int]]) -> None:
+    """The reader may be `head`, or a terminal that is closed."""
+    ours, theirs = make()
+    given = {"stdin": subprocess.PIPE, "stdout": theirs, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", _PRINTS], **given) as process:  # type: ignore[call-overload]
+        os.close(theirs)
+        assert os.read(ours, 9).strip() == b"a"
+        os.close(ours)
+        _, said = process.communicate()
+    assert (process.returncode, said) == (0, b"continues")

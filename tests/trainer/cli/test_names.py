@@ -70,6 +70,14 @@ def test_from_training_to_a_prediction(
     assert r"the class 'b\udce9e' cannot be written with --to webdataset. Rename it." in capfd.readouterr().err
 
 
+def test_a_terminal_without_utf8_shows_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw := BytesIO(), encoding="latin-1"))
+    keep_names()
+    sys.stdout.write("Größe 猫")
+    sys.stdout.flush()
+    assert raw.getvalue() == "Größe ?".encode("latin-1")
+
+
 def test_what_could_not_be_written_into_a_configuration_is_rejected(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["data=folder", os.fsdecode(b"data.root=s\xe9t")])

@@ -1,9 +1,13 @@
 """What a run is built of."""
 
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from runs import draw_classes
@@ -25,6 +29,33 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.chdir(tmp_path)
     given = ["aug.size=16", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1", "~callbacks"]
     return parse_config(compose(["data=folder", f"data.root={tmp_path}", "fit.sync_batchnorm=true", *given]))
+
+
+@pytest.mark.parametrize(
+    ("given", "changes"),
+    [
+        (["fit.loss=mae"], True),
+        (["fit.loss_options={delta: 2}"], True),
+        (["fit.loss=mae", "callbacks.checkpoint.monitor=val_mae"], False),
+    ],
+)
+def test_another_loss_changes_the_score_of_a_regression(
+    given: list[str], changes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run must not compare losses of different kinds to find its best epoch."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), dtype=np.uint8))
+    np.save("y.npy", np.arange(4) / 3)
+    data = ["data=numpy", "data.train=x.npy", "data.train_targets=y.npy", "data.val_fraction=0.5"]
+    small = [*data, "aug.size=16", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
+
+    def validation(overrides: list[str]) -> Mapping[str, Any]:
+        config = parse_config(compose([*small, *overrides]))
+        with closing(make_loaders(config)) as loaders:
+            return make_learner(config, loaders, callbacks=()).run.validation
+
+    monitor = [each for each in given if "monitor" in each]
+    assert (validation(given) != validation(monitor)) == changes
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -13,9 +13,9 @@ from lazily import LazyModule
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
-from trainer.tasks.classify import confusion
+from trainer.tasks.classify import class_counts, confusion
 from trainer.tasks.meter import Meter
-from trainer.tasks.metric import mean_of_known
+from trainer.tasks.metric import TaskMetric, mean_of_known
 from trainer.tasks.multilabel import average_precisions, best_threshold
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import number_scores
@@ -271,3 +271,27 @@ def test_updating_never_waits_for_the_gpu(task: str) -> None:
     for _ in range(2):
         on_cpu.update(outputs.mean().cpu(), outputs.cpu(), targets.cpu())
     assert meter.scores() == pytest.approx(on_cpu.scores(), abs=1e-5, nan_ok=True)
+
+
+def test_metrics_of_many_classes_are_made_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making all of them would take a minute for 20,000 classes."""
+    made = []
+
+    def of_unit(metric: TaskMetric, position: int, name: str) -> TaskMetric:
+        made.append(f"{metric.stem}_{name}")
+        return unpatched(metric, position, name)
+
+    unpatched = TaskMetric.of_unit
+    monkeypatch.setattr(TaskMetric, "of_unit", of_unit)
+    task, names = task_named("classify"), [*map(str, range(1000))]
+    measured = {metric.name for metric in task.measured(names, ("auto", "recall_7", "val_f1_9", "top3"))}
+    assert measured >= {"accuracy", "recall_7", "f1_9", "top3"}
+    assert made == ["recall_7", "f1_9"]
+
+
+def test_counts_of_many_classes_fit_into_memory() -> None:
+    """The confusion matrix of this many classes would need 80 GB."""
+    targets, predictions = torch.tensor([5, 5, 99_999]), torch.tensor([5, 7, 99_999])
+    right, predicted, having, total = class_counts(targets, predictions, 100_000)
+    assert [of[[5, 7, 99_999]].tolist() for of in (right, predicted, having)] == [[1, 0, 1], [1, 1, 1], [2, 0, 1]]
+    assert total == 3

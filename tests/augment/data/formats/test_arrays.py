@@ -39,6 +39,8 @@ def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
     [
         (PIXELS[..., 0], (0, 1, 0), r"data\.train=.*x\.npy is \(3, 5, 4\) uint8"),
         (PIXELS.astype(np.float64), (0, 1, 0), r"is \(3, 5, 4, 3\) float64"),
+        (np.zeros((3, 3, 32, 32), np.uint8), (0, 1, 0), r"is \(3, 3, 32, 32\) uint8\. Save it with its channels last"),
+        (np.zeros((3, 1, 28, 28), np.uint8), (0, 1, 0), r"channels last: numpy\.moveaxis\(images, 1, 3\)\.$"),
         (PIXELS[:0], (0, 1, 0), r"is \(0, 5, 4, 3\) uint8"),
         (PIXELS, (0, 1), r"data\.train_targets=.*y\.npy is \(2,\) int64.*\(3,\)"),
         (PIXELS, np.zeros((3, 0)), r"y\.npy is \(3, 0\) float64.*\(3,\) or \(3, K\)"),

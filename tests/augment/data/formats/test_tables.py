@@ -95,6 +95,16 @@ def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:
         assert load("boxes", train=train, val=train, skip_bad=True).classes == ("background", "dog")
 
 
+@pytest.mark.parametrize(
+    ("source", "header", "line"),
+    [("boxes", BOXES, "0.jpg,0.1,0.2,0.9,1,dog"), ("points", "path,x_a,y_a,x_b,y_b", "0.jpg,0.1,0.2,,")],
+)
+def test_shares_of_the_sides_are_no_pixels(source: str, header: str, line: str) -> None:
+    train = put(header, line)
+    with pytest.raises(UserError, match=r"^data: no coordinate exceeds 1, such as in line 2 of t\.csv, .* Multiply x"):
+        load(source, train=train, val=train)
+
+
 def test_the_columns_of_boxes_are_named() -> None:
     train = put("path,left,top,right,class", "0.jpg,1,2,3,dog")
     with pytest.raises(UserError, match=r"must have one column 'bottom'\. Allowed: .* path, left, .*, class\."):
