@@ -139,8 +139,9 @@ def _read_csv(
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:
-    if name is None:
-        return header.index(usual) if usual in header else default
-    if name not in header:
+    if name is not None and name not in header:
         raise UserError(f"{setting}: {file} ({key}) has no column '{name}'.{suggest(name, header)}")
-    return header.index(name)
+    name = name or usual
+    if header.count(name) > 1:
+        raise UserError(f"{setting}: {file} ({key}) has {header.count(name)} columns '{name}'. Rename the others.")
+    return header.index(name) if name in header else default

@@ -148,6 +148,7 @@ def test_malformed_lists_are_rejected(
          "for a class, data.targets=[NAME,...] for numbers"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
         (CSV, {"targets": ["age", "age"]}, "data.targets: age, age. Name each column once."),
+        ("path,label,label\na.png,dog,cat\n", {}, "data.label: {}/train.csv (data.train) has 2 columns 'label'."),
         (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
          "data.task=multilabel needs 0 and 1 for age."),
