@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from augment.support.process import cores
 
 T = TypeVar("T")
 
+_SLOW = 3e-5  # seconds per image. If looking up images takes longer, several threads do it
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
 
@@ -43,14 +45,18 @@ def remember(
     known: list[str | None] = []
     unknown: dict[Any, tuple[bytes, bytes]] = {}  # key and state of each image without a line
 
-    def identify(some: Sequence[Any]) -> list[tuple[bytes, bytes]]:
-        return list(zip(_keys(some), map(_state_of, some), strict=True))
+    def look_up(some: Sequence[Any]) -> tuple[list[tuple[bytes, bytes]], list[str | None]]:
+        entries = list(zip(_keys(some), map(_state_of, some), strict=True))
+        return entries, [stored.get(key, state) for key, state in entries]
 
-    with in_threads(identify, chunks, cores()) as found:
-        for some, entries in zip(chunks, found, strict=True):
-            found_lines = [stored.get(key, state) for key, state in entries]
-            unknown |= {ref: of for ref, of, line in zip(some, entries, found_lines, strict=True) if line is None}
-            known += found_lines
+    began, first = monotonic(), [look_up(some) for some in chunks[:1]]
+    # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
+    threads = cores() if monotonic() - began > _SLOW * len(refs[:4096]) else 1
+    with in_threads(look_up, chunks[1:], threads) as others:
+        for some, (entries, found) in zip(chunks, chain(first, others), strict=True):
+            if None in found:
+                unknown |= {ref: of for ref, of, line in zip(some, entries, found, strict=True) if line is None}
+            known += found
     chunks, fresh = _chunks(list(unknown), 64), dict[Any, str]()
 
     def judge_all(some: Sequence[Any]) -> list[str]:
