@@ -20,7 +20,8 @@ from augment.support.process import cores
 
 T = TypeVar("T")
 
-_SLOW = 3e-5  # seconds per image. If looking up images takes longer, several threads do it
+_CHUNK = 4096  # images to look up at once
+_SLOW = 3e-5  # seconds per image. If looking up the first chunk takes longer, several threads look up the others
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
 
@@ -41,7 +42,7 @@ def remember(
     # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
-    stored, chunks = _Lines(cache), _chunks(refs, 4096)
+    stored, chunks = _Lines(cache), _chunks(refs, _CHUNK)
     known: list[str | None] = []
     unknown: dict[Any, tuple[bytes, bytes]] = {}  # key and state of each image without a line
 
@@ -51,7 +52,7 @@ def remember(
 
     began, first = monotonic(), [look_up(some) for some in chunks[:1]]
     # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
-    threads = cores() if monotonic() - began > _SLOW * len(refs[:4096]) else 1
+    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
     with in_threads(look_up, chunks[1:], threads) as others:
         for some, (entries, found) in zip(chunks, chain(first, others), strict=True):
             if None in found:

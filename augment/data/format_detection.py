@@ -55,7 +55,7 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
         first = first_pixels(files)
     pixels = _format(source, first)
     if pixels == PixelFormat() and (first is None or is_decoded(files[0])):
-        return dataset if source.channels or first else dataset.noting(_left_out(files))
+        return dataset if source.channels or first else dataset.noting(_ignored_channel(files))
     notices: tuple[str, ...] = ()
     if not pixels.is_rgb:
         pixels, notices = _with_statistics(source, files, pixels)
@@ -65,7 +65,7 @@ def find_format(source: Source, dataset: Dataset) -> Dataset:
     return replace(dataset, train=train, val=val, faults=faults, pixels=pixels).noting(*notices)
 
 
-def _left_out(files: Sequence[ImageRef]) -> str:
+def _ignored_channel(files: Sequence[ImageRef]) -> str:
     """Return a notice if the first image is an 8-bit TIFF with a fourth channel, such as near infrared."""
     name = name_of(files[0]) if len(files) else ""
     if Path(name).suffix.lower() not in (".tif", ".tiff"):

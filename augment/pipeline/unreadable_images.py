@@ -14,7 +14,7 @@ from augment.support.user_code import reject_in_op
 _REMEDY = "Repair it to resume the run. To start a new run without it, remove it or set data.skip_bad=true."
 
 
-def unreadable(image: ImageRef, error: OSError | UserError) -> UserError:
+def unreadable_error(image: ImageRef, error: OSError | UserError) -> UserError:
     """Return the error about an image that cannot be read, or whose target cannot.
 
     The cause is a system error, or an error in a user's own code.

@@ -19,7 +19,7 @@ from augment.pipeline.batch import Batch
 from augment.pipeline.geometry.mixing import Mixer
 from augment.pipeline.geometry.motion import BatchMotion, Motions
 from augment.pipeline.graph.parameter_feed import Ahead
-from augment.pipeline.unreadable_images import unreadable
+from augment.pipeline.unreadable_images import unreadable_error
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError
 
@@ -159,7 +159,7 @@ class TargetReader:
             try:
                 found[index] = self._kind.load(target)
             except (OSError, UserError) as error:
-                raise unreadable(self._split.files[index], error) from error
+                raise unreadable_error(self._split.files[index], error) from error
             if self._room > 0 and getattr(self._kind.stored(target), "kept", True):
                 self._kept[index] = found[index]
                 parts = found[index] if isinstance(found[index], tuple) else (found[index],)

@@ -18,7 +18,7 @@ from augment.data.image_refs import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.graph.shard_prefetch import Stream
-from augment.pipeline.unreadable_images import unreadable
+from augment.pipeline.unreadable_images import unreadable_error
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 
@@ -162,7 +162,7 @@ class ImageFeed:
             given, allowed = f"{pixels.shape} {pixels.dtype}", f"(height, width, {channels}) {self.dtype}"
             raise UserError(f"data: {image.name} has {given} pixels. Allowed: {allowed}.")
         except (OSError, UserError) as error:
-            raise unreadable(image, error) from error
+            raise unreadable_error(image, error) from error
 
     def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[Any]]:
         if self._names is not None:
@@ -190,7 +190,7 @@ class ImageFeed:
                 "Use fewer workers."
             ) from None
         except ImageError as error:
-            raise unreadable(self._images[error.key], error) from error
+            raise unreadable_error(self._images[error.key], error) from error
         images = {index: image for some in found for index, image in some.items()}
         return {n: np.frombuffer(i, np.uint8) if isinstance(i, bytes) else i for n, i in images.items()}
 

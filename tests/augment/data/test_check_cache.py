@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from image_bytes import encoded, half, write
 
+from augment.data import cache as cache_module
 from augment.data import check
 from augment.data.check import Decoder, check_files
 
@@ -33,6 +34,21 @@ def test_an_interrupted_check_keeps_its_verdicts(
     judged.clear()
     assert len(check_files(files, cache=cache)) == 70
     assert sorted(judged) == [f"{number}.jpg" for number in range(64, 70)]  # all but the first chunk
+
+
+@pytest.mark.parametrize("slow", [0, 1e9])  # with and without threads
+def test_images_of_several_chunks_are_looked_up_in_order(
+    tmp_path: Path, judged: list[str], slow: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_CHUNK", 2)
+    monkeypatch.setattr(cache_module, "_SLOW", slow)
+    files = [write(tmp_path, f"{number}.jpg", b"" if number % 3 else b"no image") for number in range(7)]
+    found = check_files(files[:5], cache=tmp_path / "check.txt")
+    judged.clear()
+    found |= check_files(files[5:], cache=tmp_path / "check.txt")
+    judged.clear()
+    assert check_files(files, cache=tmp_path / "check.txt") == found
+    assert (len(found), judged) == (7, [])
 
 
 @pytest.mark.parametrize("lost", range(1, 8))
