@@ -91,6 +91,7 @@ def draw_layers():
     """Draw the packages and their layers."""
     trainer = [
         "cli",
+        "stress",
         "tools, report, sweeps",
         "predictions",
         "run",
@@ -107,7 +108,7 @@ def draw_layers():
         (46, 24, "trainer\nimports\naugment"),
         (71, 42, "Imports only go down."),
     ]
-    draw_boxes("layers", (92, 53), boxes, [], labels)
+    draw_boxes("layers", (92, 59), boxes, [], labels)
 
 
 if __name__ == "__main__":
