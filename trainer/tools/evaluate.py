@@ -151,7 +151,8 @@ def _load_fitting(source: Source, trained: Trained) -> Dataset:
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> None:
     console = table_console()
     if scores.table.rows:
-        table = Table(*scores.table.head, caption=scores.table.title or None)
+        head = [name.replace("_", " ") for name in scores.table.head]  # a narrow terminal breaks lines at spaces
+        table = Table(*head, caption=scores.table.title or None, padding=(0, int(len(head) < 8)))
         for row in scores.table.rows:
             table.add_row(*map(Text, row))
         console.print(table)
