@@ -48,7 +48,10 @@ _EXAMPLES = """\
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The scores are written to evaluation.json or
 evaluation-<name of DIR>.json in that folder, and test scores to test_scores.json. Each evaluation also adds a line to
-evaluations.jsonl."""
+evaluations.jsonl.
+
+The table of a detector or a multi-label model contains the threshold with the best F1 score on the evaluated images.
+Scores that begin with run_ use the thresholds that the run chose on its validation data, as predict does."""
 
 
 def evaluate(
