@@ -122,7 +122,9 @@ class Checkpoint(Callback):
                 classes=learner.classes,
                 task=learner.task.name,
                 pixels={} if learner.run.pixels == RGB else learner.run.pixels.plain,
-                thresholds=() if recorder.samples is None else learner.task.choose_thresholds(recorder.samples),
+                thresholds=()
+                if recorder.samples is None
+                else learner.task.choose_thresholds(recorder.samples, learner.classes),
             )
             self.kept = replace(best, model={})
         # last.pt is saved with each best.pt. Otherwise, a killed run could resume before the epoch of best.pt, and end

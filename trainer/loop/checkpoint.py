@@ -203,7 +203,8 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels, numbers or keypoints
     task: str
-    # For each label, the lowest probability with which predictions list it. Empty: the task's default.
+    # For each label, or each class of a detector, the lowest probability with which predictions list it. Empty: the
+    # task's default.
     thresholds: tuple[float, ...] = field(default_factory=tuple)
     # The pixel format of the images, see `PixelFormat.plain`, with the mean and std of the run. Empty: 8-bit RGB.
     pixels: dict[str, Any] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from augment.data.images import name_of, open_image
 from augment.data.rasters import in_format
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file
+from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback
 from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
 from trainer.run.best_model import KeptOutputs, Trained
@@ -138,10 +139,10 @@ def _predict(
 ) -> Iterator[Prediction]:
     """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
     names, task = trained.classes, trained.task
-    default = task.threshold if top is None else None
-    lowest = (default or 0.0) if threshold is None else threshold
+    # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
+    lowest = trained.lowest if top is threshold is None else (threshold or 0.0,) * len(names)
     if isinstance(task, Detect):
-        finder = _ObjectFinder(task, split.files, names, lowest, top)
+        finder = _ObjectFinder(task, split.files, names, torch.tensor(lowest, dtype=torch.float64), top)
         trained.run_over(split, finder, description="predicting")
         for number, file in enumerate(split.files):
             objects = finder.found[number]
@@ -158,11 +159,9 @@ def _predict(
     outputs, *frames = kept.in_order()
     outputs = outputs.float()
     if task.ranked:
-        # With `top`, the most probable labels are named, even below their thresholds.
-        needed = (trained.thresholds if default is not None and threshold is None else ()) or [lowest] * len(names)
         values, units = task.activate(outputs).topk(min(top or task.top or len(names), len(names)), dim=1)
         for file, *ranks in zip(split.files, units.tolist(), values.tolist(), strict=True):
-            classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= needed[unit])
+            classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= lowest[unit])
             yield Prediction(_path_of(file), classes, unit=task.unit)
     else:
         if frames:
@@ -175,10 +174,10 @@ def _predict(
 
 
 class _ObjectFinder(Callback):
-    """Collects the objects of each image of a pass, by index: at most `top`, with a score of at least `lowest`."""
+    """Collects the objects of each image of a pass, by index: at most `top`, with the score in `lowest` or more."""
 
     def __init__(
-        self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: float, top: int | None
+        self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: Tensor, top: int | None
     ) -> None:
         self._task, self._files, self._names, self._lowest, self._top = task, files, names, lowest, top
         self.found: dict[int, FoundObjects] = {}
@@ -190,7 +189,7 @@ class _ObjectFinder(Callback):
         for number, output, frame in batch:
             with open_image(self._files[number]) as image:
                 turn, size = upright(image)
-            certain = output[output[:, 5].double() >= self._lowest]
+            certain = output[output[:, 5].double() >= self._lowest[output[:, 4].long()]]
             objects = self._task.objects(certain, frame @ turn, size, self._names)
             self.found[number] = FoundObjects(tuple(objects[: self._top]), size, self._names)
 

@@ -76,6 +76,11 @@ class Trained:
     run: Path  # the run's folder
     thresholds: tuple[float, ...] = ()  # see `trainer.loop.checkpoint.BestModel`
 
+    @property
+    def lowest(self) -> tuple[float, ...]:
+        """The lowest probability with which predictions list each class or label by default."""
+        return self.thresholds or (self.task.threshold or 0.0,) * len(self.classes)
+
     def run_over(self, split: Split, *callbacks: Callback, description: str, frames: bool = False) -> None:
         """Make one pass over images with the plan, precision and test-time augmentation of validation.
 

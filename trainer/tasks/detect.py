@@ -21,18 +21,18 @@ from augment.data.targets.boxes import BOXES, counted
 from augment.support.errors import import_extra
 from augment.support.formatting import percent
 from augment.support.lazy_torch import Tensor, nn, torch
-from trainer.tasks.display import BarChart, Block, Finding, FoundObject, WrongSample
+from trainer.tasks.display import BarChart, Block, Evaluation, Finding, FoundObject, WrongSample
 from trainer.tasks.instance_masks import COLUMNS, mask_overlaps, object_masks
 from trainer.tasks.keypoints import PlacedSamples, PlacedTask, placed
 from trainer.tasks.loss import LossFunction, LossSettings
-from trainer.tasks.metric import SHARE, metric
+from trainer.tasks.metric import SHARE, mean_of_known, metric
+from trainer.tasks.object_matches import best_thresholds, match_all, match_objects, rates_at
 from trainer.tasks.registry import register
 
 if TYPE_CHECKING:
     from augment.drawing.target_overlays import Drawing
 
-SHOWN = 0.5  # lowest score of objects that are shown
-_RIGHT = 0.5  # lowest IoU of a correct box
+SHOWN = 0.5  # lowest score of objects in the report, and in predictions without thresholds
 
 
 @metric("detect", name="map", title="mAP", within=SHARE, whole=True)
@@ -180,11 +180,13 @@ class Detect(PlacedTask):
         return sorted(found, key=lambda of: -of.score)
 
     def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return COCO's average precision, AP50, and the numbers of objects and images of each class."""
+        """Return average precision, AP50, number of objects and images, best threshold and its rates of each class."""
         values, known = average_precisions(samples.output, samples.target)
         precisions = dict(zip(known, values.unbind(1), strict=True))
         unknown = torch.full((1,), math.nan)
         labels, counted, scores = samples.target[..., 4], samples.target[..., 5] == 0, {}
+        matches = match_all(samples.output, samples.target)
+        rates = rates_at(matches, names, best_thresholds(matches, len(names), math.nan))
         for label, name in enumerate(names[1:], 1):
             has = (labels == label) & counted
             by_iou = precisions.get(label, unknown)
@@ -193,20 +195,39 @@ class Detect(PlacedTask):
                 "ap50": float(by_iou[0]),
                 "objects": int(has.sum()),
                 "images": int(has.any(dim=1).sum()),
+                **rates[name],
             }
         return scores
+
+    def choose_thresholds(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[float, ...]:
+        """Return the threshold with the best F1 score of each class. A class that is never found keeps the default."""
+        return best_thresholds(match_all(samples.output, samples.target), len(names), self.threshold)
+
+    def at_thresholds(
+        self, scores: Evaluation, samples: PlacedSamples, names: Sequence[str], thresholds: Sequence[float]
+    ) -> Evaluation:
+        """Add the rates at the thresholds that a run has chosen, and their means over the classes with true objects."""
+        rates = rates_at(match_all(samples.output, samples.target), names, thresholds)
+        keys = {"precision": "run_precision_macro", "recall": "run_recall_macro", "f1": "run_f1"}
+        means = {key: mean_of_known(found[name] for found in rates.values()) for name, key in keys.items()}
+        return scores.with_run(means, rates)
 
     def figure(self, samples: PlacedSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "objects", len(names) - 1)
 
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        return self.bars(
-            self.per_class(samples, names),
+        per_class = self.per_class(samples, names)
+        bars = self.bars(
+            per_class,
             "Average precision of each class in the best epoch, worst first",
             ("average precision", "AP50", "objects", "images"),
             lambda found: (percent(found["ap50"]), str(found["objects"]), str(found["images"])),
-            "Average precision is the mean over IoU thresholds of 0.5 to 0.95, as in COCO. AP50 uses 0.5 only.",
+            "Average precision is the mean over IoU thresholds of 0.5 to 0.95, as in COCO. AP50 uses 0.5 only. The "
+            "threshold below is the score with the highest F1 at an IoU of 0.5. It was chosen on these validation "
+            "images, and predict uses it unless --threshold is set.",
         )
+        rates = "threshold", "precision", "recall", "f1"
+        return (*bars, self.rates_table(per_class, rates, "Best threshold, precision, recall and F1")) if bars else ()
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         absent = "has no object in validation and does", "have no object in validation and do"
@@ -228,7 +249,9 @@ class Detect(PlacedTask):
         """Yield the images with missed or wrong objects, worst first. Objects with scores below 0.5 do not count."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
-            missed, wrong = _compare(target, output)
+            labels, scores, true = match_objects(target, output).unbind(1)
+            masks = (true == 1) & (scores < SHOWN), (true == 0) & (scores >= SHOWN)
+            missed, wrong = (labels[mask].long().tolist() for mask in masks)
             if missed or wrong:
                 found.append((i, missed, wrong))
         for i, missed, wrong in sorted(found, key=lambda row: -len(row[1]) - len(row[2])):
@@ -254,26 +277,3 @@ def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).double() - 0.5
     moved = placed(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
     return torch.cat([moved.amin(dim=1), moved.amax(dim=1)], dim=1)
-
-
-def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
-    """Return the labels of an image's missed objects and of its wrong objects.
-
-    Found objects are matched in descending order of score. Each is matched to the remaining true object of its class
-    with the largest IoU, if that is at least 0.5. A found or missed crowd or difficult object is not a mistake.
-    """
-    from torchvision.ops import box_iou
-
-    true = target[~target[:, 4].isnan()]
-    found = output[output[:, 5] >= SHOWN]
-    found = found[found[:, 5].argsort(descending=True, stable=True)]
-    overlaps = box_iou(found[:, :4], true[:, :4]) * (found[:, 4:5] == true[:, 4])
-    left, wrong = set(range(len(true))), []
-    for row, label in zip(overlaps, found[:, 4].long().tolist(), strict=True):
-        fitting = [n for n in row.argsort(descending=True, stable=True).tolist() if row[n] >= _RIGHT]
-        best = next((n for n in fitting if n in left), None)
-        if best is not None:
-            left.discard(best)
-        elif not any(true[n, 5] for n in fitting):
-            wrong.append(label)
-    return [int(true[n, 4]) for n in sorted(left) if not true[n, 5]], wrong

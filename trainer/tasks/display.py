@@ -1,7 +1,7 @@
 """The predictions, tables, findings and figures of a task, as plain data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,3 +189,9 @@ class Evaluation:
     tta: str = "none"  # test-time augmentation
     # Precision, recall, specificity and F1 of each class by name, if `per_class` does not contain them
     class_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def with_run(self, means: Mapping[str, float], rates: Mapping[str, Mapping[str, float]]) -> "Evaluation":
+        """Add the rates of each class at the thresholds of a run, and their means."""
+        per_class = {name: {**scores, "run": rates[name]} for name, scores in self.per_class.items()}
+        values, others = {**self.values, **means}, {**self.others, **means}
+        return replace(self, values=values, others=others, per_class=per_class)

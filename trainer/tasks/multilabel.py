@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from augment.data.targets.multilabel import LABELS
@@ -122,10 +121,9 @@ class Multilabel(Task[OutputSamples]):
             labels[name] = found | rates[name] | {"f1": f1}
         return labels
 
-    def choose_thresholds(self, samples: OutputSamples) -> tuple[float, ...]:
+    def choose_thresholds(self, samples: OutputSamples, names: Sequence[str]) -> tuple[float, ...]:
         """Return the threshold with the best F1 score of each label. A label without images keeps the default."""
-        found = self.per_class(samples, [*map(str, range(samples.target.shape[1]))]).values()
-        best = (label["threshold"] for label in found)
+        best = (label["threshold"] for label in self.per_class(samples, names).values())
         # The threshold is slightly below an image's probability, because later predictions may round differently.
         return tuple(self.threshold if math.isnan(value) else value * (1 - _ROUNDING) for value in best)
 
@@ -137,13 +135,7 @@ class Multilabel(Task[OutputSamples]):
         means = {f"run_{m.name}": m.of_all(shifted, samples.target) for m in self.metrics if m.of_class is not None}
         rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)
         pairs = zip(names, thresholds, strict=True)
-        labels = {name: scores.per_class[name] | {"run": {"threshold": value} | rates[name]} for name, value in pairs}
-        return replace(
-            scores,
-            values={**scores.values, **means},
-            per_class=labels,
-            others={**scores.others, **means},
-        )
+        return scores.with_run(means, {name: {"threshold": value} | rates[name] for name, value in pairs})
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "images", len(names))

@@ -213,7 +213,7 @@ class Task(Generic[S]):
         """Return the scores of each unit by name, NaN if unknown."""
         return {}
 
-    def choose_thresholds(self, samples: S) -> tuple[float, ...]:
+    def choose_thresholds(self, samples: S, names: Sequence[str]) -> tuple[float, ...]:
         """Return a threshold for each unit, chosen on this pass.
 
         Predictions list units with at least this probability. If the result is empty, `threshold` applies.
@@ -279,12 +279,17 @@ class Task(Generic[S]):
         rows = [(name, *map(_cell, scores.values())) for name, scores in shown]
         return Table(title, (self.unit, *next(iter(per_class.values()), {})), rows)
 
-    def rates_table(self, per_class: Mapping[str, dict[str, float]]) -> Table:
-        """Return a table with recall, precision, specificity and F1 of each unit, or only of the worst units."""
-        keys = (*RATES, self.unit_score)  # the last column only selects the worst units, and is removed below
+    def rates_table(
+        self,
+        per_class: Mapping[str, dict[str, float]],
+        rates: Sequence[str] = tuple(RATES),
+        title: str = "Recall, precision, specificity and F1",
+    ) -> Table:
+        """Return a table with rates of each unit, or only of the worst units."""
+        keys = (*rates, self.unit_score)  # the last column only selects the worst units, and is removed below
         values = {name: dict(zip(keys, itemgetter(*keys)(found), strict=True)) for name, found in per_class.items()}
-        table, width = self.table(values), 1 + len(RATES)
-        title = table.title or f"Recall, precision, specificity and F1 of each {self.unit}"
+        table, width = self.table(values), 1 + len(rates)
+        title = table.title or f"{title} of each {self.unit}"
         return replace(table, title=title, head=table.head[:width], rows=[row[:width] for row in table.rows])
 
     def worst_first(self, per_class: Mapping[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:

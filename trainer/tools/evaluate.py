@@ -48,7 +48,10 @@ _EXAMPLES = """\
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The scores are written to evaluation.json or
 evaluation-<name of DIR>.json in that folder, and test scores to test_scores.json. Each evaluation also adds a line to
-evaluations.jsonl."""
+evaluations.jsonl.
+
+The table of a detector or a multi-label model contains the threshold with the best F1 score on the evaluated images.
+Scores that begin with run_ use the thresholds that the run chose on its validation data, as predict does."""
 
 
 def evaluate(
@@ -151,7 +154,8 @@ def _load_fitting(source: Source, trained: Trained) -> Dataset:
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> None:
     console = table_console()
     if scores.table.rows:
-        table = Table(*scores.table.head, caption=scores.table.title or None)
+        head = [name.replace("_", " ") for name in scores.table.head]  # a narrow terminal breaks lines at spaces
+        table = Table(*head, caption=scores.table.title or None, padding=(0, int(len(head) < 8)))
         for row in scores.table.rows:
             table.add_row(*map(Text, row))
         console.print(table)

@@ -77,7 +77,8 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
     console.print(table)
     if not columns and not any(prediction.classes for prediction in good):
         console.print(
-            "Nothing reaches the threshold. Lower it with --threshold, or show the best guesses with --top 3."
+            "Nothing reaches the threshold. Lower it with --threshold, or show the best guesses with --top 3. "
+            "python -m trainer evaluate prints the thresholds with the best F1 score."
         )
 
 
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
                         "(default: 3 classes)")  # fmt: skip
     parser.add_argument("--threshold", type=positive_number(1), metavar="P",
                         help="lowest probability of a label or object (default: the thresholds that the run chose for "
-                        "its labels on validation data, or 0.5)")  # fmt: skip
+                        "its labels or classes on validation data, which evaluate prints, or 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: the run's setting)")  # fmt: skip
     parser.add_argument("--overlay", action="store_true",

@@ -54,7 +54,7 @@ def test_training_stores_what_its_validation_images_choose(run: Path) -> None:
     best = load(run / BEST, BestModel)
     assert best.samples is not None
     samples = OutputSamples(**best.samples)
-    assert list(best.thresholds) == list(task_named("multilabel").choose_thresholds(samples))
+    assert list(best.thresholds) == list(task_named("multilabel").choose_thresholds(samples, best.classes))
     assert len(best.thresholds) == len(best.classes)
     assert load_model(run, device="cpu").thresholds == tuple(best.thresholds)
 

@@ -134,7 +134,7 @@ def label_samples() -> OutputSamples:
 
 def test_thresholds_have_the_best_f1_score_of_each_label() -> None:
     samples, task = label_samples(), task_named("multilabel")
-    chosen = task.choose_thresholds(samples)
+    chosen = task.choose_thresholds(samples, NAMES)
     shares = samples.output.sigmoid()
     for label in range(3):
         true = samples.target[:, label] > 0

@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +24,10 @@ from augment.support.errors import UserError
 from trainer.models.registry import parse_model
 from trainer.run.config.fit import parse_fit
 from trainer.tasks import detect
-from trainer.tasks.detect import _compare, boxes_at
+from trainer.tasks.detect import boxes_at
 from trainer.tasks.keypoints import PlacedSamples
 from trainer.tasks.meter import Meter
+from trainer.tasks.object_matches import match_objects
 from trainer.tasks.registry import task_named
 
 TASK = task_named("detect")
@@ -119,6 +121,8 @@ def test_map_does_not_depend_on_batches_and_ranks(batches: list[Batch]) -> None:
     parts = {"samples": second.samples, "sums": second._sums, "kept": second._together()}
     merged = first.merged(lambda own: [own, parts])
     assert merged.scores() == whole.scores()
+    chosen = [TASK.choose_thresholds(meter.kept(), NAMES) for meter in (merged, whole)]
+    assert chosen[0] == chosen[1]
     images = [(outputs[i : i + 1], targets[i : i + 1]) for outputs, targets in batches for i in range(len(targets))]
     assert measured(images).scores() == whole.scores()
 
@@ -136,6 +140,79 @@ def test_scores_of_classes_have_no_background(batches: list[Batch]) -> None:
     known = [classes[name]["average_precision"] for name in ("cat", "dog")]
     assert np.mean(known) == pytest.approx(meter.scores()["map"])
     assert any("bird" in text or "1 of 3" in text for text, _ in TASK.findings(samples, NAMES))
+
+
+def rates_by_loops(batches: list[Batch], label: int, lowest: float) -> tuple[float, float, float]:
+    """Return precision, recall and F1 of a class: each image is matched again, with the objects above a score only."""
+    right = wrong = missed = 0
+    for output, target in (pair for outputs, targets in batches for pair in zip(outputs, targets, strict=True)):
+        rows = sorted((row for row in output.tolist() if row[4] == label and row[5] >= lowest), key=lambda row: -row[5])
+        ignored = target["iscrowd"] | target["difficult"]
+        boxes = {False: target["boxes"][(target["labels"] == label) & ~ignored].tolist()}
+        boxes[True] = target["boxes"][(target["labels"] == label) & ignored].tolist()
+        for found in rows:
+            best, place = 0.5, None
+            for number, true in enumerate(boxes[False]):
+                shared, own, other = shared_area(found, true)
+                if shared / (own + other - shared) >= best:
+                    best, place = shared / (own + other - shared), number
+            if place is not None:
+                del boxes[False][place]
+                right += 1
+            elif not any(shared_area(found, true)[0] >= 0.5 * shared_area(found, true)[1] for true in boxes[True]):
+                wrong += 1
+        missed += len(boxes[False])
+    precision, recall = right / (right + wrong) if right else 0.0, right / (right + missed)
+    return precision, recall, 2 * right / (2 * right + wrong + missed)
+
+
+def shared_area(one: list[float], other: list[float]) -> tuple[float, float, float]:
+    """Return the area that two boxes share, and their own areas."""
+    sides = [min(one[2 + i], other[2 + i]) - max(one[i], other[i]) for i in range(2)]
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return max(sides[0], 0) * max(sides[1], 0), areas[0], areas[1]
+
+
+@pytest.mark.usefixtures("backend")
+def test_thresholds_have_the_best_f1_score_of_each_class(batches: list[Batch]) -> None:
+    samples = measured(batches).kept()
+    chosen = TASK.choose_thresholds(samples, NAMES)
+    assert chosen[0] == chosen[3] == 0.5, "no bird is true"
+    found = TASK.per_class(samples, NAMES)
+    assert np.isnan([found["bird"][name] for name in ("threshold", "precision", "recall", "f1")]).all()
+    for label in (1, 2):
+        scores = [row[5] for outputs, _ in batches for row in outputs.flatten(0, 1).tolist() if row[4] == label]
+        best = max(rates_by_loops(batches, label, score)[2] for score in scores)
+        rates = rates_by_loops(batches, label, chosen[label])
+        assert [found[NAMES[label]][name] for name in ("precision", "recall", "f1")] == pytest.approx(rates)
+        assert found[NAMES[label]]["f1"] == pytest.approx(best)
+        assert found[NAMES[label]]["threshold"] == chosen[label]
+    assert 0.1 < best < 0.9
+
+
+@pytest.mark.usefixtures("backend")
+def test_an_evaluation_adds_the_rates_at_the_thresholds_of_the_run(batches: list[Batch]) -> None:
+    samples = measured(batches).kept()
+    plain = TASK.evaluate({"val_map": 0.5}, samples, NAMES)
+    scores = TASK.at_thresholds(plain, samples, NAMES, (0.5, 0.3, 0.6, 0.1))
+    rates = [rates_by_loops(batches, 1, 0.3), rates_by_loops(batches, 2, 0.6)]
+    means = [scores.others[key] for key in ("run_precision_macro", "run_recall_macro", "run_f1")]
+    assert means == pytest.approx(np.mean(rates, axis=0)), "without birds"
+    assert scores.per_class["dog"]["run"]["threshold"] == 0.6
+    assert scores.per_class["dog"]["run"]["recall"] == pytest.approx(rates[1][1])
+    nothing = TASK.per_class(replace(samples, output=torch.zeros_like(samples.output)), NAMES)
+    assert (nothing["cat"]["recall"], nothing["cat"]["precision"]) == (0, 0)
+
+
+@pytest.mark.usefixtures("backend")
+def test_objects_of_equal_scores_are_found_together() -> None:
+    """With one of two scores of .8, precision would be 1."""
+    target = {"boxes": torch.tensor([[0.0, 0, 9, 9]]), "labels": torch.tensor([1])}
+    target |= {name: torch.zeros(1).bool() for name in ("iscrowd", "difficult")}
+    output = torch.tensor([[[0.0, 0, 9, 9, 1, 0.8], [20, 0, 29, 9, 1, 0.8], [40, 0, 49, 9, 1, 0.4]]])
+    samples = measured([(output, [target])]).kept()
+    assert TASK.choose_thresholds(samples, NAMES)[1] == pytest.approx(0.6)
+    assert TASK.per_class(samples, NAMES)["cat"]["precision"] == 0.5
 
 
 @pytest.mark.usefixtures("backend")
@@ -177,13 +254,17 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         TASK.require()
 
 
+@pytest.mark.usefixtures("backend")
 def test_mistakes_by_hand() -> None:
     """A cat is found twice, a dog as a cat, a bird with a low score; a crowd of birds may be found or not."""
     target = torch.tensor([[0.0, 0, 10, 10, 1, 0], [20, 0, 30, 10, 2, 0], [40, 0, 50, 10, 3, 0], [60, 0, 90, 9, 3, 1]])
     found = [[0.0, 0, 10, 9, 1, 0.9], [0, 0, 10, 10, 1, 0.8], [20, 0, 30, 10, 1, 0.7], [40, 0, 50, 10, 3, 0.4]]
     output = torch.tensor([*found, [60, 0, 90, 9, 3, 0.9], [61, 0, 90, 9, 3, 0.8]])
-    assert _compare(target, output) == ([2, 3], [1, 1])
-    assert _compare(target[:0], output[:1]) == ([], [1])
+    scores = torch.tensor([[1, 0.9, 1], [2, 0, 1], [3, 0.4, 1], [1, 0.8, 0], [1, 0.7, 0]])
+    assert torch.equal(match_objects(target, output), scores)
+    assert torch.equal(match_objects(target[:0], output[:1]), torch.tensor([[1, 0.9, 0]]))
+    assert torch.equal(match_objects(target[:1], output[:0]), torch.tensor([[1.0, 0, 1]]))
+    assert match_objects(target[:0], output[:0]).shape == (0, 3)
     samples = PlacedSamples(
         index=torch.arange(2),
         target=torch.stack([torch.full_like(target, torch.nan), target]),

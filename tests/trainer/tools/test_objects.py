@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
+from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.models.torchvision_models import Detector
 from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.masks import draw_prediction
@@ -83,13 +85,40 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
     assert all(row["train_loss"] > 0 for row in rows)
     scores = evaluate.evaluate(run)
     best = max(rows, key=lambda row: row["val_map"])
-    assert scores.values == pytest.approx({key: value for key, value in best.items() if key.startswith("val_")})
+    expected = {key: value for key, value in best.items() if key.startswith("val_")}
+    assert {key: scores.values[key] for key in expected} == pytest.approx(expected)
+    assert scores.values.keys() - expected.keys() == {"run_precision_macro", "run_recall_macro", "run_f1"}
     assert list(scores.per_class) == ["cat", "dog"]
     assert scores.per_class["dog"]["objects"] == 1  # the crowd does not count
     page = (run / "report.html").read_text()
+    assert "Best threshold, precision, recall and F1 of each class" in page
     assert "Average precision of each class in the best epoch" in page
     assert '<label class="zoom"><input type="checkbox"' in page, "a click enlarges the worst images"
     assert (run / "classes.png").is_file()
+
+
+def test_a_run_chooses_thresholds_that_predictions_use(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = load(run / BEST, BestModel)
+    assert best.samples is not None
+    samples = task_named("detect").samples(**best.samples)
+    assert tuple(best.thresholds) == task_named("detect").choose_thresholds(samples, best.classes)
+    images = sorted((run.parent / "val").glob("*.jpg"))
+    every = predict_images(load_trained(run), images, threshold=0.0)
+    middle = float(np.median([score for image in every for name, score in image.classes if name == "cat"]))
+    trained = replace(load_trained(run), thresholds=(0.5, middle, 0.999))
+    for image, shown in zip(every, predict_images(trained, images), strict=True):
+        assert shown.classes == tuple(
+            (name, score) for name, score in image.classes if name == "cat" and score >= middle
+        )
+    assert sum(len(shown.classes) for shown in predict_images(trained, images)) > 0
+    old = replace(trained, thresholds=())
+    assert predict_images(old, images) == predict_images(old, images, threshold=0.5)
+    assert evaluate.main([str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "threshold" in printed
+    assert "run_f1" in printed
+    scores = json.loads((run / "evaluation.json").read_text())
+    assert scores["per_class"]["dog"]["run"]["threshold"] == best.thresholds[2]
 
 
 def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
@@ -378,11 +407,13 @@ def test_an_exported_detector_finds_what_predict_finds(
         assert_same(dict(zip(names, (of.detach().numpy() for of in program(pixels)), strict=True)), expected)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5])])
+    source, lowest = (out / "predict.py").read_text(), str([*load_trained(run).thresholds])
+    assert lowest in source
+    (out / "predict.py").write_text(source.replace(lowest, str([0.999] * 3)))
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(out / "predict.py"), run_name="__main__")
-    assert capsys.readouterr().out == f"{files[5]}  no object with a score of at least 0.5\n"
-    source = (out / "predict.py").read_text().replace("LOWEST = 0.5", "LOWEST = 0.01")
-    (out / "predict.py").write_text(source)
+    assert capsys.readouterr().out == f"{files[5]}  no object reaches its threshold in LOWEST\n"
+    (out / "predict.py").write_text(source.replace(lowest, str([0.01] * 3)))
     monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5]), "missing.jpg"])
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(out / "predict.py"), run_name="__main__")
@@ -413,22 +444,25 @@ def test_exported_boxes_follow_the_crop(run: Path, crop: str) -> None:
         assert_same(dict(zip(served.outputs, (of.numpy() for of in found), strict=True)), expected, pixels=0.3)
 
 
-def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = load_trained(run)
+def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path) -> None:
+    trained = replace(load_trained(run), thresholds=(0.0,) * 3)
     split = evaluate.evaluated_split(trained, None)
-    monkeypatch.setattr("trainer.tools.export.comparison.SHOWN", 0.0)
     found = {of.file: of.objects for of in predict_images(trained, split.files, threshold=0.0)}
 
-    def outputs(image: ImageRef, *, shift: float = 0, first: int = 0, label: int = 0) -> list[np.ndarray]:
+    def outputs(image: ImageRef, *, shift: float = 0, first: int = 0, label: int | None = None) -> list[np.ndarray]:
         rows = found[cast(Path, image)].found[first:]
         boxes = np.array([one.box for one in rows], np.float32).reshape(-1, 4) + np.float32(shift)
-        return [boxes, np.float32([of.score for of in rows]), np.int64([label or of.label for of in rows])]
+        return [
+            boxes,
+            np.float32([of.score for of in rows]),
+            np.int64([of.label if label is None else label for of in rows]),
+        ]
 
     exports = {
         "same": outputs,
         "moved": partial(outputs, shift=0.25),
         "none": partial(outputs, first=1000),
-        "other class": partial(outputs, label=9),
+        "other class": partial(outputs, label=0),
     }
     checks = compare(trained, split, exports)
     assert (checks["same"].differing, checks["same"].largest) == ((), pytest.approx(0, abs=1e-6))

@@ -28,7 +28,7 @@ from trainer.loop.learner import Learner
 from trainer.models.torchvision_detector import DETECTIONS
 from trainer.predictions.masks import upright
 from trainer.run.best_model import Trained, load_trained
-from trainer.tasks.detect import SHOWN, Detect, boxes_at
+from trainer.tasks.detect import Detect, boxes_at
 from trainer.tasks.meter import Meter
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.write import FILE, Exported, export
@@ -141,7 +141,7 @@ class _ObjectComparison(_Comparison):
         """
         from torchvision.ops import box_iou
 
-        shown = objects[objects[:, 5] >= SHOWN]
+        shown = objects[objects[:, 5] >= torch.tensor(self._trained.lowest)[objects[:, 4].long()]]
         if not len(shown) or not len(others):
             return not len(shown)
         overlaps, nearest = (box_iou(shown[:, :4], others[:, :4]) * (shown[:, 4:5] == others[:, 4])).max(dim=1)

@@ -25,7 +25,6 @@ from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, import_extra
 from augment.support.files import write_atomically
 from trainer.run.best_model import Trained
-from trainer.tasks.detect import SHOWN
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.segment import Segment
 from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
@@ -112,7 +111,7 @@ def export(
         inside=inside,
         masks=isinstance(trained.task, Segment),
         points=isinstance(trained.task, KeypointTask),
-        boxes=served.single,
+        lowest=trained.lowest if served.single else (),
         pixels=plan.pixels,
     )
     if source is not None:
@@ -163,14 +162,22 @@ def _program_call(program: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
 
 
 def predict_source(
-    *, inside: bool, masks: bool = False, points: bool = False, boxes: bool = False, pixels: PixelFormat = RGB
+    *,
+    inside: bool,
+    masks: bool = False,
+    points: bool = False,
+    lowest: Sequence[float] = (),
+    pixels: PixelFormat = RGB,
 ) -> str:
-    """Return predict.py, which runs an exported model without this project."""
+    """Return predict.py, which runs an exported model without this project.
+
+    `lowest` contains the lowest score of shown objects by label. Only detectors have it.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("predict.jinja")
     reader = reader_source() if inside and pixels.is_rgb else ""
-    colors = [color_of(label) for label in range(1, _COLORS + 1)] if boxes else []
-    values = {"masks": masks, "points": points, "boxes": boxes, "pixels": pixels}
-    return template.render(file=FILE, reader=reader, colors=colors, lowest=SHOWN, **values).rstrip() + "\n"
+    colors = [color_of(label) for label in range(1, _COLORS + 1)] if lowest else []
+    values = {"masks": masks, "points": points, "boxes": bool(lowest), "pixels": pixels}
+    return template.render(file=FILE, reader=reader, colors=colors, lowest=[*lowest], **values).rstrip() + "\n"
