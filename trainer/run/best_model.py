@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -109,25 +109,38 @@ class Trained:
         Raises:
             UserError: the model predicts nan or inf.
         """
-        from trainer.loop.callback import RunDescription
+        self.validator(loader)(loader, *callbacks)
+
+    def validator(self, loader: Loader, *, graph: bool = False) -> Callable[..., None]:
+        """Return a function like `validate`, for passes over several loaders of equal batches.
+
+        With `graph`, a GPU records the model as a CUDA graph, which takes a second, and runs it faster from then on.
+        """
+        from trainer.loop.callback import RunDescription, in_order
         from trainer.loop.learner import Learner
         from trainer.loop.objective import Objective
         from trainer.optim.optimizers import make_optimizer
 
-        fit, finite = self.config.fit, _Finite()
+        fit = self.config.fit
         _, loss = self.task.make_losses(fit, self.network, fit.torch_device())
-        Learner(
+        learner = Learner(
             self.network,
             loader,
             loader,
-            LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
+            LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=graph, tta=fit.tta),
             optimizer=partial(make_optimizer, fit),
             objective=Objective(self.task, loss),
-            callbacks=[*callbacks, finite],
             run=RunDescription(classes=tuple(self.classes)),
-        ).validate()
-        if finite.wrong is not None and finite.wrong:
-            raise _not_numbers(self.run, "the model predicts nan or inf")
+        )
+
+        def validate(loader: Loader, *callbacks: Callback) -> None:
+            finite = _Finite()
+            learner.val_loader, learner.callbacks = loader, in_order([*callbacks, finite])
+            learner.validate()
+            if finite.wrong is not None and finite.wrong:
+                raise _not_numbers(self.run, "the model predicts nan or inf")
+
+        return validate
 
 
 def load_trained(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -236,12 +236,16 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
-        following = _prepared(trained, split, plans[0], placement)
+        following, validate = _prepared(trained, split, plans[0], placement), None
         for number in range(len(plans)):
             loader = following
             if number + 1 < len(plans):  # build the next pipeline while this one runs
                 following = _prepared(trained, split, plans[number + 1], placement)
-            yield _score(trained, loader) if isinstance(loader, Loader) else loader
+            if isinstance(loader, Loader):
+                validate = validate or trained.validator(loader, graph=config.fit.graph)
+                yield _score(trained, loader, validate)
+            else:
+                yield loader
             bar.advance()
 
 
@@ -255,10 +259,10 @@ def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) 
     return loader
 
 
-def _score(trained: Trained, loader: Loader) -> Score:
+def _score(trained: Trained, loader: Loader, validate: Callable[..., None]) -> Score:
     recorder, example, task = Recorder(), _Example(), trained.task
     with closing(loader):
-        trained.validate(loader, recorder, example)
+        validate(loader, recorder, example)
     assert recorder.samples is not None
     right, wrong = task.right_of(recorder.samples), frozenset[int]()
     if right is not None:

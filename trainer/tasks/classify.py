@@ -257,10 +257,11 @@ class Classify(ClassTask[ClassSamples]):
 
     def mistakes(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the misclassified images, the most confident first."""
-        for i in samples.confidence.argsort(descending=True, stable=True).tolist():
-            true, predicted = int(samples.target[i]), int(samples.prediction[i])
-            if true != predicted:
-                yield WrongSample(i, names[true], names[predicted], float(samples.confidence[i]))
+        order = samples.confidence.argsort(descending=True, stable=True)
+        order = order[samples.target[order] != samples.prediction[order]]
+        columns = (order, *(values[order] for values in (samples.target, samples.prediction, samples.confidence)))
+        for i, true, predicted, confidence in zip(*(column.tolist() for column in columns), strict=True):
+            yield WrongSample(i, names[true], names[predicted], confidence)
 
 
 def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int) -> list[tuple[str, str, int, float]]:
