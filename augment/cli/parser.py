@@ -41,7 +41,9 @@ _MEANT = {
 _LONGEST = 4000  # characters of a message, which may repeat the value of a setting or the head of a file
 
 
-class _Printable(logging.Formatter):
+class PrintableFormatter(logging.Formatter):
+    """A log format without control characters, see `printable`."""
+
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
@@ -50,7 +52,7 @@ class _Printable(logging.Formatter):
 def readable_errors() -> Iterator[None]:
     """Turn exceptions into a message on stderr and an exit code: `USAGE`, `FAILED` or `INTERRUPTED`."""
     if logging.lastResort is not None:  # this handler prints the warnings of tools
-        logging.lastResort.setFormatter(_Printable())
+        logging.lastResort.setFormatter(PrintableFormatter())
     try:
         yield
     except KeyboardInterrupt:

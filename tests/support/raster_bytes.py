@@ -68,3 +68,19 @@ def dicom(image: NDArray[Any], **tags: Any) -> bytes:
     stream = BytesIO()
     header.save_as(stream, enforce_file_format=True)
     return stream.getvalue()
+
+
+def of_set(image: NDArray[Any], number: int = 0) -> bytes:
+    """Return a file of a set of two OME-TIFF files, 0.tif and 1.tif, with one 16-bit channel each."""
+    height, width = image.shape[:2]
+    planes = [
+        f'<TiffData FirstC="{c}" IFD="0" PlaneCount="1"><UUID FileName="{c}.tif">urn:uuid:{c}</UUID></TiffData>'
+        for c in range(2)
+    ]
+    size = f'Type="uint16" SizeX="{width}" SizeY="{height}" SizeC="2" SizeZ="1" SizeT="1"'
+    schema = f'xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{number}"'
+    text = f'<Pixels ID="Pixels:0" DimensionOrder="XYCZT" {size}>{"".join(planes)}</Pixels>'
+    stream = BytesIO()
+    description = f'<OME {schema}><Image ID="Image:0">{text}</Image></OME>'
+    tifffile.imwrite(stream, image[..., 0], description=description, metadata=None)
+    return stream.getvalue()

@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.parser import PrintableFormatter
 from augment.cli.trust import ALLOWED, Saved, Start, UntrustedError
 from augment.params import settings
 from augment.support.errors import UserError
@@ -124,7 +125,7 @@ def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bo
 @contextmanager
 def _logged(handler: logging.Handler) -> Iterator[None]:
     root = logging.getLogger()
-    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
+    handler.setFormatter(PrintableFormatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -77,7 +77,7 @@ def _read(file: Path) -> str:
     with suppress(*DECODER_ERRORS), open_file(file) as stream, Image.open(stream) as image:
         width, height = stored_size(image)
         return f"{height} {width} {orientation_of(image)}"
-    with suppress(OSError, UserError):  # Pillow does not open it
+    with suppress(OSError, UserError, ValueError):  # Pillow does not open it. ValueError: a name with a NUL character
         height, width, _ = open_raster(read_file(file)).shape
         return f"{height} {width} 1"
     return ""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError
-from augment.data.images import MIRRORED, SIDEWAYS, orientation_of
+from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of
 from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line, import_extra
@@ -252,7 +252,8 @@ def _open_tiff(content: Content) -> OpenedRaster:
     what = "a TIFF image that is not 8-bit gray or RGB"
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
-    series = tifffile.TiffFile(BytesIO(content)).series[0]
+    # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
+    series = tifffile.TiffFile(BytesIO(content), _multifile=False).series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     channels = sizes.keys() - {"Y", "X"}
@@ -298,7 +299,7 @@ def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
     try:
-        image = Image.open(BytesIO(content))
+        image = open_with_pillow(BytesIO(content))
     except UnidentifiedImageError:
         raise PixelsError(NOT_DECODED) from None
     if image.mode.startswith(("I", "F")):

@@ -96,10 +96,8 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
             lines = read_text("data.root", found, "one image path per line").splitlines()
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
-            raise UserError(
-                f"data.root={yaml}: {split}: {found} does not exist.{near_file(found)} Name a folder of images, or a "
-                ".txt list."
-            )
+            why = "is not a .txt list." if found.exists() else f"does not exist.{near_file(found)}"
+            raise UserError(f"data.root={yaml}: {split}: {found} {why} Name a folder of images, or a .txt list.")
     if not files:
         raise UserError(f"data.root={yaml}: {split}: {given} lists no images. Add images, or change the path.")
     return files

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import sys
 from io import BytesIO, TextIOWrapper
@@ -15,6 +16,7 @@ from runs import read_metrics
 from augment.cli.tools import run_tool
 from augment.support.formatting import as_bytes, keep_names
 from trainer.cli.main import main
+from trainer.run.jobs import _Log, _logged
 from trainer.tools import evaluate, predict
 
 SMALL = ("fit.device=cpu", "fit.threads=1", "aug.size=16", "fit.batch_size=4", "fit.epochs=2", "callbacks.plots=null")
@@ -82,3 +84,9 @@ def test_what_could_not_be_written_into_a_configuration_is_rejected(capfd: pytes
     with pytest.raises(SystemExit, match="2"):
         main(["data=folder", os.fsdecode(b"data.root=s\xe9t")])
     assert "is not UTF-8, so config.yaml cannot hold it. Rename it" in capfd.readouterr().err
+
+
+def test_the_log_controls_no_terminal(tmp_path: Path) -> None:
+    with _logged(_Log(tmp_path / "trainer.log", encoding="utf-8", errors="surrogateescape")):
+        logging.getLogger("data").warning("\033[31m, half of a pair \ud800, a byte \udcff")
+    assert (tmp_path / "trainer.log").read_bytes().endswith(b"?[31m, half of a pair ?, a byte \xff\n")

@@ -187,7 +187,7 @@ def test_an_export_predicts_what_predict_does(
     out = tmp_path / "out"
     assert export([str(run), "--out", str(out), "fit.tta=flip"]) == 0
     assert json.loads((out / "export.json").read_text())["largest"] < 1e-3
-    assert imports_of(out / "predict.py") == {*PACKAGES, "contextlib", "tifffile"}
+    assert imports_of(out / "predict.py") == {*PACKAGES, "contextlib", "io", "tifffile"}
     files = sorted((bands / "val").glob("*/*.npy"))
     for file in files[::3]:
         files += same_in_other_files(file, tmp_path / "others")

@@ -23,10 +23,12 @@ import torch
 from documented import TEXTS, blocks
 from photos import draw_photo
 from PIL import Image
+from raster_bytes import of_set, pixels
 from scripts import PACKAGES, imports_of
 
 from augment.data.dataset import Split
 from augment.params import Size
+from augment.params.pixel_format import PixelFormat
 from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -139,6 +141,41 @@ def test_the_script_prints_both_coordinates_of_each_point(
     config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=parse_aug({"size": 32, "val": {"resize": None}}))
     export(Trained(config, ("top", "left"), network, task_named("keypoints"), Path()), tmp_path)
     assert printed_names(tmp_path, monkeypatch, capsys) == ["top_x", "top_y", "left_x", "left_y"]
+
+
+def test_the_script_survives_images_of_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    network, aug = Cnn().build(2, Size(32, 32)).eval(), parse_aug({"size": 32, "val": {"resize": None}})
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
+    export(Trained(config, ("\033[31mred", "\ud800"), network, task_named("classify"), Path()), tmp_path)
+    (folder := tmp_path / "images").mkdir()
+    Image.new("RGB", (9, 7)).save(folder / "a\033[31m\udcff.png")
+    Image.new("RGB", (99, 99)).save(folder / "bomb.png")
+    (folder / "c.eps").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 8\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")  # the script turns it off
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 1000)
+    monkeypatch.setattr(sys, "argv", ["predict.py", str(folder)])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
+    printed = capsys.readouterr()
+    assert re.fullmatch(rf"{folder}/a\?\[31m\?\.png  (\?\[31mred|\?) [\d.]+  (\?\[31mred|\?) [\d.]+\n", printed.out)
+    bomb, eps = printed.err.splitlines()
+    assert bomb.startswith(f"{folder}/bomb.png: Image size (9801 pixels)")
+    assert eps.startswith(f"{folder}/c.eps: ")
+
+
+def test_the_script_reads_no_other_tiff(tmp_path: Path) -> None:
+    source = predict_source(inside=True, pixels=PixelFormat(1, "uint16"))
+    start = source.index("def read(file):")
+    exec(source[start : source.index("\n\n\n", start)], names := {"Path": Path, "np": np, "Image": Image})
+    for number in range(2):
+        (tmp_path / f"{number}.tif").write_bytes(of_set(pixels(1) + number, number))
+    np.testing.assert_array_equal(names["read"](tmp_path / "1.tif"), pixels(1) + 1)
 
 
 NAMES = ("x", "year", "y", "z")

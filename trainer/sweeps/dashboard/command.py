@@ -106,6 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._watched = watched
         super().__init__(*arguments)  # type: ignore[arg-type]
 
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # the browser closed the connection
+            super().handle()
+
     def do_GET(self) -> None:
         # Another site whose name resolves to this machine may not read the page.
         host = self.headers.get("Host", "").rpartition(":")[0]
@@ -144,16 +148,15 @@ class _Handler(BaseHTTPRequestHandler):
             return None
 
     def _answer(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain", **headers: str) -> None:
-        with suppress(ConnectionError):  # the browser closed the connection
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            self.wfile.write(body)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Print nothing."""

@@ -131,6 +131,7 @@ def test_outlines_that_need_too_much_memory_are_named(monkeypatch: pytest.Monkey
         ),
         ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed 2 times"),
         ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"cannot find none.jpg, images\[0\] of train.json"),
+        ({"images": [{"id": 1, "file_name": "0\0.jpg"}]}, r"cannot find 0\0.jpg, images\[0\] of train.json"),
         ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id"),
         ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id and a file_name"),
         ({"images": []}, "has no images"),

@@ -12,7 +12,7 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 from PIL import Image
-from raster_bytes import dicom, npy, npz, pixels, png, tiff
+from raster_bytes import dicom, npy, npz, of_set, pixels, png, tiff
 
 from augment.data.formats.raster_files import is_ordinary, open_raster
 from augment.data.image_faults import PixelsError
@@ -216,6 +216,19 @@ def test_several_axes_besides_height_and_width_are_rejected() -> None:
     tifffile.imwrite(stream, np.zeros((2, 3, 5, 7), np.uint16), ome=True, metadata={"axes": "ZCYX"})
     with pytest.raises(PixelsError, match="has the axes ZCYX of 2 x 3 x 5 x 7"):
         open_raster(stream.getvalue())
+
+
+def test_a_file_of_a_set_of_ome_tiffs_has_its_own_channels() -> None:
+    """tifffile would fill the channels of the other files with zeros."""
+    exact(of_set(pixels(1)), pixels(1))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_no_image_is_decoded_by_another_program(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    head = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 8\n%%EndComments\n"
+    with pytest.raises(PixelsError, match="is not an image that DALI decodes"):
+        read(head + b"showpage\n%%EOF\n", channels)
 
 
 def test_pickles_are_not_loaded() -> None:

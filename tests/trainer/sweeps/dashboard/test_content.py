@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import socket
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
@@ -308,6 +310,18 @@ def test_a_page_of_another_site_reads_nothing(server: ThreadingHTTPServer) -> No
     for host in ("example.com", "example.com:80", "127.0.0.1.example.com:80", ""):
         assert ask(server, "/data.json", Host=host)[0].status == 403
     assert server.server_address[0] == "127.0.0.1"
+
+
+def test_lost_connections_print_nothing(server: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode()
+    for part in (b"", whole[:20], whole):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as connection:
+            connection.sendall(part)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets it
+    ask(server, "/")
+    server.shutdown()
+    server.server_close()  # waits for all connections
+    assert capsys.readouterr().err == ""
 
 
 def test_a_port_that_is_in_use(server: ThreadingHTTPServer) -> None:
