@@ -32,8 +32,6 @@ from trainer.tasks.registry import register
 if TYPE_CHECKING:
     from augment.drawing.target_overlays import Drawing
 
-SHOWN = 0.5  # lowest score of objects in the report, and in predictions without thresholds
-
 
 @metric("detect", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
@@ -116,7 +114,7 @@ class Detect(PlacedTask):
     views = ("none",)
     unit, units = "class", "classes"
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
-    threshold = SHOWN
+    threshold = 0.5
     figure_file = "classes.png"
     panels, thumbnail = 3, 480
     mistakes_title = "Most mistakes"
@@ -234,10 +232,17 @@ class Detect(PlacedTask):
         return self.worst(self.per_class(samples, names), "average precision", "object", absent)
 
     def draw_places(
-        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
+        self,
+        sides: tuple[Drawing, Drawing],
+        samples: PlacedSamples,
+        position: int,
+        matrix: Tensor,
+        names: Sequence[str],
     ) -> Sequence[int]:
         """Draw the boxes, and the scores of the found objects. Return the labels for the legend."""
-        true, found = target[~target[:, 4].isnan()], output[output[:, 5] >= SHOWN]
+        target, output = samples.target[position], samples.output[position]
+        lowest = torch.tensor(self.choose_thresholds(samples, names))
+        true, found = target[~target[:, 4].isnan()], output[output[:, 5] >= lowest[output[:, 4].long()]]
         for side, rows in zip(sides, (true, found), strict=True):
             boxes, labels = boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist()
             side.boxes(boxes, labels)
@@ -246,11 +251,12 @@ class Detect(PlacedTask):
         return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images with missed or wrong objects, worst first. Objects with scores below 0.5 do not count."""
-        found = []
+        """Yield the images with missed or wrong objects at the thresholds of the pass, worst first."""
+        found, lowest = [], torch.tensor(self.choose_thresholds(samples, names))
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
             labels, scores, true = match_objects(target, output).unbind(1)
-            masks = (true == 1) & (scores < SHOWN), (true == 0) & (scores >= SHOWN)
+            shown = scores >= lowest[labels.long()]
+            masks = (true == 1) & ~shown, (true == 0) & shown
             missed, wrong = (labels[mask].long().tolist() for mask in masks)
             if missed or wrong:
                 found.append((i, missed, wrong))
