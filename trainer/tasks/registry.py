@@ -43,7 +43,8 @@ class _Monitored(Collection[str]):
         return key in list(self) or any(_unit_columns(str(key)))
 
     def __iter__(self) -> Iterator[str]:
-        keys = (column.key for task in known_tasks().values() for column in columns_of(task.metrics))
+        tasks = (task for _, task in sorted(known_tasks().items()))
+        keys = (column.key for task in tasks for column in columns_of(task.metrics))
         return iter(dict.fromkeys((AUTO, *keys)))
 
     def __len__(self) -> int:
