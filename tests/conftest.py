@@ -90,8 +90,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exclude what is imported from garbage collection: otherwise each run that a test starts spends .3 s on it."""
-    import_module("torch._dynamo")  # else the first optimizer imports it
+    """Import what the first optimizer imports, and see below."""
+    import_module("torch._dynamo")
+    _exclude_imports()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Exclude also what a test has imported."""
+    if len(sys.modules) != _excluded:
+        _exclude_imports()
+
+
+_excluded = 0  # number of modules
+
+
+def _exclude_imports() -> None:
+    """Exclude what is imported from garbage collection: otherwise each run that a test starts spends a second on it."""
+    global _excluded
+    _excluded = len(sys.modules)
     gc.collect()
     gc.freeze()
 

@@ -7,6 +7,7 @@ import shutil
 import socket
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from augment.cli.config_files import CONF
 # What code in a folder would do, and where links in it lead.
 EVIL = "import pathlib\npathlib.Path({canary!r}).write_text('code ran')\ntrain = val = lambda **options: []\n"
 SECRET = "precious\n"
+
+# libyaml is ten times as fast.
+_load = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+_dump = partial(yaml.dump, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper))
 
 ESCAPE = "\033]0;pwned\007\033[31m"
 Tamper = Callable[[Path, Path], object]  # with the folder of a run or job, and with one outside
@@ -70,18 +75,18 @@ def put(values: dict[Any, Any]) -> Tamper:
             for part in above:
                 inside[part] = inside[part] if isinstance(inside.get(part), dict) else {}
                 inside = inside[part]
-            inside[name] = yaml.safe_load(yaml.safe_dump(value).replace("OUTSIDE", str(outside)))
+            inside[name] = _load(_dump(value).replace("OUTSIDE", str(outside)))
 
     def tamper(run: Path, outside: Path) -> None:
         for file in (run / "config.yaml", run / "planned.yaml"):
             if file.exists():
-                config = yaml.safe_load(file.read_text())
+                config = _load(file.read_text())
                 change(config, outside)
-                file.write_text(yaml.safe_dump(config, sort_keys=False))
-        if (file := run / TOP).exists() and "bases" in (sweep := yaml.safe_load(file.read_text())):
+                file.write_text(_dump(config, sort_keys=False))
+        if (file := run / TOP).exists() and "bases" in (sweep := _load(file.read_text())):
             for base in sweep["bases"].values():
                 change(base, outside)
-            file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+            file.write_text(_dump(sweep, sort_keys=False))
 
     return tamper
 
@@ -90,8 +95,8 @@ def about(**values: Any) -> Tamper:
     """Change what the file of a sweep says."""
 
     def tamper(run: Path, outside: Path) -> None:
-        sweep = yaml.safe_load((run / TOP).read_text()) | values
-        (run / TOP).write_text(yaml.safe_dump(sweep, sort_keys=False).replace("OUTSIDE", str(outside)))
+        sweep = _load((run / TOP).read_text()) | values
+        (run / TOP).write_text(_dump(sweep, sort_keys=False).replace("OUTSIDE", str(outside)))
 
     return tamper
 
@@ -113,14 +118,14 @@ def override(*tokens: str) -> Tamper:
             return [token for token in before if not token.startswith(replaced)]
 
         if (file := run / ".hydra" / "overrides.yaml").exists():
-            file.write_text(OmegaConf.to_yaml([*others(yaml.safe_load(file.read_text())), *every]))
+            file.write_text(OmegaConf.to_yaml([*others(_load(file.read_text())), *every]))
         if (file := run / "job.json").exists():
             job = json.loads(file.read_text())
             job["overrides"] = [*others(job["overrides"]), *(token for token in every if token not in hydra)]
             file.write_text(json.dumps(job))
         if (file := run / TOP).exists():
-            sweep = yaml.safe_load(file.read_text())
-            file.write_text(yaml.safe_dump(sweep | {"command": [*others(sweep["command"]), *every]}))
+            sweep = _load(file.read_text())
+            file.write_text(_dump(sweep | {"command": [*others(sweep["command"]), *every]}))
 
     return tamper
 
@@ -129,8 +134,8 @@ def ask(*tokens: str) -> Tamper:
     """Add overrides to those of a sweep alone."""
 
     def tamper(run: Path, _: Path) -> None:
-        sweep = yaml.safe_load((run / TOP).read_text())
-        (run / TOP).write_text(yaml.safe_dump(sweep | {"command": [*sweep["command"], *tokens]}))
+        sweep = _load((run / TOP).read_text())
+        (run / TOP).write_text(_dump(sweep | {"command": [*sweep["command"], *tokens]}))
 
     return tamper
 

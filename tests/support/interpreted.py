@@ -8,7 +8,8 @@ Prints JSON:
 - bounds: how many numbers each op writes beyond its memory.
 - mixed: how far mixed batches are from those of PyTorch's operators.
 - direct: how far decoded images that kernels crop and change are from what DALI makes of them, in levels.
-- channels: the same for other pixel formats than RGB, and statistics of their noise.
+- channels: the same for other pixel formats than RGB, and statistics of their noise. Only this, for each format with
+  all steps, if the argument is --every-format.
 """
 
 import json
@@ -316,14 +317,15 @@ def directly(aug: dict[str, Any], pixels: Any, form: PixelFormat) -> dict[str, f
     return {"most": float(every.max()), "mean": float(every.mean()), "windows": float(max(windows))}
 
 
-FORMATS = [(1, "uint8"), (5, "int16"), (10, "uint16")]
+# Formats, each with the steps that it is tested with unless all are asked for: each case takes two seconds.
+FORMATS = [(1, "uint8", ("moved",)), (5, "int16", ("plain",)), (10, "uint16", ("mean", "mixed"))]
 
 
-def channels() -> dict[str, Any]:
+def channels(every: bool = False) -> dict[str, Any]:
     """Return how far formats are from what DALI makes of them, with random windows, and statistics of their noise."""
     any_channels._TILE = 2048  # several tiles for each image, the last one not full
     rng, found = np.random.default_rng(0), {}
-    for count, dtype in FORMATS:
+    for count, dtype, some in FORMATS:
         rgb = (4, 2, 0) if count > 4 else None
         form = PixelFormat.of(count, dtype, range=(1000, 50000) if dtype == "uint16" else None, rgb=rgb)
         low, high = DTYPES[dtype]
@@ -336,6 +338,8 @@ def channels() -> dict[str, Any]:
         moved = {"invert": {}, "rotate": {"border": "constant", "fill": 9, "angle_range": [-40, 40]}}
         mixed = {"mixed": {"saturation": {"factor_range": [0, 0.5]}, "rotate": {}}} if rgb else {}
         for name, steps in {"plain": plain, "mean": of_mean, "moved": moved, **mixed}.items():
+            if not every and name not in some:
+                continue
             aug = {"train": {"random_resized_crop": crop, "flip": {"p": 0.5}, **steps}, **normal}
             found[f"{form}, {name}"] = directly(aug, stored, form)
     form = PixelFormat.of(4, "uint16")
@@ -365,5 +369,9 @@ def policies() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # In this order, as some change the size of blocks.
-    json.dump({part.__name__: part() for part in (policies, noise, local, bounds, mixed, direct, channels)}, sys.stdout)
+    if sys.argv[1:] == ["--every-format"]:
+        json.dump({"channels": channels(every=True)}, sys.stdout)
+    else:
+        # In this order, as some change the size of blocks.
+        parts = (policies, noise, local, bounds, mixed, direct, channels)
+        json.dump({part.__name__: part() for part in parts}, sys.stdout)

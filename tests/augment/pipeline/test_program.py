@@ -90,9 +90,13 @@ def test_quantization_is_that_of_the_jpeg_standard() -> None:
 @pytest.fixture(scope="module")
 def interpreted() -> Any:
     """What one process finds in Triton's interpreter: to import all of it takes seconds."""
+    return interpret()
+
+
+def interpret(*arguments: str) -> Any:
     pytest.importorskip("triton")
     script = Path(__file__).parents[2] / "support" / "interpreted.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -148,8 +152,16 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_in_an_interpreter(i
 
 
 def test_kernels_for_any_channels_match_operators_in_an_interpreter(interpreted: Any) -> None:
-    found = interpreted["channels"]
-    assert len(found["off"]) == 11
+    check_channels(interpreted["channels"], 4)
+
+
+@pytest.mark.long
+def test_kernels_for_any_channels_match_operators_with_all_steps() -> None:
+    check_channels(interpret("--every-format")["channels"], 11)
+
+
+def check_channels(found: Any, cases: int) -> None:
+    assert len(found["off"]) == cases
     for name, off in found["off"].items():
         assert off["most"] < (2.1 if "uint8" in name else 0.01), name
         assert off["mean"] < 0.02, name

@@ -45,7 +45,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The folder of the fits that each number of ranks trained."""
+    """The folder of the fits that each number of ranks trained; beside them in alone/, one rank resumed another fit."""
     root = tmp_path_factory.mktemp("ranks")
     given = {}
     for size, fits in {1: BY_ONE, 3: [name for name in FITS if name != "limited"]}.items():
@@ -54,6 +54,9 @@ def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Pa
         given[str(root / str(size))] = [
             [(name, [*settings_of(images), *FITS[name], *others.get(name, [])]) for name in fits] for others in more
         ]
+    (root / "alone").mkdir()
+    resumed = [*settings_of(images), *PARTS, *STOP, "fit.resume=../3/stopped", "fit.gpus=1"]
+    given[str(root / "alone")] = [[("run", resumed)]]
     program = [sys.executable, str(SUPPORT / "rank_program.py")]
     ended = subprocess.run(program, env=environment(), input=json.dumps(given), text=True, stderr=-1, timeout=300)
     assert ended.returncode == 0, "".join([ended.stderr, *(file.read_text() for file in root.glob("*/*.txt"))])
@@ -107,21 +110,11 @@ def test_after_an_epoch_any_number_of_ranks_resumes(runs: dict[int, Path]) -> No
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_finishes_an_epoch(images: Path, runs: dict[int, Path], tmp_path: Path) -> None:
-    given = [
-        *settings_of(images),
-        *PARTS,
-        *STOP,
-        f"fit.resume={runs[3] / 'stopped'}",
-        "fit.gpus=1",
-        "hydra.run.dir=alone",
-    ]
-    program = [sys.executable, "-m", "trainer", *given]
-    ended = subprocess.run(program, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    assert "fit.gpus=1: the saved run stopped within epoch 2 with fit.gpus=3." in ended.stdout, ended.stdout
-    assert rows_of(tmp_path / "alone")[0] == rows_of(runs[3] / "stopped")[0]
-    assert state_of(tmp_path / "alone").position == (2, 0)
+def test_another_number_of_ranks_finishes_an_epoch(runs: dict[int, Path]) -> None:
+    alone = runs[1].parent / "alone"
+    assert "fit.gpus=1: the saved run stopped within epoch 2 with fit.gpus=3." in (alone / "0.txt").read_text()
+    assert rows_of(alone / "run")[0] == rows_of(runs[3] / "stopped")[0]
+    assert state_of(alone / "run").position == (2, 0)
 
 
 def test_a_part_of_a_step_needs_the_same_number_of_ranks() -> None:

@@ -69,7 +69,7 @@ def test_without_a_gpu_the_batch_size_is_fixed() -> None:
 
 
 @pytest.fixture
-def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def limited(own_folder: Path, sample_drawn: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Pretend that there is a GPU on which batches of up to 40 images fit. Return the batch sizes that were tried."""
     tried: list[int] = []
 
@@ -166,6 +166,7 @@ def test_a_run_records_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
         trainer.load_model(first.folder, "fit.batch_size=auto", device="cpu").predict(np.zeros((16, 16, 3), np.uint8))
 
 
+@pytest.mark.usefixtures("own_folder", "sample_drawn")
 def test_a_trial_trains_and_validates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation needs memory beside training, and its recorded pass keeps it."""
     passes = set()

@@ -100,18 +100,18 @@ def test_names_without_a_run(own_folder: Path) -> None:
 def test_each_tool_takes_names(finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Path(shutil.copytree(finished_run, own_folder / "outputs" / "run"))
     for name in ("red", "green"):
-        (own_folder / "mine" / name).mkdir(parents=True)
-        Image.fromarray(draw_photo(40, 30, 1)).save(own_folder / "mine" / name / "1.png")
-    (own_folder / "last.png").write_bytes((own_folder / "mine" / "red" / "1.png").read_bytes())
+        (own_folder / "photos" / name).mkdir(parents=True)
+        Image.fromarray(draw_photo(40, 30, 1)).save(own_folder / "photos" / name / "1.png")
+    (own_folder / "last.png").write_bytes((own_folder / "photos" / "red" / "1.png").read_bytes())
     before = {file.name for file in run.iterdir()}
-    assert predict(["last", "mine", "last.png", "--csv", "-"]) == 0
+    assert predict(["last", "photos", "last.png", "--csv", "-"]) == 0
     assert capsys.readouterr().out.count(".png") == 3
-    assert evaluate(["outputs:last", "mine"]) == 0
+    assert evaluate(["outputs:last", "photos"]) == 0
     assert report(["last", "outputs/run"]) == 0
     assert load_model("last", device="cpu").folder == Path("outputs/run")
     assert compare(["last"]) == 0
     assert export(["last", "--unchecked", "--out", "onnx"]) == 0
-    assert {file.name for file in run.iterdir()} - before >= {"evaluation-mine.json"}
+    assert {file.name for file in run.iterdir()} - before >= {"evaluation-photos.json"}
     assert capsys.readouterr().err.count("outputs/run\n") == 5
     with pytest.raises(SystemExit):
         predict(["last", "last"])  # the second path names images

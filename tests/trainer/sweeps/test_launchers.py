@@ -320,6 +320,7 @@ def test_a_launcher_of_another_package_is_named() -> None:
         parse_launcher({"_target_": "hydra_plugins.joblib.Launcher"})
 
 
+@pytest.mark.usefixtures("sample_drawn")
 @pytest.mark.parametrize(("name", "module"), [("slurm", "submitit"), ("ray", "ray")])
 def test_a_missing_extra_is_named(
     name: str, module: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

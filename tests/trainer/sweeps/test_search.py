@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 from PIL import Image
 from rich.console import Console
 
+from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError
 from trainer.run.config.sweep_settings import JOURNAL_FILE, SAMPLERS
 from trainer.run.folder.locks import claimed
@@ -30,11 +31,20 @@ from trainer.sweeps.workers import Worker
 
 __all__ = ["runs"]
 
-pytestmark = pytest.mark.usefixtures("runs")
+pytestmark = pytest.mark.usefixtures("runs", "elsewhere")
 
 FIXED = ["aug=imagenette"]
 SWEEPER = {"kind": "optuna", "n_trials": 4, "finalists": 0}
 SWEPT = ["++fit.lr=tag(log,interval(1e-3,1))", "++aug.train.rotate.p=0,0.5"]
+
+
+@pytest.fixture
+def elsewhere(sample_set: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work where the sample set is drawn already, outside the folder of the search."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / DATA_DIR).parent.mkdir()
+    (folder / DATA_DIR).symlink_to(sample_set)
+    monkeypatch.chdir(folder)
 
 
 def make(folder: Path, swept: list[str] = SWEPT, **settings: Any) -> SearchPlan:

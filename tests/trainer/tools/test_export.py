@@ -270,7 +270,7 @@ def exported(
     return export_all
 
 
-@pytest.mark.parametrize("place", ["inside", "beside"])
+@pytest.mark.parametrize("place", ["inside", pytest.param("beside", marks=pytest.mark.long)])
 def test_variants_are_compared_in_one_table(
     exported: Callable[[str], tuple[Path, str]],
     place: str,
