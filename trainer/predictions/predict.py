@@ -140,7 +140,7 @@ def _predict(
     """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
     names, task = trained.classes, trained.task
     # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
-    lowest = trained.lowest if top is threshold is None else (threshold or 0.0,) * len(names)
+    lowest = trained.used_thresholds if top is threshold is None else (threshold or 0.0,) * len(names)
     if isinstance(task, Detect):
         finder = _ObjectFinder(task, split.files, names, torch.tensor(lowest, dtype=torch.float64), top)
         trained.run_over(split, finder, description="predicting")
@@ -174,7 +174,7 @@ def _predict(
 
 
 class _ObjectFinder(Callback):
-    """Collects the objects of each image of a pass, by index: at most `top`, with the score in `lowest` or more."""
+    """Collects at most `top` objects of each image, by index. Scores must reach the `lowest` of their class."""
 
     def __init__(
         self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: Tensor, top: int | None

@@ -77,7 +77,7 @@ class Trained:
     thresholds: tuple[float, ...] = ()  # see `trainer.loop.checkpoint.BestModel`
 
     @property
-    def lowest(self) -> tuple[float, ...]:
+    def used_thresholds(self) -> tuple[float, ...]:
         """The lowest probability with which predictions list each class or label by default."""
         return self.thresholds or (self.task.threshold or 0.0,) * len(self.classes)
 

@@ -208,7 +208,7 @@ class Detect(PlacedTask):
         rates = rates_at(match_all(samples.output, samples.target), names, thresholds)
         keys = {"precision": "run_precision_macro", "recall": "run_recall_macro", "f1": "run_f1"}
         means = {key: mean_of_known(found[name] for found in rates.values()) for name, key in keys.items()}
-        return scores.with_run(means, rates)
+        return scores.with_run_rates(means, rates)
 
     def figure(self, samples: PlacedSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "objects", len(names) - 1)
@@ -231,24 +231,22 @@ class Detect(PlacedTask):
         absent = "has no object in validation and does", "have no object in validation and do"
         return self.worst(self.per_class(samples, names), "average precision", "object", absent)
 
+    def shown_output(self, samples: PlacedSamples, position: int, names: Sequence[str]) -> Tensor:
+        """Return the found objects of an image that reach the thresholds of the pass."""
+        output, lowest = samples.output[position], torch.tensor(self.choose_thresholds(samples, names))
+        return output[output[:, 5] >= lowest[output[:, 4].long()]]
+
     def draw_places(
-        self,
-        sides: tuple[Drawing, Drawing],
-        samples: PlacedSamples,
-        position: int,
-        matrix: Tensor,
-        names: Sequence[str],
+        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
     ) -> Sequence[int]:
         """Draw the boxes, and the scores of the found objects. Return the labels for the legend."""
-        target, output = samples.target[position], samples.output[position]
-        lowest = torch.tensor(self.choose_thresholds(samples, names))
-        true, found = target[~target[:, 4].isnan()], output[output[:, 5] >= lowest[output[:, 4].long()]]
-        for side, rows in zip(sides, (true, found), strict=True):
+        true = target[~target[:, 4].isnan()]
+        for side, rows in zip(sides, (true, output), strict=True):
             boxes, labels = boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist()
             side.boxes(boxes, labels)
-            if rows is found:
+            if rows is output:
                 side.texts(boxes, labels, [f"{score:.0%}" for score in rows[:, 5].tolist()])
-        return sorted({*true[:, 4].long().tolist(), *found[:, 4].long().tolist()})
+        return sorted({*true[:, 4].long().tolist(), *output[:, 4].long().tolist()})
 
     def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images with missed or wrong objects at the thresholds of the pass, worst first."""

@@ -190,7 +190,7 @@ class Evaluation:
     # Precision, recall, specificity and F1 of each class by name, if `per_class` does not contain them
     class_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def with_run(self, means: Mapping[str, float], rates: Mapping[str, Mapping[str, float]]) -> "Evaluation":
+    def with_run_rates(self, means: Mapping[str, float], rates: Mapping[str, Mapping[str, float]]) -> "Evaluation":
         """Add the rates of each class at the thresholds of a run, and their means."""
         per_class = {name: {**scores, "run": rates[name]} for name, scores in self.per_class.items()}
         values, others = {**self.values, **means}, {**self.others, **means}

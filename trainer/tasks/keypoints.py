@@ -85,18 +85,17 @@ class PlacedTask(Task[PlacedSamples]):
     samples = PlacedSamples
 
     def draw_places(
-        self,
-        sides: tuple[Drawing, Drawing],
-        samples: PlacedSamples,
-        position: int,
-        matrix: Tensor,
-        names: Sequence[str],
+        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
     ) -> Sequence[int]:
         """Draw a sample's target on the left image and its output on the right. Return the classes for the legend.
 
         `matrix` converts coordinates to image pixels.
         """
         raise NotImplementedError
+
+    def shown_output(self, samples: PlacedSamples, position: int, names: Sequence[str]) -> Tensor:
+        """Return the part of a sample's output that `draw` shows."""
+        return samples.output[position]
 
     def draw(
         self,
@@ -113,7 +112,8 @@ class PlacedTask(Task[PlacedSamples]):
         scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
         sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
-        labels = self.draw_places(sides, samples, position, matrix, names)
+        output = self.shown_output(samples, position, names)
+        labels = self.draw_places(sides, samples.target[position], output, matrix)
         halves = np.pad(sides[0].pixels, ((0, 0), (0, gap), (0, 0)), constant_values=255), sides[1].pixels
         return Image.fromarray(
             with_legend(np.concatenate(halves, axis=1), [(label, names[label]) for label in labels], weight)
@@ -228,14 +228,8 @@ class KeypointTask(PlacedTask):
         return self.worst(self.per_class(samples, names), "correct in")
 
     def draw_places(
-        self,
-        sides: tuple[Drawing, Drawing],
-        samples: PlacedSamples,
-        position: int,
-        matrix: Tensor,
-        names: Sequence[str],
+        self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
     ) -> Sequence[int]:
-        target, output = samples.target[position], samples.output[position]
         for side, points in zip(sides, (target[:, :2], output.reshape(-1, 2)), strict=True):
             at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
             side.points(at.numpy())

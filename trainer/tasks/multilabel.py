@@ -135,7 +135,7 @@ class Multilabel(Task[OutputSamples]):
         means = {f"run_{m.name}": m.of_all(shifted, samples.target) for m in self.metrics if m.of_class is not None}
         rates = rates_of_classes(label_counts(shifted >= 0, samples.target > 0.5), names)
         pairs = zip(names, thresholds, strict=True)
-        return scores.with_run(means, {name: {"threshold": value} | rates[name] for name, value in pairs})
+        return scores.with_run_rates(means, {name: {"threshold": value} | rates[name] for name, value in pairs})
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "images", len(names))

@@ -276,6 +276,8 @@ def test_mistakes_by_hand() -> None:
     )
     (wrong,) = TASK.mistakes(samples, NAMES)
     assert (wrong.position, wrong.predicted) == (1, "missed 1 dog; wrong 1 cat")
+    drawn = TASK.shown_output(samples, 1, NAMES)[:, 4:].tolist()
+    assert drawn == [pytest.approx(of) for of in ([1, 0.9], [1, 0.95], [3, 0.4], [3, 0.9], [3, 0.8])]
     five = Objects.of([[0, 0, 9, 9]] * 5, [4, 3, 4, 1, 2])
     assert TASK.caption(five, (*NAMES, "cow")) == "2 cow, 1 bird, 1 cat and 1 more class"
 

@@ -141,7 +141,7 @@ class _ObjectComparison(_Comparison):
         """
         from torchvision.ops import box_iou
 
-        shown = objects[objects[:, 5] >= torch.tensor(self._trained.lowest)[objects[:, 4].long()]]
+        shown = objects[objects[:, 5] >= torch.tensor(self._trained.used_thresholds)[objects[:, 4].long()]]
         if not len(shown) or not len(others):
             return not len(shown)
         overlaps, nearest = (box_iou(shown[:, :4], others[:, :4]) * (shown[:, 4:5] == others[:, 4])).max(dim=1)

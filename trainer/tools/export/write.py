@@ -111,7 +111,7 @@ def export(
         inside=inside,
         masks=isinstance(trained.task, Segment),
         points=isinstance(trained.task, KeypointTask),
-        lowest=trained.lowest if served.single else (),
+        lowest=trained.used_thresholds if served.single else (),
         pixels=plan.pixels,
     )
     if source is not None:
