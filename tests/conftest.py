@@ -90,14 +90,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Import what the first optimizer imports, and see below."""
+    """Import what the first optimizer would import, and exclude all imports from garbage collection."""
     import_module("torch._dynamo")
     _exclude_imports()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
-    """Exclude also what a test has imported."""
+    """Exclude what the test has imported as well."""
     if len(sys.modules) != _excluded:
         _exclude_imports()
 
@@ -106,7 +106,7 @@ _excluded = 0  # number of modules
 
 
 def _exclude_imports() -> None:
-    """Exclude what is imported from garbage collection: otherwise each run that a test starts spends a second on it."""
+    """Exclude imported objects from garbage collection. Otherwise, each run in a test spends a second on them."""
     global _excluded
     _excluded = len(sys.modules)
     gc.collect()

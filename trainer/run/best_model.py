@@ -112,9 +112,10 @@ class Trained:
         self.validator(loader)(loader, *callbacks)
 
     def validator(self, loader: Loader, *, graph: bool = False) -> Callable[..., None]:
-        """Return a function like `validate`, for passes over several loaders of equal batches.
+        """Return a function like `validate` that uses the same learner for all its passes.
 
-        With `graph`, a GPU records the model as a CUDA graph, which takes a second, and runs it faster from then on.
+        With `graph`, the learner records the model as a CUDA graph on a GPU. This takes a second, and later batches of
+        the same shape run faster.
         """
         from trainer.loop.callback import RunDescription, in_order
         from trainer.loop.learner import Learner

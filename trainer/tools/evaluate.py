@@ -155,7 +155,8 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     console = table_console()
     if scores.table.rows:
         head = [name.replace("_", " ") for name in scores.table.head]  # a narrow terminal breaks lines at spaces
-        table = Table(*head, caption=scores.table.title or None, padding=(0, int(len(head) < 8)))
+        padding = (0, 1) if len(head) < 8 else 0  # a table with many columns must fit a terminal
+        table = Table(*head, caption=scores.table.title or None, padding=padding)
         for row in scores.table.rows:
             table.add_row(*map(Text, row))
         console.print(table)
