@@ -71,8 +71,9 @@ class Raster:
         """
         found = stored if empty is None or not empty.any() else np.where(empty, self.pixels.empty_value, stored)
         if found.dtype.kind == "f" and not np.isfinite(found).all():
-            fix = "Replace them. If NaN means no data, set data.nodata to any number"
-            raise PixelsError(f"has infinite values or NaN. {fix}")
+            raise PixelsError(
+                "has infinite values or NaN. Replace them. If NaN means no data, set data.nodata to any number"
+            )
         return np.ascontiguousarray(found)  # as DALI expects
 
     def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:

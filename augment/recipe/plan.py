@@ -282,8 +282,10 @@ def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[floa
         raise UserError(f"aug.{name}: measuring {count} needs training images. Set one number for each channel.")
     values = given if isinstance(given, tuple) else measured or default
     if len(values) != aug.pixels.channels:
-        counts = f"{amount(len(values), 'number')}, but images have {amount(aug.pixels.channels, 'channel')}"
-        raise UserError(f"aug.{name} has {counts}. Set one number for each channel.")
+        raise UserError(
+            f"aug.{name} has {amount(len(values), 'number')}, but images have "
+            f"{amount(aug.pixels.channels, 'channel')}. Set one number for each channel."
+        )
     return tuple(values)
 
 
