@@ -3,8 +3,6 @@
 `Paths` stores the paths of many files in one array: a million paths need 0.1 GB instead of 0.8 GB.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

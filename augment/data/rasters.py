@@ -1,7 +1,5 @@
 """Images whose pixels are not 8-bit RGB, and how they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
