@@ -255,9 +255,10 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
 def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) -> Plan:
     crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
     rest = [step for step in steps if step.op.kind != "crop"]
-    pruned = [kept for step in rest if (kept := _prune(step)) is not None]
+    # Within a policy, steps with p = 0 stay, because they can be chosen.
+    pruned = [step for step in rest if step.p > 0 and any(step.leaves())]
     adapted, left_out = adapt_steps(pruned, aug.pixels, f"aug.{split}")
-    tree = tuple(step for step in adapted if any(True for _ in step.leaves()))
+    tree = tuple(step for step in adapted if any(step.leaves()))
     return Plan(
         split=split,
         size=aug.size,
@@ -287,10 +288,3 @@ def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[floa
             f"{amount(aug.pixels.channels, 'channel')}. Set one number for each channel."
         )
     return tuple(values)
-
-
-def _prune(step: Step) -> Step | None:
-    """Return None for a step without effect. Within a policy, steps with p = 0 stay, because they can be chosen."""
-    if step.p == 0:
-        return None
-    return step if any(True for _ in step.leaves()) else None
