@@ -18,7 +18,6 @@ from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
 from augment.data.sources.shard_windows import list_files
 from augment.data.targets.class_names import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.multilabel import LABELS
 from augment.data.targets.regression import NUMBERS
 from augment.params import MATCHES, WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
@@ -188,7 +187,7 @@ class RecordIO(Records):
     typed: ClassVar[bool] = False  # all labels are floats
 
     def _reader(self) -> Reader:
-        return partial(read_records, padded=not self.targets and self.kind == LABELS)
+        return read_records
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
         return _spans(file, index, unpack=unpack)
