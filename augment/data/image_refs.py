@@ -51,9 +51,6 @@ class Paths(Sequence[Path]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"Paths({', '.join(map(str, self[:3]))}{', ...' if len(self) > 3 else ''})"
-
     def texts(self) -> Iterator[str]:
         for start in range(0, len(self), 65536):
             some = self.names[start : start + 65536].tolist()
