@@ -18,10 +18,13 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
+PADDING = -1  # pads label arrays to one length, which MXNet's readers need
 
 
-def read_records(file: RecordFile) -> Iterator[Record]:
+def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
     """Yield the records of a file. Each span covers the whole record, see `unpack`.
+
+    If labels are `padded`, those that equal `PADDING` are left out.
 
     Raises:
         UserError: the file is not a RecordIO file, or is cut short or damaged.
@@ -32,7 +35,7 @@ def read_records(file: RecordFile) -> Iterator[Record]:
                 labels = _labels(_join(bytes(buffer[start:stop])))
             except struct.error:
                 raise UserError(f"record {number}, at byte {start:,}, is too short for a label.") from None
-            yield Record(start, stop - start, labels)
+            yield Record(start, stop - start, [label for label in labels if not (padded and label == PADDING)])
 
 
 def unpack(extent: bytes) -> bytes:

@@ -18,6 +18,7 @@ from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
 from augment.data.sources.shard_windows import list_files
 from augment.data.targets.class_names import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
+from augment.data.targets.multilabel import LABELS
 from augment.data.targets.regression import NUMBERS
 from augment.params import MATCHES, WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
@@ -187,7 +188,7 @@ class RecordIO(Records):
     typed: ClassVar[bool] = False  # all labels are floats
 
     def _reader(self) -> Reader:
-        return read_records
+        return partial(read_records, padded=not self.targets and self.kind == LABELS)
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
         return _spans(file, index, unpack=unpack)

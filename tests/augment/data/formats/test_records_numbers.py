@@ -90,6 +90,16 @@ def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path
         read([0.5, 1.5], [2.0, 3.0], targets=["label"])
 
 
+def test_padding_of_label_arrays_is_no_label(tmp_path: Path) -> None:
+    write_records(tmp_path / "it.rec", [(b"x", (0.0, 2.0)), (b"y", (1.0, -1.0)), (b"z", (-1.0, -1.0))])
+
+    def read(**settings: Any) -> Dataset:
+        return parse_data({"source": "recordio", "train": "it.rec", "val": "it.rec", **settings}).load()
+
+    assert read(multilabel=True).train.targets == ((1, 0, 1), (0, 1, 0), (0, 0, 0))
+    assert read(task="regress").train.targets == ((0.0, 2.0), (1.0, -1.0), (-1.0, -1.0))
+
+
 def test_features_of_tensorflows_own_writing_are_numbers() -> None:
     folder = Path(__file__).parents[3] / "written_by_others/tensorflow"
 
