@@ -176,7 +176,10 @@ def main() -> None:
             "image": ("the image alone", lambda: ours(folder, "filelist", train=f"{folder}/train.txt")),
             "masks": ("with a mask", lambda: ours(folder, "masks", root=listed)),
             "boxes": ("with 5 boxes", lambda: ours(folder, "coco", train=f"{folder}/train.json", train_images=images)),
-            "points": ("with 14 points", lambda: ours(folder, "points", train=f"{folder}/train.csv", root=listed, flip_pairs=[])),
+            "points": (
+                "with 14 points",
+                lambda: ours(folder, "points", train=f"{folder}/train.csv", root=listed, flip_pairs=[]),
+            ),
             "torchvision": ("torchvision v2, mask", lambda: workers(ByTorchvision(size, mean, std), folder)),
             "albumentations": ("albumentations, mask", lambda: workers(ByAlbumentations(size, mean, std), folder)),
             "kornia": ("kornia, mask", lambda: on_device(folder)),

@@ -3,10 +3,10 @@
     pip install fastai lightning nvidia-ml-py
     python tests/benchmarks/whole_runs.py --photos DIR --timm-script train.py
 
-Each row is one process, from its start to its end: random resized crop (area .35 to 1) and flip, AdamW, one warm-up and
-a cosine decay, label smoothing .1, bfloat16 and channels_last on a GPU, and a validation pass after every epoch. timm's
-`train.py` is a file of its repository, of the installed version. The others are programs in `programs/`, as short
-as the documentation of their library suggests. All rows run in every round. The table states medians.
+Each row is a whole process. All train with random crops and flips, AdamW, a warm-up and a cosine decay, label
+smoothing, and a validation pass after each epoch, on a GPU in bfloat16 and channels_last. `train.py` comes from timm's
+repository. The programs of fastai and Lightning are in `programs/`. All rows run in every round. The table states
+medians.
 """
 
 import argparse
@@ -165,7 +165,8 @@ def main() -> None:
     flags.classes = sum(folder.is_dir() for folder in (flags.photos / "train").iterdir())
     names = [name for name in flags.rows if flags.timm_script or name != "timm's train.py"]
     results = []
-    for flags.seed in range(flags.rounds):
+    for seed in range(flags.rounds):
+        flags.seed = seed
         for name in names:
             with TemporaryDirectory() as folder:
                 os.chdir(folder)

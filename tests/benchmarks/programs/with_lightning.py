@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-import pytorch_lightning as lightning
+import lightning
 import timm
 import torch
 from torch import Tensor
