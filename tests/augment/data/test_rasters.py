@@ -131,6 +131,12 @@ def test_8_bit_png_and_tiff_stay_rgb(mode: str, kind: str) -> None:
     assert ("data.channels=4" in "".join(dataset.notices)) == ((mode, kind) == ("RGBA", "TIFF"))
 
 
+def test_a_notice_names_an_ignored_channel_that_is_not_transparency() -> None:
+    image = tiff(pixels(4, "uint8", size=(16, 16)), photometric="rgb", extrasamples=["unspecified"])
+    put({"0.tif": image, "1.tif": image})
+    assert "data.channels=4" in "".join(load().notices)
+
+
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (4, "RGBA")])
 def test_8_bit_images_with_other_channels(channels: int, mode: str) -> None:
     put({"0.png": encoded("RGBA"), "1.png": encoded("RGBA")})

@@ -49,8 +49,9 @@ def exact(content: bytes, expected: NDArray[Any]) -> None:
         lambda image: tiff(image, planarconfig=None),
         lambda image: tiff(image, bigtiff=True, tile=(16, 16), compression="lzw"),
         lambda image: tiff(image, compression="deflate", predictor=True),
+        lambda image: tiff(image, compression="deflate", planarconfig="separate"),
     ],
-    ids=["npy", "npz", "interleaved", "big_endian", "planar", "pages", "tiles", "compressed"],
+    ids=["npy", "npz", "interleaved", "big_endian", "planar", "pages", "tiles", "compressed", "compressed_planar"],
 )
 def test_round_trips_are_exact(encode: Callable[[NDArray[Any]], bytes], dtype: str) -> None:
     for channels in CHANNELS:
@@ -131,6 +132,13 @@ def test_a_tiff_keeps_its_fourth_channel() -> None:
     tifffile.imwrite(stream, image, photometric="rgb", extrasamples=["unspecified"])
     assert is_ordinary(stream.getvalue())
     exact(stream.getvalue(), image)
+
+
+@pytest.mark.parametrize("channels", [5, 6])
+def test_a_tiff_keeps_all_channels_after_red_green_and_blue(channels: int) -> None:
+    """Pillow and DALI ignore them."""
+    extra = ["unspecified"] * (channels - 3)
+    exact(tiff(pixels(channels, "uint8"), photometric="rgb", extrasamples=extra), pixels(channels, "uint8"))
 
 
 def test_dicom() -> None:
