@@ -370,6 +370,7 @@ def check(dataset: Dataset, images: list[NDArray[Any]]) -> None:
         assert len(split) == len(images)
         for file, image in zip(split.files, images, strict=True):
             np.testing.assert_array_equal(file.read_pixels(), image)
+            assert file.read_pixels().dtype == np.uint16  # in the byte order of the machine, as DALI expects
         (*futures,) = Raster.begin(dict(enumerate(split.files)))
         assert sum(len(future.result()) for future in futures) == len(images)
 
@@ -409,9 +410,10 @@ def test_lists_and_boxes() -> None:
     np.testing.assert_array_equal(dataset.train.targets[0].boxes, [[1, 1, 4, 3]])
 
 
-def test_arrays_of_images() -> None:
+@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
+def test_arrays_of_images(dtype: str) -> None:
     images = arrays()
-    np.save("x.npy", np.stack(images))
+    np.save("x.npy", np.stack(images).astype(dtype))
     np.save("y.npy", np.arange(6) % 2)
     given = {"train": "x.npy", "train_targets": "y.npy", "val": "x.npy", "val_targets": "y.npy"}
     check(load_source("numpy", **given), images)
@@ -426,7 +428,7 @@ def test_images_of_own_code(workers: int, folder: Path, monkeypatch: pytest.Monk
         "    def __len__(self): return 6\n"
         "    def __getitem__(self, index):\n"
         "        if index > 5: raise IndexError\n"
-        "        return np.full((5, 7, 10), index, np.uint16), index % 2\n"
+        "        return np.full((5, 7, 10), index, '>u2'), index % 2\n"
     )
     name = f"own{workers}.Images"
     dataset = load_source("own", train=name, val=name, workers=workers, range=[0, 10])
