@@ -235,10 +235,12 @@ def _filled(image: Any, pixels: PixelFormat) -> Any:
     """Replace values that mean no data, as a loader does."""
     if pixels.nodata is None:
         return image
-    library, low = np, pixels.empty_value
-    if isinstance(image, Tensor):
-        library, low = torch, torch.from_numpy(low).to(image.device, non_blocking=True)
-    return library.where((image == pixels.nodata) | library.isnan(image), low, image)
+    low = pixels.empty_value
+    if not isinstance(image, Tensor):
+        return np.where((image == pixels.nodata) | np.isnan(image), low, image)
+    values = image.float()  # PyTorch supports few operations on uint16
+    empty = (values == pixels.nodata) | values.isnan()
+    return torch.where(empty, torch.from_numpy(low).float().to(image.device, non_blocking=True), values).to(image.dtype)
 
 
 def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]:

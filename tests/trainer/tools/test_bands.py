@@ -170,17 +170,17 @@ def test_the_graph_computes_what_validation_does(pixels: PixelFormat, crop: str)
         assert difference.max() < 0.01
 
 
-def test_pixels_without_data_become_black_in_graph_and_transform() -> None:
+def test_pixels_without_data_become_black_in_graph_and_transform(device: torch.device) -> None:
     pixels = PixelFormat(2, "float32", low=(0.5, -1), high=(1, 3), rgb=None, mean=(0, 0), std=(1, 1), nodata=-9999)
     recipe = load_recipe({"size": 12, "mean": [0, 0], "std": [1, 1], "val": {"resize": {}}})
-    transform = Transform(recipe, "val", device="cpu", pixels=pixels)
+    transform = Transform(recipe, "val", device=device, pixels=pixels)
     image = np.random.default_rng(0).random((12, 12, 2), np.float32)
     expected = pixels.levels(image)
     image[2:5, 3], image[0, 0] = -9999, np.nan
     expected[2:5, 3] = expected[0, 0] = 0
     batch = torch.from_numpy(image)[None]
-    for found in (Crop(transform.plan)(batch), transform(batch), transform([image])):
-        np.testing.assert_allclose(found[0].permute(1, 2, 0) * 255, expected, atol=1e-3)
+    for found in (Crop(transform.plan)(batch), transform(batch.to(device)), transform([image])):
+        np.testing.assert_allclose(found[0].permute(1, 2, 0).cpu() * 255, expected, atol=1e-3)
 
 
 def test_an_export_predicts_what_predict_does(
