@@ -272,6 +272,8 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
+    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill them with zeros, for hours if there are many
+        raise PixelsError("is broken: it lacks strips or tiles")
 
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))

@@ -204,6 +204,16 @@ def test_archives_are_not_unpacked_before_their_size_is_known() -> None:
         open_raster(stream.getvalue())
 
 
+def test_a_tiff_lists_all_its_strips() -> None:
+    """tifffile would fill the others with zeros, which takes minutes for an image of millions of rows."""
+    content = bytearray(tiff(pixels(5), rowsperstrip=1))
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        start = file.pages[0].tags["ImageLength"].valueoffset
+    content[start : start + 4] = (5_000_000).to_bytes(4, "little")
+    with pytest.raises(PixelsError, match="lacks strips"):
+        read(bytes(content))
+
+
 def test_deflated_dicom_is_rejected() -> None:
     """pydicom would unpack all of it, of any size, to read the header."""
     file = pydicom.dcmread(io.BytesIO(dicom(pixels(1)[..., 0])))
