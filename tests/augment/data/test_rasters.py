@@ -16,7 +16,7 @@ from stores import write_tar
 
 from augment.data import format_detection, rasters
 from augment.data.dataset import Dataset, Split
-from augment.data.format_detection import measure
+from augment.data.format_detection import measured
 from augment.data.formats.folder import find_images
 from augment.data.images import portable_name
 from augment.data.rasters import Raster, in_format
@@ -222,12 +222,13 @@ def test_damaged_statistics_are_computed_again(damage: str) -> None:
     assert load(range="auto") == before
 
 
-def test_measure_reads_rgb_images() -> None:
+def test_rgb_images_are_measured_on_request() -> None:
     put({"0.png": encoded(), "1.png": encoded()})
-    mean, std = measure(load().train.files, RGB)
+    assert measured(load(), None, (0.5, 0.5, 0.5)) == RGB
+    found = measured(load(), "auto", None)
     values = np.asarray(Image.open("image")) / 255
-    np.testing.assert_allclose(mean, values.mean(axis=(0, 1)), rtol=1e-6)
-    np.testing.assert_allclose(std, values.std(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(found.mean, values.mean(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(found.std, values.std(axis=(0, 1)), rtol=1e-6)
 
 
 # --- settings that contradict the images ---
