@@ -35,8 +35,8 @@ _REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DO
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
-    doc="how often to draw values: for each sample (each), or once per run, from the run's seed (once). p is always "
-    "drawn for each sample",
+    doc="how often to draw values: for each sample (each), or once per run, from the run's seed (once). Whether the "
+    "step applies is always drawn for each sample",
 )
 
 
@@ -52,8 +52,8 @@ class Op:
         params: all parameters that YAML may set, including the common parameters of the kind.
         function: the decorated function, see the decorators. It takes drawn values and fixed parameters by name.
         doc: help text. The op table shows its first line.
-        kind: what `function` takes and returns.
-        common: parameters that every op of the kind has.
+        kind: the kind, which determines what `function` takes and returns.
+        common: parameters that ops of the kind share. An op omits those that have no effect on it.
         moves: how the op moves pixels, and therefore masks, boxes and keypoints.
         random: whether DALI draws random numbers, with a seed for each step.
         checkpoints: whether DALI can checkpoint the op's operators.
@@ -79,7 +79,7 @@ class Op:
 
     @property
     def moves(self) -> Moves:
-        """How the op moves pixels. None if it moves none."""
+        """How the op moves pixels, or None if it moves no pixels."""
         return None
 
     @property
@@ -94,9 +94,13 @@ class Op:
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range."""
-        ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
-        return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
+        """The names of the drawn values, each with the name of the range that it is drawn from."""
+        range_of_value: dict[str, str] = {}
+        for name, param in self.params.items():
+            if isinstance(param, Range):
+                values = param.draws or (name.removesuffix("_range"),)
+                range_of_value |= dict.fromkeys(values, name)
+        return range_of_value
 
     @property
     def own_params(self) -> dict[str, Param[Any]]:
@@ -209,7 +213,7 @@ class PolicyOp(Op):
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range.
+        """The names of the drawn values, each with the name of the range that it is drawn from.
 
         A policy that nests no steps, such as RandAugment, draws no values itself.
         """
