@@ -79,8 +79,8 @@ def _adapted(step: Step, pixels: PixelFormat) -> Op:
         if op.channels == "separate" or by_channel:
             return SeparateColorOp(**_fields(op), base=op, count=pixels.channels)
         if not pixels.is_rgb:
-            extended = _extended_from_rgb if op.channels == "rgb" else _repeated_for_each_channel
-            return replace(op, function=partial(extended, op, pixels), width=pixels.channels)
+            embed = _embed_rgb if op.channels == "rgb" else _repeat_first_row
+            return replace(op, function=partial(embed, op, pixels), width=pixels.channels)
     if isinstance(op, LocalOp):
         if by_channel:
             return SeparateLocalOp(**_fields(op), base=op, count=pixels.channels)
@@ -90,31 +90,31 @@ def _adapted(step: Step, pixels: PixelFormat) -> Op:
     return op
 
 
-def _extended_from_rgb(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
+def _embed_rgb(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
     """Extend an op's matrices for red, green and blue to all channels. The other channels stay as they are."""
     matrix = np.asarray(op.function(**values))
     assert pixels.rgb is not None
     rgb, count = list(pixels.rgb), pixels.channels
     uses_mean = matrix.shape[-1] > 4
-    extended = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
-    extended[..., range(count), range(count)] = 1
+    result = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
+    result[..., range(count), range(count)] = 1
     columns = [*rgb, *(count + number for number in rgb)] if uses_mean else rgb
     for row, number in enumerate(rgb):
-        extended[..., number, [*columns, -1]] = matrix[..., row, :]
-    return extended
+        result[..., number, [*columns, -1]] = matrix[..., row, :]
+    return result
 
 
-def _repeated_for_each_channel(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
+def _repeat_first_row(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
     """Repeat the first row of an op's matrices for each channel. The mean of all channels replaces the mean color."""
     matrix = np.asarray(op.function(**values))
     count = pixels.channels
     uses_mean = matrix.shape[-1] > 4
-    repeated = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
-    repeated[..., range(count), range(count)] = matrix[..., 0, :1]
-    repeated[..., -1] = matrix[..., 0, -1:]
+    result = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
+    result[..., range(count), range(count)] = matrix[..., 0, :1]
+    result[..., -1] = matrix[..., 0, -1:]
     if uses_mean:
-        repeated[..., count:-1] = (matrix[..., 0, 3:6].sum(axis=-1) / count)[..., None, None]
-    return repeated
+        result[..., count:-1] = (matrix[..., 0, 3:6].sum(axis=-1) / count)[..., None, None]
+    return result
 
 
 @dataclass(frozen=True, repr=False)

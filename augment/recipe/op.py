@@ -24,7 +24,7 @@ from augment.params import Param, Range
 from augment.recipe.op_kinds import (
     KINDS,
     BatchOp,
-    Channels,
+    ChannelSupport,
     ColorOp,
     CropOp,
     Function,
@@ -130,7 +130,7 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
     return _register(RemapOp, ("x", "y"), params, uniforms=uniforms, prepare=prepare)
 
 
-def color(*, uniforms: tuple[str, ...] = (), channels: Channels = "rgb", **params: Param[Any]) -> Decorator:
+def color(*, uniforms: tuple[str, ...] = (), channels: ChannelSupport = "rgb", **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors with a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
     Drawn values are (N,) arrays. Without drawn values, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on (R,
@@ -157,7 +157,7 @@ def local(
     random: bool = False,
     checkpoints: bool = True,
     moves: bool = True,
-    channels: Channels = "rgb",
+    channels: ChannelSupport = "rgb",
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
@@ -189,7 +189,7 @@ def local(
 
 
 def numpy_op(
-    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
+    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: ChannelSupport = "rgb", **params: Param[Any]
 ) -> Decorator:
     """Declare an op on one image in NumPy: `function(image, **values)`. Images are (height, width, 3) uint8.
 
@@ -200,7 +200,7 @@ def numpy_op(
 
 
 def torch_op(
-    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
+    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: ChannelSupport = "rgb", **params: Param[Any]
 ) -> Decorator:
     """Declare an op on a batch in PyTorch: `function(images, **values)`. Images are (N, height, width, 3) uint8.
 

@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 # The images that a color or local op supports. "rgb" needs red, green and blue. The others support any channels. With
 # "separable", a recipe may choose values for each channel (per_channel). "separate" ops always have values
 # for each channel.
-Channels = Literal["rgb", "any", "separable", "separate"]
+ChannelSupport = Literal["rgb", "any", "separable", "separate"]
 
 # How an op moves pixels: by resizing a window, with a matrix, with a function of coordinates, in another way, or not at
 # all.
@@ -72,7 +72,7 @@ class Op:
     random = False
     checkpoints = True
     on_cpu = False
-    channels: Any = "any"  # a `Channels`
+    channels: Any = "any"  # a `ChannelSupport`
 
     def __repr__(self) -> str:
         return f"<{self.kind} op {self.name}>"  # short, because people print recipes
@@ -149,7 +149,7 @@ class ColorOp(Op):
     """Maps the color of each pixel with a (3, 4) matrix, or with a matrix for `width` channels."""
 
     uniforms: tuple[str, ...] = ()
-    channels: Channels = "rgb"
+    channels: ChannelSupport = "rgb"
     width: int = 3
 
     kind = "color"
@@ -182,7 +182,7 @@ class LocalOp(PreparedOp):
     checkpoints: bool = True
     on_cpu: bool = False
     moves: Moves = "other"
-    channels: Channels = "rgb"
+    channels: ChannelSupport = "rgb"
 
     kind = "local"
     common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P, "per_channel": _PER_CHANNEL}

@@ -110,7 +110,7 @@ class Stage:
         the op's neutral values.
         """
         rows, kept_rows = _applied_and_skipped(self.applied(draws))
-        kept = {}
+        kept: dict[str, Draws] = {}
         for step in self.steps:
             kept[step.key] = {name: value[kept_rows] for name, value in draws[step.key].items()}
         return rows, kept
