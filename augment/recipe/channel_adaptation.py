@@ -77,7 +77,7 @@ def _adapted(step: Step, pixels: PixelFormat) -> Op:
     op, by_channel = step.op, bool(step.params.get("per_channel"))
     if isinstance(op, ColorOp):
         if op.channels == "separate" or by_channel:
-            return SeparateColorOp(**_fields(op), base=op, count=pixels.channels)
+            return SeparateColorOp(**_fields(op), base=op, count=pixels.channels, is_rgb=pixels.is_rgb)
         if not pixels.is_rgb:
             embed = _embed_rgb if op.channels == "rgb" else _repeat_first_row
             return replace(op, function=partial(embed, op, pixels), width=pixels.channels)
@@ -106,15 +106,32 @@ def _embed_rgb(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
 
 def _repeat_first_row(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
     """Repeat the first row of an op's matrices for each channel. The mean of all channels replaces the mean color."""
-    matrix = np.asarray(op.function(**values))
-    count = pixels.channels
-    uses_mean = matrix.shape[-1] > 4
-    result = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
-    result[..., range(count), range(count)] = matrix[..., 0, :1]
-    result[..., -1] = matrix[..., 0, -1:]
-    if uses_mean:
-        result[..., count:-1] = (matrix[..., 0, 3:6].sum(axis=-1) / count)[..., None, None]
-    return result
+    first = np.asarray(op.function(**values))[..., :1, :]
+    rows = np.repeat(first, pixels.channels, axis=-2)
+    return _channel_matrix(rows[..., 0], rows[..., -1], _of_all_channels(rows[..., 3:-1], pixels.channels))
+
+
+def _of_all_channels(of_mean: Array, count: int) -> Array:
+    """Spread the factors of the mean red, green and blue, (..., 3), evenly over the means of all channels."""
+    if not of_mean.shape[-1]:
+        return of_mean
+    return np.repeat(of_mean.sum(axis=-1, keepdims=True) / count, count, axis=-1)
+
+
+def _channel_matrix(factor: Array, offset: Array, of_mean: Array | None = None) -> Array:
+    """Return matrices on (channels, their means, 1) that change each channel by its own factor and offset.
+
+    Args:
+        factor: (..., C).
+        offset: (..., C).
+        of_mean: factors of the image's mean color, (..., C, C). If None or (..., C, 0), the matrices have no columns
+            for the means.
+    """
+    count = np.shape(factor)[-1]
+    parts = [np.eye(count) * np.asarray(factor)[..., None], np.asarray(offset)[..., None]]
+    if of_mean is not None:
+        parts.insert(1, of_mean)
+    return np.concatenate(parts, axis=-1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,6 +161,8 @@ class _Separate(Op):
 
 @dataclass(frozen=True, repr=False)
 class SeparateColorOp(_Separate, ColorOp):
+    is_rgb: bool = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "function", self._matrix)
@@ -153,13 +172,12 @@ class SeparateColorOp(_Separate, ColorOp):
         gathered = self._gathered(values)
         if self.base.channels == "separate":
             factor, offset = self.base.function(**gathered)
-        else:
-            rows = np.stack([self._first_row(gathered, channel) for channel in range(self.count)], axis=1)
-            factor, offset = rows[..., 0], rows[..., -1]
-        matrix = np.zeros((*np.shape(factor), self.count + 1))
-        matrix[..., range(self.count), range(self.count)] = factor
-        matrix[..., -1] = offset
-        return matrix
+            return _channel_matrix(factor, offset)
+        rows = np.stack([self._first_row(gathered, channel) for channel in range(self.count)], axis=1)
+        of_mean = rows[..., 3:-1]
+        if not self.is_rgb:
+            of_mean = _of_all_channels(of_mean, self.count)
+        return _channel_matrix(rows[..., 0], rows[..., -1], of_mean)
 
     def _first_row(self, gathered: dict[str, Any], channel: int) -> Array:
         """Return the first row of the matrices that the recipe's op makes from a channel's drawn values."""

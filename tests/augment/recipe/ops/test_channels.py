@@ -22,6 +22,7 @@ from augment.pipeline.graph.operators import channel_bounds
 from augment.pipeline.graph.sample_order import Reading
 from augment.pipeline.kernels.instructions import Program
 from augment.recipe.op import OPS, numpy_op
+from augment.recipe.ops.color import LUMA
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
@@ -142,15 +143,40 @@ def test_ops_treat_each_channel_alike(
 
 
 @EVERY_FORMAT
-@pytest.mark.parametrize("op", ["brightness", "contrast", "gamma", "channel_gain"])
-def test_values_can_be_drawn_for_each_channel(op: str, channels: int, dtype: str, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("op", "params"),
+    [
+        ("brightness", {"per_channel": True}),
+        ("contrast", {"per_channel": True}),
+        ("contrast", {"per_channel": True, "pivot": "mean"}),
+        ("gamma", {"per_channel": True}),
+        ("channel_gain", {}),
+    ],
+    ids=["brightness", "contrast", "mean", "gamma", "gain"],
+)
+def test_values_can_be_drawn_for_each_channel(
+    op: str, params: dict[str, Any], channels: int, dtype: str, device: torch.device
+) -> None:
     def reference(levels: Levels, **values: float) -> Levels:
         own = np.array([values[f"{'gamma' if op == 'gamma' else 'factor'} {number}"] for number in range(channels)])
         assert len(set(own)) == channels
-        changed = {"gamma": 255 * (levels / 255) ** own, "contrast": 128 + own * (levels - 128)}
-        return np.asarray(changed.get(op, levels * own))
+        if op == "gamma":
+            return np.asarray(255 * (levels / 255) ** own)
+        pivots = {"middle": 128.0, "mean": levels.mean()}
+        pivot = pivots[params.get("pivot", "middle")] if op == "contrast" else 0.0
+        return np.asarray(pivot + own * (levels - pivot))
 
-    compare({op: {} if op == "channel_gain" else {"per_channel": True}}, reference, channels, dtype, device)
+    compare({op: params}, reference, channels, dtype, device)
+
+
+def test_contrast_of_each_rgb_channel_is_around_the_luma_of_the_image() -> None:
+    plan = plan_for(RGB, {"contrast": {"per_channel": True, "pivot": "mean"}})
+    values = Sampler(plan, SEED).draw(0, 0, COUNT)["contrast"]
+    (matrices,) = (stage.matrix({"contrast": values}, (SIZE, SIZE)) for stage in plan.stages if stage.kind == "color")
+    for sample, channel in np.ndindex(COUNT, 3):
+        factor = values[f"factor {channel}"][sample]
+        expected = [*(factor * np.eye(3)[channel]), *((1 - factor) * np.array(LUMA)), 0]
+        np.testing.assert_allclose(matrices[sample, channel], expected)
 
 
 @EVERY_FORMAT
