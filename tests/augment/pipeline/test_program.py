@@ -170,11 +170,12 @@ def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None
     assert len(np.unique(np.concatenate([first, second]), axis=0)) == 80
 
 
-def test_kernels_compile_for_a_gpu() -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_kernels_compile_for_a_gpu(every: bool) -> None:
     pytest.importorskip("triton")
     from compiled import compile_kernels
 
-    compile_kernels()
+    compile_kernels(every)
 
 
 @needs_gpu
