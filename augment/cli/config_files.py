@@ -1,6 +1,7 @@
 """Find config files in the project, in `conf` of the current folder, and in the folder of `--config-dir`."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def own_files() -> list[str]:
     return [choice for choice, file in files.items() if CONF not in file.parents]
 
 
-def default_groups() -> dict[str, str | None]:
+@cache
+def default_groups() -> Mapping[str, str | None]:
     """Return the groups that `conf/config.yaml` lists, each with its default file or None.
 
     They need no plus sign, and the command line takes precedence over an experiment's choice.

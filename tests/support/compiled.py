@@ -23,13 +23,14 @@ def _build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
     compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": stages._WARPS})
 
 
-def compile_kernels() -> None:
-    for every_op in (False, True):
+def compile_kernels(every: bool) -> None:
+    """Compile each kernel, or every variant of it."""
+    for every_op in (False, True) if every else (True,):
         _build(stages._run, {"raw": False, "every_op": every_op, "block": stages._BLOCK})
     _build(mix._mix, {"labels": False, "block": mix._BLOCK}, images="*fp32")
     _build(mix._mix, {"labels": True, "block": mix._BLOCK}, images="*fp32", targets="*fp32")
     tile = {"channels": 10, "lanes": 16, "block": 64}
-    for stored, levels in (("*u8", "*u8"), ("*u16", "*fp32"), ("*i16", "*fp32")):
+    for stored, levels in (("*u16", "*fp32"), ("*u8", "*u8"), ("*i16", "*fp32"))[: 3 if every else 1]:
         whole = {"whole": levels == "*u8"}
         _build(any_channels._resize, {**tile, **whole}, images=stored, windows="*fp32", out=levels, rows="i32",
                low="*fp32", scale="*fp32")  # fmt: skip

@@ -297,6 +297,12 @@ REFUSED: dict[str, dict[Any, Any]] = {
     "a name with a line break": {"data__root": "a\nb"},
 }  # fmt: skip
 
+# Sections of other types, but for one type of each.
+REPEATED = {f"{section} of type {kind}"
+            for section, kinds in {"data": ("str", "float"), "model": ("list", "float"), "aug": ("list", "str"),
+                                   "fit": ("str", "float"), "callbacks": ("list", "float"), "run": ("list", "str"),
+                                   "seed": ("str", "float")}.items() for kind in kinds}  # fmt: skip
+
 # What only jobs and searches read, as a run that is resumed or evaluated starts from its own checkpoint.
 STARTED: dict[str, dict[Any, Any]] = {
     "weights elsewhere": {"model__weights": "OUTSIDE/bashrc"},

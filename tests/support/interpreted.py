@@ -8,8 +8,9 @@ Prints JSON:
 - bounds: how many numbers each op writes beyond its memory.
 - mixed: how far mixed batches are from those of PyTorch's operators.
 - direct: how far decoded images that kernels crop and change are from what DALI makes of them, in levels.
-- channels: the same for other pixel formats than RGB, and statistics of their noise. Only this, for each format with
-  all steps, if the argument is --every-format.
+- channels: the same for other pixel formats than RGB, and statistics of their noise.
+
+Without the argument --every, only some cases, because each takes about a second.
 """
 
 import json
@@ -53,6 +54,12 @@ CPU = torch.device("cpu")
 FLAT = MemoryImage("flat", np.full((HEIGHT, WIDTH, 3), 77, np.uint8))
 PHOTOS = (*(MemoryImage(str(seed), draw_photo(WIDTH, HEIGHT, seed)) for seed in range(7)), FLAT)
 OPERATORS = build.program_of
+EVERY = sys.argv[1:] == ["--every"]
+
+
+def some(cases: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the cases with these names, or all."""
+    return {name: case for name, case in cases.items() if EVERY or name in names}
 
 
 def kernel(plan: Any, *_: Any) -> Program:
@@ -114,9 +121,9 @@ def transformed() -> bool:
     return torch.equal(images, batch.images)
 
 
-# Each local op, with height and width of the images, and how many: each takes about a second. From sides of 25 px,
-# operators of the CPU and the GPU enlarge differently where two pixels are equally near. What is wider than an image
-# reaches beyond its mirror image, too.
+# Each local op, with height and width of the images, and how many. From sides of 25 px, operators of the CPU and the
+# GPU enlarge differently where two pixels are equally near. What is wider than an image reaches beyond its mirror
+# image, too.
 LOCAL: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
     "blur": ((25, 33), 2, {"gaussian_blur": {"p": 0.8}}),
     "blur of no width": ((9, 9), 1, {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
@@ -148,12 +155,12 @@ def local() -> dict[str, Any]:
         return {"most": int(apart.max()), "mean": float(apart.mean()), "beyond": float((apart > 1).mean())}
 
     found: dict[str, Any] = {}
-    for name, (size, count, steps) in LOCAL.items():
+    for name, (size, count, steps) in some(LOCAL, "blur", "motion", "nearest", "hole of the mean", "several").items():
         photos = tuple(MemoryImage(str(seed), draw_photo(*size[::-1], seed)) for seed in range(count))
         plan = plan_of(steps, size=size)
         found[name] = off(plan, photos, rendered(plan, photos, OPERATORS))
     compression = {}
-    for size, lowest, highest in (((25, 25), 30, 90), ((32, 51), 1, 100)):
+    for size, lowest, highest in (((25, 25), 30, 90), ((32, 51), 1, 100))[: 1 + EVERY]:
         plan = plan_of({"jpeg": {"quality_range": [lowest, highest]}}, size=size)
         # Gray ones without texture, as DALI's operator on the CPU rounds otherwise; with it, each coefficient counts.
         smooth = {str(seed): draw_photo(*size[::-1], seed) for seed in range(2)}
@@ -256,7 +263,8 @@ def mixed() -> dict[str, float]:
     classes, labels = torch.tensor([[2, 0], [0, 0], [1, 0], [1, 0], [2, 0]])[:, 0], torch.rand(4, 5).T
     either = {"one_of": {"p": 0.8, "steps": {"mixup": {}, "cutmix": {}}}}
     found = {}
-    for name, steps in {"either": either, "both": {"cutmix": {"p": 0.6}, "mixup": {"p": 0.6}}}.items():
+    both = {"cutmix": {"p": 0.6}, "mixup": {"p": 0.6}}
+    for name, steps in some({"either": either, "both": both}, "either").items():
         for half, targets in ((False, classes), (False, labels), (True, classes)):
             batch = images.half() if half else images
             kind = LABELS if targets.is_floating_point() else CLASSES
@@ -294,7 +302,7 @@ def direct() -> dict[str, dict[str, float]]:
     """Return the largest and the mean difference over calls, and how far the frames' windows are apart, in pixels."""
     kernels._BLOCK = 256
     pixels = np.stack([draw_photo(28, 20, seed) for seed in range(2)])
-    return {name: directly(aug, pixels, RGB) for name, aug in DIRECT.items()}
+    return {name: directly(aug, pixels, RGB) for name, aug in some(DIRECT, "random windows", "short side").items()}
 
 
 def directly(aug: dict[str, Any], pixels: Any, form: PixelFormat) -> dict[str, float]:
@@ -317,15 +325,15 @@ def directly(aug: dict[str, Any], pixels: Any, form: PixelFormat) -> dict[str, f
     return {"most": float(every.max()), "mean": float(every.mean()), "windows": float(max(windows))}
 
 
-# Formats, each with the steps that it is tested with unless all are asked for: each case takes two seconds.
+# Formats, each with the steps that it is tested with unless all are asked for.
 FORMATS = [(1, "uint8", ("moved",)), (5, "int16", ("plain",)), (10, "uint16", ("mean", "mixed"))]
 
 
-def channels(every: bool = False) -> dict[str, Any]:
+def channels() -> dict[str, Any]:
     """Return how far formats are from what DALI makes of them, with random windows, and statistics of their noise."""
     any_channels._TILE = 2048  # several tiles for each image, the last one not full
     rng, found = np.random.default_rng(0), {}
-    for count, dtype, some in FORMATS:
+    for count, dtype, names in FORMATS:
         rgb = (4, 2, 0) if count > 4 else None
         form = PixelFormat.of(count, dtype, range=(1000, 50000) if dtype == "uint16" else None, rgb=rgb)
         low, high = DTYPES[dtype]
@@ -337,9 +345,7 @@ def channels(every: bool = False) -> dict[str, Any]:
         plain = {"rotate": {}, "contrast": {}, "channel_gain": {}, "erase": {}}
         moved = {"invert": {}, "rotate": {"border": "constant", "fill": 9, "angle_range": [-40, 40]}}
         mixed = {"mixed": {"saturation": {"factor_range": [0, 0.5]}, "rotate": {}}} if rgb else {}
-        for name, steps in {"plain": plain, "mean": of_mean, "moved": moved, **mixed}.items():
-            if not every and name not in some:
-                continue
+        for name, steps in some({"plain": plain, "mean": of_mean, "moved": moved, **mixed}, *names).items():
             aug = {"train": {"random_resized_crop": crop, "flip": {"p": 0.5}, **steps}, **normal}
             found[f"{form}, {name}"] = directly(aug, stored, form)
     form = PixelFormat.of(4, "uint16")
@@ -364,14 +370,12 @@ def policies() -> dict[str, Any]:
     for border in ("constant", "reflect_101", "replicate"):
         moved = {name: {**step, "border": border} for name, step in warps.items()}
         cases[border] = {**moved, "brightness": {}, "posterize": {"p": 0.5}, "solarize": {"p": 0.2}}
-    found = {name: compare(steps) for name, steps in cases.items()}
+    names = ("auto_augment", "tables and the mean", "reflect_101")
+    found = {name: compare(steps) for name, steps in some(cases, *names).items()}
     return {**found, "resumed": resume(), "transformed": transformed()}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--every-format"]:
-        json.dump({"channels": channels(every=True)}, sys.stdout)
-    else:
-        # In this order, as some change the size of blocks.
-        parts = (policies, noise, local, bounds, mixed, direct, channels)
-        json.dump({part.__name__: part() for part in parts}, sys.stdout)
+    # In this order, as some change the size of blocks.
+    parts = (policies, noise, local, bounds, mixed, direct, channels)
+    json.dump({part.__name__: part() for part in parts}, sys.stdout)

@@ -21,7 +21,7 @@ from trainer import train
 from trainer.cli.main import main
 from trainer.loop import ranks
 
-for module in ("trainer.run.train", "torch._dynamo", "torchmetrics.classification"):
+for module in ("trainer.run.train", "torch._dynamo"):
     import_module(module)
 ranks.EVERY = 1
 hydra.compose = composed.compose

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 # 13 images: with 3 ranks and batches of 3, two of them have nothing left in the last batch.
 COUNTS = {"train": {"ant": 7, "bee": 4, "cat": 2}, "val": {"ant": 3, "bee": 2, "cat": 2}}
-MEASURED = "fit.metrics=[brier,f1,auroc]"
+MEASURED = "fit.metrics=[brier,f1,balanced_accuracy]"
 WHOLE = ["fit.batch_size=18", "fit.epochs=2", "fit.lr=0.3", MEASURED]  # one batch an epoch, alike on any ranks
 PARTS = [
     "fit.batch_size=3",

@@ -87,18 +87,15 @@ def test_quantization_is_that_of_the_jpeg_standard() -> None:
     assert (chroma[0].tolist(), chroma.sum()) == ([17, 18, 24, 47, 99, 99, 99, 99], 5505)
 
 
-@pytest.fixture(scope="module")
-def interpreted() -> Any:
+@pytest.fixture(scope="module", params=["some", pytest.param("every", marks=pytest.mark.long)])
+def interpreted(request: pytest.FixtureRequest) -> Any:
     """What one process finds in Triton's interpreter: to import all of it takes seconds."""
-    return interpret()
-
-
-def interpret(*arguments: str) -> Any:
     pytest.importorskip("triton")
     script = Path(__file__).parents[2] / "support" / "interpreted.py"
-    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, str(script), *(["--every"] if request.param == "every" else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | {"every": request.param == "every"}
 
 
 def test_the_kernel_matches_operators_in_an_interpreter(interpreted: Any) -> None:
@@ -152,16 +149,8 @@ def test_kernels_alone_make_of_decoded_images_what_dali_does_in_an_interpreter(i
 
 
 def test_kernels_for_any_channels_match_operators_in_an_interpreter(interpreted: Any) -> None:
-    check_channels(interpreted["channels"], 4)
-
-
-@pytest.mark.long
-def test_kernels_for_any_channels_match_operators_with_all_steps() -> None:
-    check_channels(interpret("--every-format")["channels"], 11)
-
-
-def check_channels(found: Any, cases: int) -> None:
-    assert len(found["off"]) == cases
+    found = interpreted["channels"]
+    assert len(found["off"]) == (11 if interpreted["every"] else 4)
     for name, off in found["off"].items():
         assert off["most"] < (2.1 if "uint8" in name else 0.01), name
         assert off["mean"] < 0.02, name
@@ -181,11 +170,12 @@ def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None
     assert len(np.unique(np.concatenate([first, second]), axis=0)) == 80
 
 
-def test_kernels_compile_for_a_gpu() -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_kernels_compile_for_a_gpu(every: bool) -> None:
     pytest.importorskip("triton")
     from compiled import compile_kernels
 
-    compile_kernels()
+    compile_kernels(every)
 
 
 @needs_gpu

@@ -55,7 +55,9 @@ def cases() -> list[Any]:
                         if name == "segment" and smoothing and loss != "cross_entropy":
                             continue
                         label = f"{name}-{loss}-{smoothing}-{'weights' if weighted else 'alike'}-{number}"
-                        found.append(pytest.param((name, loss, smoothing, weighted, targets), id=label))
+                        # Smoothing and weights are tried together; each by itself takes as long again.
+                        marks = [pytest.mark.long] * (name == "classify" and bool(smoothing) != weighted)
+                        found.append(pytest.param((name, loss, smoothing, weighted, targets), id=label, marks=marks))
     return found
 
 

@@ -29,7 +29,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("images"))
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=["test_resnet", pytest.param("test_vit", marks=pytest.mark.long)])
 def work(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run `whole` of three epochs and a run `part` of one, whose initial weights are gone."""
     root = tmp_path_factory.mktemp(request.param)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fakes import needs_gpu
 from omegaconf import OmegaConf
+from runs import BARE
 
 import trainer
 from augment.cli.compose import compose
@@ -151,7 +152,7 @@ def test_identities_of_runs_without_auto_stay_the_same() -> None:
 def test_a_run_records_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It resumes with the same numbers, and the same command continues it."""
     monkeypatch.chdir(tmp_path)
-    given = ["data=sample", "aug=none", "aug.size=16", "fit.device=cpu", "fit.threads=1", "fit.limit_batches=2"]
+    given = ["data=sample", "aug=none", "aug.size=16", "fit.device=cpu", "fit.threads=1", "fit.limit_batches=2", *BARE]
     auto = [*given, "fit.batch_size=auto", "fit.base_batch_size=16", "fit.resume=auto"]
     first = trainer.train(*auto, "fit.epochs=1")
     saved = load_config(first.folder)["fit"]

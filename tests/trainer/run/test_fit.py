@@ -45,6 +45,7 @@ def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.M
     assert config_of(fit={"device": device}).fit.torch_device() == torch.device(expected)
 
 
+@pytest.mark.usefixtures("own_folder", "sample_drawn")
 def test_a_gpu_has_a_number_and_may_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):

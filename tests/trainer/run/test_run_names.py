@@ -15,6 +15,7 @@ from augment.cli.overrides import key_of, parse
 from augment.support.errors import UserError
 from trainer.predictions.trained_model import load_model
 from trainer.report.command import main as report
+from trainer.run.best_model import Trained
 from trainer.run.folder.run_names import named_run
 from trainer.run.jobs import resumed_in, start_of
 from trainer.sweeps.compare.command import main as compare
@@ -97,7 +98,11 @@ def test_names_without_a_run(own_folder: Path) -> None:
         named_run(Path("best"))
 
 
-def test_each_tool_takes_names(finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_tool_takes_names(
+    finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainer.tools.export.comparison.export", lambda trained, *_, **__: exported.append(trained))
+    exported: list[Trained] = []
     run = Path(shutil.copytree(finished_run, own_folder / "outputs" / "run"))
     for name in ("red", "green"):
         (own_folder / "photos" / name).mkdir(parents=True)
@@ -111,6 +116,7 @@ def test_each_tool_takes_names(finished_run: Path, own_folder: Path, capsys: pyt
     assert load_model("last", device="cpu").folder == Path("outputs/run")
     assert compare(["last"]) == 0
     assert export(["last", "--unchecked", "--out", "onnx"]) == 0
+    assert [trained.run for trained in exported] == [Path("outputs/run")]
     assert {file.name for file in run.iterdir()} - before >= {"evaluation-photos.json"}
     assert capsys.readouterr().err.count("outputs/run\n") == 5
     with pytest.raises(SystemExit):

@@ -25,6 +25,7 @@ from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
+from trainer.cli.main import main
 from trainer.run.config.schema import load_config, parse_config
 from trainer.run.folder.reader import JOB_FILE, RunFolder
 from trainer.sweeps.launchers import LAUNCHERS, Cluster, Local, Ray, Slurm, parse_launcher
@@ -284,17 +285,16 @@ def test_jobs_need_as_many_gpus_as_they_ask_for(kind: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_job_trains_on_all_its_gpus(tmp_path: Path) -> None:
+def test_a_job_trains_on_all_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, two processes on the CPU take the place of two GPUs."""
     images = draw_images(tmp_path / "images")
     given = [*settings_of(images), "++callbacks.trouble={}", "fit.batch_size=4", "fit.epochs=1"]
     launcher = ["hydra.sweep.dir=S", "hydra.launcher.gpus_per_job=2", "hydra.launcher.gpus=2,3", "fit.device=cpu"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "trainer", "-m", *given, *launcher],
-        cwd=tmp_path, env=environment(), text=True, capture_output=True, timeout=240,
-    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    ended = main(["-m", *given, *launcher])
     log = (tmp_path / "S" / "worker-0.log").read_text()
-    assert ended.returncode == 0, ended.stdout + ended.stderr + log
+    assert ended == 0, log
     (job,) = read_ledger(tmp_path / "S")
     assert (job.status(), state_of(job.folder).ranks, load_config(job.folder)["fit"]["gpus"]) == ("finished", 2, 2)
     assert log.count("finished after 1 epoch") == 1, "only rank 0 prints"

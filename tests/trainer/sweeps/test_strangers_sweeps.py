@@ -73,10 +73,18 @@ def left(kind: str) -> Path:
 
 
 CONFIGURED = {name: put(values) for name, values in (REFUSED | STARTED).items()}
+# Runs and sweeps have the same gate, `augment.cli.trust.Saved`, and tests/trainer/tools/test_strangers.py tries all of
+# these with a run. Here, one of each kind is enough.
+EACH_KIND = (
+    *("a search path", "a folder of Hydra", "a launcher of Hydra", "a resolver", "an interpolation in a list"),
+    *("an experiment", "a file to start from", "a target in a callback", "nested plugins", "a plugin of ops"),
+    *("own data", "a URL of val", "a glob", "a folder to write to", "a model elsewhere", "many processes"),
+    *("a tracker", "unknown keys", "a value that is missing", "fit of type list", "a name with a zero", *STARTED),
+)
 CASES = [
-    *(("sweep", name) for name in (*CONFIGURED, *ABOUT)),
+    *(pytest.param("sweep", name, marks=[pytest.mark.long] * (name not in EACH_KIND)) for name in CONFIGURED),
+    *(("sweep", name) for name in ABOUT),
     *(("search", name) for name in (*ABOUT, *SEARCHES)),
-    # The same gate as for sweeps.
     *(pytest.param("search", name, marks=pytest.mark.faults) for name in CONFIGURED),
 ]
 

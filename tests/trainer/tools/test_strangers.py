@@ -11,6 +11,7 @@ from hostile import (
     LABELS,
     REACH,
     REFUSED,
+    REPEATED,
     SECRET,
     SIZES,
     STARTED,
@@ -128,7 +129,9 @@ def test_an_environment_variable_is_read_with_trust_only(
         assert "/nowhere/at/all" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("way", [*REFUSED, *STARTED])
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.long] * (way in REPEATED)) for way in (*REFUSED, *STARTED)]
+)
 @pytest.mark.usefixtures("clean_registry")
 def test_a_configuration_is_data(
     way: str, run: Path, tmp_path: Path, network: list[object], capsys: pytest.CaptureFixture[str]
