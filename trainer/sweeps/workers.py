@@ -39,10 +39,10 @@ from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, R
 from trainer.run.jobs import check_configs, run_job
 from trainer.run.ranks import share
 from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
+from trainer.sweeps.trials import Search
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
-    from trainer.sweeps.study import Search
 
 NO_FURTHER_JOB = "Stopped. No more jobs will start."
 
@@ -86,7 +86,7 @@ class Worker:
 
     console: Console
     signals: StopSignals  # end the work between two jobs
-    search: "Search | None" = None  # the search whose trials may be pruned
+    search: Search | None = None  # the search whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
     ranks: int = 1  # processes that train a job together
@@ -223,7 +223,7 @@ class Worker:
         return config
 
 
-def first_line_of(search: "Search | None", count: int, ranks: int = 1) -> str:
+def first_line_of(search: Search | None, count: int, ranks: int = 1) -> str:
     """Return the first line that a worker process reads: its search, its ranks, and the number of jobs that follow."""
     plain: dict[str, Any] = {"jobs": count, "ranks": ranks}
     if search is not None:
@@ -240,8 +240,6 @@ def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     plain = json.loads(next(lines))
     worker.ranks = plain["ranks"]
     if "settings" in plain:
-        from trainer.sweeps.study import Search  # importing Optuna takes a while
-
         settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
         worker.search = Search(settings, folder, plain["metric"], plain["epochs"])
     worker.work([read_job(next(lines), folder) for _ in range(plain["jobs"])])
