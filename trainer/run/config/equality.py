@@ -24,7 +24,6 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
         "teacher": None,
         "teacher_weight": 0.5,
         "teacher_temperature": 1.0,
-        "teacher_digest": None,
     },
 }
 

@@ -47,6 +47,9 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 
+# Settings that earlier versions wrote to `CONFIG_FILE`. They are ignored.
+_REMOVED = [("fit", "teacher_digest")]
+
 # `augment.cli.trust` needs these sections to decide which values of a stranger's folder are used.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
 SETTINGS["fit"] = Fit
@@ -288,6 +291,8 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")
+    for section, removed in _REMOVED:
+        loaded[section] = {key: value for key, value in section_of(loaded, section).items() if key != removed}
     return {str(key): value for key, value in loaded.items()}
 
 
