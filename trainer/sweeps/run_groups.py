@@ -21,7 +21,7 @@ REPEATED = SEED, FOLD = "seed", "data.fold"
 
 # Settings of the data in which compared runs may differ: they change only the training images, choose the fold, or
 # concern how files are read.
-_OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "max_bad", "workers"}
+_OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
 # The key of the number of validation images in a group's basis.

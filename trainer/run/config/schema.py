@@ -48,7 +48,7 @@ CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 
 # Settings that earlier versions wrote to `CONFIG_FILE`. They are ignored.
-_REMOVED = [("fit", "teacher_digest")]
+_REMOVED = [("data", "max_bad"), ("fit", "teacher_digest")]
 
 # `augment.cli.trust` needs these sections to decide which values of a stranger's folder are used.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
@@ -204,8 +204,6 @@ def parse_config(given: Mapping[str, Any]) -> Config:
 
 def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterator[str]:
     """Yield warnings: a setting has no effect, no recipe was chosen, or validation is random."""
-    if getattr(data, "max_bad", 100) != 100:  # its default
-        yield "data.max_bad has no effect: an image that becomes unreadable during training ends the run"
     if fit.steps is not None and fit.epochs != settings(Fit)["epochs"].default:
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
