@@ -162,7 +162,7 @@ class Callback:
     def after_batch(self, learner: Any) -> None:
         """Runs after each batch, in training and validation. `learner.output` and `learner.loss` are on the device.
 
-        The next batch may overwrite them. Clone what you keep.
+        The next batch may overwrite them. Clone what you keep. If the batch was cancelled, the loss is None.
         """
 
     def after_train(self, learner: Any) -> None:
