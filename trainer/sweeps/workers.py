@@ -74,7 +74,6 @@ class Worker:
     console: Console
     signals: StopSignals  # end the work between two jobs
     search: Search | None = None  # the search whose trials may be pruned
-    planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
     ranks: int = 1  # processes that train a job together
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -158,7 +157,6 @@ class Worker:
         try:
             config = self._config(job, resumed)
             share(config.resolved)
-            planned, self.planned = self.planned, True
             summary = run_job(
                 config,
                 job.overrides,
@@ -168,7 +166,7 @@ class Worker:
                 group=job.folder.parent.resolve().name,
                 varied=job.varied,
                 callbacks=self._callbacks(job),
-                plan=not planned,
+                plan=False,  # plans would hide the scores
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
@@ -211,7 +209,7 @@ def first_line_of(search: Search | None, count: int, ranks: int = 1) -> str:
     plain: dict[str, Any] = {"jobs": count, "ranks": ranks}
     if search is not None:
         settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
-        plain |= {"settings": settings, "metric": search.metric, "epochs": search.epochs}
+        plain |= {"settings": settings, "metric": search.metric}
     return f"{json.dumps(plain)}\n"
 
 
@@ -224,7 +222,7 @@ def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     worker.ranks = plain["ranks"]
     if "settings" in plain:
         settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
-        worker.search = Search(settings, folder, plain["metric"], plain["epochs"])
+        worker.search = Search(settings, folder, plain["metric"])
     worker.work([read_job(next(lines), folder) for _ in range(plain["jobs"])])
     worker.follow(read_job(line, folder) for line in lines)
 
