@@ -3,7 +3,6 @@
 Nothing here imports PyTorch or DALI. Checks that need them are in `trainer.run.config.checks`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -323,12 +322,5 @@ def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str
 
 
 def varied_name(varied: Sequence[str]) -> str:
-    """Make a name from overrides, such as "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
-
-    A key loses its section and keeps at most two parts, unless two keys would then be equal.
-    """
-    pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
-    short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
-    times = Counter(short.values())
-    name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
-    return clip(name, 120)
+    """Make a name from overrides, such as "aug.train.rotate.p=0.075 seed=1"."""
+    return clip(" ".join(masked(override.lstrip("+~")) for override in varied), 120)
