@@ -14,11 +14,11 @@ from augment.params import Count, setting
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 
 if TYPE_CHECKING:
     from augment.data.dataset import Split
-    from trainer.loop.learner import Learner
 
 _TOGETHER = 16  # batches that are added to the table at once
 # Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all 20 epochs counted, an audit of Imagenette

@@ -10,11 +10,11 @@ from augment.params import Number, setting
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 
 if TYPE_CHECKING:
     from augment.pipeline.batch import Batch
-    from trainer.loop.learner import Learner
 
 
 @configurable

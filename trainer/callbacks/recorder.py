@@ -8,21 +8,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import torch
 from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Phase
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 from trainer.tasks.loss import weight_of
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import MetricsRow, Samples, TaskMetric
 from trainer.tasks.task import AUTO
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 

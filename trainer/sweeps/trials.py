@@ -11,19 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.untrusted_files import locked, read_as
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Phase
+from trainer.loop.lazy_learner import Learner
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import PRUNED
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.tasks.registry import smaller_is_better
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 TRIALS_FILE = "trials.json"
 

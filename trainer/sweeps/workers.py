@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -28,6 +28,7 @@ from augment.support.signals import StopSignals
 from augment.support.untrusted_files import APPENDING, open_regular
 from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.loop.checkpoint import LAST, DamagedError
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import LostRankError, leave, reported
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
@@ -38,9 +39,6 @@ from trainer.run.jobs import check_configs, run_job
 from trainer.run.ranks import share
 from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
 from trainer.sweeps.trials import Search
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 NO_FURTHER_JOB = "Stopped. No more jobs will start."
 

@@ -7,15 +7,13 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.files import installed_version
+from trainer.loop.lazy_learner import Learner
 from trainer.models.registry import count_parameters
 from trainer.run.config.schema import Config
 from trainer.tasks.display import Display
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 
