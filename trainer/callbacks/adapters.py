@@ -1,7 +1,5 @@
 """The callback for LoRA runs (`model.lora`). It saves the base, the weights that are not trained, only once."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 from augment.support.errors import UserError

@@ -1,7 +1,5 @@
 """The callback that saves `last.pt` and `best.pt`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The callback that draws the first batch, and the figure of the task. The report draws the curves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path

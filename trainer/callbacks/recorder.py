@@ -1,7 +1,5 @@
 """The callback that measures every pass, and writes a row of metrics for each epoch."""
 
-from __future__ import annotations
-
 import errno
 import math
 from collections.abc import Iterable, Mapping

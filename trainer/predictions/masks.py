@@ -1,7 +1,5 @@
 """Write predicted masks at the size of their images, and draw predictions on images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Run a trained model on images."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The callback that writes a run's report, in the background during the fit and completely after it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The callback that runs a stress test after training."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

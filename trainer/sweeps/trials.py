@@ -4,8 +4,6 @@ Several processes can share a search. One file records the values of all trials.
 jobs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ rate of a schedule, used only briefly (Smith 2018, arXiv:1803.09820). The first 
 because their moving average has not settled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What a run records at its start: facts for its report and for dashboards, versions and devices."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How a run ended: its summary and its status."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
