@@ -141,8 +141,10 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     reject_keywords(misspelled, keys_of("aug", [Aug]))
     given: object = recipe
     if not isinstance(given, str | Path | Mapping):
-        fix = "Pass the name of a file in conf/aug, the path to a YAML file, or a mapping"
-        raise UserError(f"recipe: {recipe!r} is not allowed. {fix}.")
+        raise UserError(
+            f"recipe: {recipe!r} is not allowed. Pass the name of a file in conf/aug, the path to a YAML file, or a "
+            "mapping."
+        )
     if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
         composed = compose_recipe([f"+aug={recipe}", *overrides])
     else:
@@ -207,8 +209,10 @@ def make_loader(
     named: object = data
     if not isinstance(named, str | None) or "/" in (named or ""):
         shown = repr(named) if isinstance(named, str | Path) else type(named).__name__
-        fix = "Pass the name of a source, such as data='folder', root=DIR. For a Dataset, use data='own', train=DATASET"
-        raise UserError(f"data: {shown} is not allowed. {fix}.")
+        raise UserError(
+            f"data: {shown} is not allowed. Pass the name of a source, such as data='folder', root=DIR. For a Dataset, "
+            "use data='own', train=DATASET."
+        )
     placed = torch_device(device)
     try:
         source = with_data(recipe, data, settings).source()

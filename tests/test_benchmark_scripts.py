@@ -12,6 +12,7 @@ __all__ = ["photos_folder"]
 
 BRIEF = ["--rounds", "1", "--seconds", "0.01"]
 LOADING = ["+aug=imagenette", "aug.size=32", "data=folder", "data.root=DIR", "--batch-size", "4", "--workers", "1"]
+SMALL_RUN = ["--model", "test_resnet", "--epochs=1", "--size=32", "--batch-size=4", "--workers=0", "--rounds=1"]
 TRAINING = ["+aug=imagenette", "aug.size=16", "data=folder", "data.root=DIR", "fit.batch_size=4", "fit.device=cpu"]
 
 
@@ -29,6 +30,7 @@ TRAINING = ["+aug=imagenette", "aug.size=16", "data=folder", "data.root=DIR", "f
         ),
         ("check", ["DIR", "--rounds", "1"], ["12 files: the first check takes"]),
         ("many_images", ["1000"], [" s of CPU, "]),
+        ("whole_runs", ["--photos", "DIR", *SMALL_RUN, "--rows", "this project,Lightning"], ["Lightning"]),
     ],
 )
 def test_a_script_measures_its_rows(

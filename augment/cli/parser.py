@@ -7,7 +7,6 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -18,7 +17,7 @@ from augment.cli.config_files import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_confi
 from augment.cli.overrides import explain
 from augment.params import Choice, Count, Number, Param
 from augment.support.errors import UserError, nearest
-from augment.support.formatting import printable
+from augment.support.formatting import clip, printable
 from augment.support.user_code import OwnCodeError, describe_own
 
 if TYPE_CHECKING:
@@ -66,10 +65,10 @@ def readable_errors() -> Iterator[None]:
             text = explain(error)
         elif isinstance(error, FileNotFoundError) and not os.path.exists(os.readlink("/proc/self/cwd")):
             text = "the current folder was deleted. Start the command in a folder that exists."
-        elif isinstance(error, OSError) and error.errno == ENAMETOOLONG:
-            text = f"{str(error.filename)[:40]}...: {error.strerror}. Use a shorter name."
         elif text := describe_own(error):
             code = FAILED
+        elif isinstance(error, OSError) and error.filename is not None:  # such as a missing permission or a full disk
+            text = f"{clip(str(error.filename), 100)}: {error.strerror}."
         else:
             raise
         if len(text) > _LONGEST:  # the remedy is at the end

@@ -1,7 +1,5 @@
 """Corrections of training labels: a CSV file that changes the labels of some images and drops others."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

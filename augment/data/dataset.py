@@ -134,8 +134,9 @@ def check_dataset(dataset: object, what: str) -> Dataset:
     for name, split in (("train", dataset.train), ("val", dataset.val)):
         has = f"{what}: {name} has"
         if len(split.files) != len(split.targets):
-            counts = f"{len(split.files)} files, but {len(split.targets)} targets"
-            raise UserError(f"{has} {counts}. Give each file one target.")
+            raise UserError(
+                f"{has} {len(split.files)} files, but {len(split.targets)} targets. Give each file one target."
+            )
         for file in () if isinstance(split.files, Paths) else {type(file): file for file in split.files}.values():
             if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
                 raise UserError(f"{has} the file {file!r}. Use a Path, or an object with a name and a read().")

@@ -81,13 +81,17 @@ def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
     if first is None:
         channels, dtype = source.channels or 3, "uint8"
         if channels not in MODES:
-            allowed = "1 (gray), 3, or 4 (with transparency)"
-            raise UserError(f"data.channels={channels} is not possible for ordinary 8-bit images. Allowed: {allowed}.")
+            raise UserError(
+                f"data.channels={channels} is not possible for ordinary 8-bit images. Allowed: 1 (gray), 3, or 4 (with "
+                "transparency)."
+            )
     else:
         channels, dtype = first.channels, first.dtype
         if source.channels not in (None, channels):
-            what = f"data.channels={source.channels}, but {first.name} has {amount(channels, 'channel')}"
-            raise UserError(f"{what}. Remove data.channels.")
+            raise UserError(
+                f"data.channels={source.channels}, but {first.name} has {amount(channels, 'channel')}. Remove "
+                "data.channels."
+            )
     if dtype not in DTYPES:  # only images that are stored decoded can have other types
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
     rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
@@ -117,10 +121,9 @@ def _with_statistics(
         found, notices = _with_range(source, samples, pixels)
         mean, std = _moments(samples, found)
         if constant := [str(channel) for channel, value in enumerate(std) if value == 0]:
-            which = f"{plural(len(constant), 'channel')} {', '.join(constant)}"
             notices.append(
-                f"data: all pixels of {which} are equal within data.range, so models learn nothing from them. Check "
-                "data.range"
+                f"data: all pixels of {plural(len(constant), 'channel')} {', '.join(constant)} are equal within "
+                "data.range, so models learn nothing from them. Check data.range"
             )
         found = replace(found, mean=mean, std=tuple(value or 1.0 for value in std))
         return json.dumps([found.plain, notices])
@@ -195,8 +198,10 @@ def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFor
         for name, values in samples:
             if ((values < 0) | (values > 1)).any():
                 what = f"{name} has values from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
-                fix = "Set data.range=auto, or data.range=[low,high] to the values that become black and white"
-                raise UserError(f"data: {what}, but floating-point images need values from 0 to 1. {fix}.")
+                raise UserError(
+                    f"data: {what}, but floating-point images need values from 0 to 1. Set data.range=auto, or "
+                    "data.range=[low,high] to the values that become black and white."
+                )
     limits = [_limits(column[~np.isnan(column)]) for column in _joined(samples, pixels.channels).T]
     low, high = zip(*limits, strict=True)
     if source.range == "auto":

@@ -3,8 +3,6 @@
 `Paths` stores the paths of many files in one array: a million paths need 0.1 GB instead of 0.8 GB.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,9 +50,6 @@ class Paths(Sequence[Path]):
         return isinstance(others, Sequence) and list(self) == list(others)
 
     __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Paths({', '.join(map(str, self[:3]))}{', ...' if len(self) > 3 else ''})"
 
     def texts(self) -> Iterator[str]:
         for start in range(0, len(self), 65536):

@@ -1,7 +1,5 @@
 """Images whose pixels are not 8-bit RGB, and how they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -71,8 +69,9 @@ class Raster:
         """
         found = stored if empty is None or not empty.any() else np.where(empty, self.pixels.empty_value, stored)
         if found.dtype.kind == "f" and not np.isfinite(found).all():
-            fix = "Replace them. If NaN means no data, set data.nodata to any number"
-            raise PixelsError(f"has infinite values or NaN. {fix}")
+            raise PixelsError(
+                "has infinite values or NaN. Replace them. If NaN means no data, set data.nodata to any number"
+            )
         return np.ascontiguousarray(found)  # as DALI expects
 
     def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:

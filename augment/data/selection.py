@@ -170,8 +170,10 @@ def _cut_splits(source: Source, dataset: Dataset) -> Dataset:
     seed, groups, rest = source.split_seed, None, 1.0
     if source.group is not None:
         if not source.cuts_val and source.test_fraction is None:
-            why = "because the validation split is not cut from train"
-            raise UserError(f"data.group={source.group} has no effect, {why}. Add {CUT}.")
+            raise UserError(
+                f"data.group={source.group} has no effect, because the validation split is not cut from train. Add "
+                f"{CUT}."
+            )
         groups = source.groups(dataset.train.files)
     if source.test_fraction is not None:
         tested = take_val(dataset, fraction=source.test_fraction, seed=seed, groups=groups, name="test")

@@ -131,8 +131,10 @@ def parse_format(given: object, key: str) -> PixelFormat:
     except (TypeError, ValueError, KeyError):
         is_valid = False
     if not is_valid:
-        allowed = f"1 to {MAX_CHANNELS} channels of {', '.join(DTYPES)}, with range, rgb and nodata that fit them"
-        raise UserError(f"{key}: {given!r:.200} is not a pixel format. Use {allowed}.")
+        raise UserError(
+            f"{key}: {given!r:.200} is not a pixel format. Use 1 to {MAX_CHANNELS} channels of {', '.join(DTYPES)}, "
+            "with range, rgb and nodata that fit them."
+        )
     return found
 
 

@@ -114,6 +114,8 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
         others = [f"{key}={other}" for other, cls in kinds.items() if stray in settings(cls)]
         if others and not any(stray in (own, *param.aliases) for own, param in settings(kinds[name]).items()):
             own = ", ".join(sorted(settings(kinds[name]))) or "(none)"
-            have = f"{list_some(others, 3)} {plural(len(others), 'has', 'have')} it"
-            raise UserError(f"{key}.{stray}: {key}={name} has no such key, but {have}. Allowed: {own}.")
+            raise UserError(
+                f"{key}.{stray}: {key}={name} has no such key, but {list_some(others, 3)} "
+                f"{plural(len(others), 'has', 'have')} it. Allowed: {own}."
+            )
     return parse_settings(kinds[name], values, key)

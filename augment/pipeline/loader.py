@@ -253,7 +253,6 @@ class Loader:
         return self.identity | {
             "built_at": self._built_at,
             "consumed": self._consumed,
-            "decode": self.placement.decode,
             "hw_decoder_load": self.placement.hw_decoder_load,
             "pipeline": None if pipeline is None else pipeline.checkpoint(),
             "left_out": self._left_out,
@@ -277,9 +276,6 @@ class Loader:
         """
         self.check_state(state)
         # An automatic choice could differ now, so restore the choice of the saved loader.
-        if self.placement.auto:
-            cache = self.placement.cache if state["decode"] == "mixed" else 0
-            self.placement = replace(self.placement, decode=state["decode"], cache=cache)
         if self.placement.load_auto:
             self.placement = replace(self.placement, hw_decoder_load=state["hw_decoder_load"])
         epoch = state["built_at"] + state["consumed"] // self._per_epoch

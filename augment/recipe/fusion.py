@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from augment.recipe.op_kinds import Array, GeometryOp, PolicyOp, RemapOp
+from augment.recipe.op_kinds import Array, GeometryOp, PolicyOp
 from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
 from augment.recipe.step import Step
 
@@ -62,7 +62,6 @@ def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
 
 def _border(step: Step) -> Border | None:
     """Return the border of a step, or None if the step never shows a border. Only a constant border has a fill."""
-    assert isinstance(step.op, GeometryOp | RemapOp)
     if isinstance(step.op, GeometryOp) and step.op.moves_inside:
         return None
     mode = step.params["border"]
@@ -132,9 +131,7 @@ def _operator(step: Step) -> tuple[Any, ...]:
 
 
 def _kind_of(step: Step) -> StageKind:
-    kind = "geometry" if step.op.kind == "remap" else step.op.kind
-    assert kind in ("geometry", "color", "local", "batch")
-    return kind
+    return cast(StageKind, "geometry" if step.op.kind == "remap" else step.op.kind)
 
 
 def _arrange(groups: list[_Group], before: _Group | None, following: list[_Group]) -> list[_Group]:

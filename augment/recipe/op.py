@@ -288,6 +288,8 @@ def combinator(
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:
     if name not in _OPS:
-        own = " For your own op, set aug.plugins=[MODULE]."
-        raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}{own}")
+        raise UserError(
+            f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})} For your own op, set "
+            "aug.plugins=[MODULE]."
+        )
     return _OPS[name]

@@ -255,9 +255,10 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
 def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) -> Plan:
     crop = steps[0] if steps and steps[0].op.kind == "crop" else parse_steps({_resize.__name__: None}, "")[0]
     rest = [step for step in steps if step.op.kind != "crop"]
-    pruned = [kept for step in rest if (kept := _prune(step)) is not None]
+    # Within a policy, steps with p = 0 stay, because they can be chosen.
+    pruned = [step for step in rest if step.p > 0 and any(step.leaves())]
     adapted, left_out = adapt_steps(pruned, aug.pixels, f"aug.{split}")
-    tree = tuple(step for step in adapted if any(True for _ in step.leaves()))
+    tree = tuple(step for step in adapted if any(step.leaves()))
     return Plan(
         split=split,
         size=aug.size,
@@ -282,13 +283,8 @@ def _for_channels(name: str, aug: Aug, default: tuple[float, ...]) -> tuple[floa
         raise UserError(f"aug.{name}: measuring {count} needs training images. Set one number for each channel.")
     values = given if isinstance(given, tuple) else measured or default
     if len(values) != aug.pixels.channels:
-        counts = f"{amount(len(values), 'number')}, but images have {amount(aug.pixels.channels, 'channel')}"
-        raise UserError(f"aug.{name} has {counts}. Set one number for each channel.")
+        raise UserError(
+            f"aug.{name} has {amount(len(values), 'number')}, but images have "
+            f"{amount(aug.pixels.channels, 'channel')}. Set one number for each channel."
+        )
     return tuple(values)
-
-
-def _prune(step: Step) -> Step | None:
-    """Return None for a step without effect. Within a policy, steps with p = 0 stay, because they can be chosen."""
-    if step.p == 0:
-        return None
-    return step if any(True for _ in step.leaves()) else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -106,8 +106,7 @@ class Sampler:
 
         drawn: dict[str, Any] = {"applied": applied}
         for column, (value, name) in enumerate(op.draws.items()):
-            param = op.params[name]
-            assert isinstance(param, Range)
+            param = cast(Range, op.params[name])
             drawn[value] = param.draw(step.params[name], columns[:, column])
         for column, value in enumerate(op.uniforms, start=len(op.draws)):
             drawn[value] = columns[:, column]
@@ -117,8 +116,7 @@ class Sampler:
         self, step: Step, path: str, slots: Sequence[Mapping[int, float]], drawn: Mapping[str, Any], where: Where
     ) -> Array | None:
         """Return the index of the nested step that each slot of a policy runs, (N, slots), or None if all steps run."""
-        op = step.op
-        assert isinstance(op, PolicyOp)
+        op = cast(PolicyOp, step.op)
         if all(slot == {number: 1.0} for number, slot in enumerate(slots)):
             return None
         # Each nested step has its own stream, so that adding a step does not change the numbers of other steps. The dot

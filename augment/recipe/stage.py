@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,9 +123,7 @@ class Stage:
 
     @property
     def _prepared(self) -> PreparedOp:
-        op = self.steps[0].op
-        assert isinstance(op, PreparedOp)
-        return op
+        return cast(PreparedOp, self.steps[0].op)
 
     def values(self, draws: Mapping[str, Draws], size: Size, *, neutral: bool = False) -> dict[str, Array]:
         """Return the arguments of the stage's op for each sample, {name: (N, ...)}.

@@ -143,8 +143,10 @@ def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: s
         if step.op.kind == "crop":
             raise UserError(f"{path}.{step.key}: a crop cannot be nested. Make it the recipe's first step.")
         if step.mixes != steps[0].mixes:
-            why = f"only one of '{steps[0].key}' and this step mixes samples"
-            raise UserError(f"{path}.{step.key}: {why}. Nest either only steps that mix samples, or none.")
+            raise UserError(
+                f"{path}.{step.key}: only one of '{steps[0].key}' and this step mixes samples. Nest either only steps "
+                "that mix samples, or none."
+            )
     return steps
 
 

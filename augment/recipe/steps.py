@@ -101,8 +101,8 @@ class Aug:
     decode: str = setting(
         Choice(
             default="mixed",
-            options=("auto", "cpu", "mixed"),
-            doc="where to decode JPEGs if there is a GPU: partly on the GPU (mixed or auto), or on the CPU (cpu)",
+            options=("cpu", "mixed"),
+            doc="where to decode JPEGs if there is a GPU: partly on the GPU (mixed), or on the CPU (cpu)",
         )
     )
     cache: int | str = setting(

@@ -15,15 +15,12 @@ from augment.support.formatting import printable
 class PlainConsole(Console):
     """A console without markup. Names from files cannot move its cursor, see `printable`."""
 
-    def __init__(self, *, force_terminal: bool | None = None, **options: Any) -> None:
-        self._is_told = force_terminal
-        super().__init__(markup=False, force_terminal=force_terminal, **options)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
 
     @property
     def is_terminal(self) -> bool:
         """Whether lines can be redrawn. FORCE_COLOR does not count: notebooks and CI set it for plain output."""
-        if self._is_told is not None:
-            return self._is_told
         return self.is_jupyter or self.file.isatty()
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:

@@ -5,17 +5,14 @@ more.
 """
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image
 from augment.data.sources import load_dataset
 from augment.data.sources.generated import Sample
 from augment.drawing.contact_sheet import SheetBlock, SheetRow, Tile, draw, lay_out
@@ -32,6 +29,7 @@ SIZE = 128
 SEED = 0
 COUNTS = (1, 2, 3, 4, 8)
 OUT = Path("outputs/fusion.png")
+MOST = 32  # images, which are decoded at the same time
 MARGIN = 32  # pixels at each edge that are left out, because many of them come from outside the image
 
 _EXAMPLES = """\
@@ -47,7 +45,7 @@ def aug_of(steps: int, *, fuse: bool) -> Aug:
 
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> NDArray[np.uint8]:
-    """Return the middle of N images of (SIZE, SIZE) after the steps, (N, height, width, 3)."""
+    """Return the middle of N images, resized to (SIZE, SIZE), after the steps, (N, height, width, 3)."""
     from augment.pipeline.graph.build import render  # DALI is slow to import
 
     images = render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val does not shuffle
@@ -65,16 +63,6 @@ def kept_detail(files: Sequence[ImageRef], steps: int) -> float:
     return float(separate / fused)
 
 
-def _copies(files: Sequence[ImageRef], folder: Path) -> list[Path]:
-    """Write images as PNG files of (SIZE, SIZE)."""
-    copies = []
-    for number, file in enumerate(files):
-        copies.append(folder / f"{number:04}.png")
-        with open_image(file) as image:
-            image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR).save(copies[-1])
-    return copies
-
-
 def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         flags, rest = _parser().split(arguments)
@@ -82,19 +70,17 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"{' '.join(rest)}: this tool takes only flags. See --help.")
         from augment.drawing.figure_style import save_figure  # Matplotlib is slow to import
 
-        files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
+        files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], MOST)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
         sys.stdout.write(f"{title}\n")
-        with tempfile.TemporaryDirectory() as folder:
-            copies = _copies(files, Path(folder))
-            for steps in COUNTS:
-                detail = kept_detail(copies, steps)
-                sys.stdout.write(f"{amount(steps, 'step'):>8}: separate steps keep {detail:.0%} of the detail\n")
-            copy, rows = [copies[len(copies) // 2]], []
-            for fuse, name in ((True, "fused: one warp"), (False, "step by step")):
-                images = [transform(copy, steps, fuse=fuse)[0] for steps in COUNTS]
-                captions = [(amount(steps, "step"),) for steps in COUNTS]
-                rows.append(SheetRow(tuple(map(Tile, images, captions)), name))
+        for steps in COUNTS:
+            detail = kept_detail(files, steps)
+            sys.stdout.write(f"{amount(steps, 'step'):>8}: separate steps keep {detail:.0%} of the detail\n")
+        file, rows = [files[len(files) // 2]], []
+        for fuse, name in ((True, "fused: one warp"), (False, "step by step")):
+            images = [transform(file, steps, fuse=fuse)[0] for steps in COUNTS]
+            captions = [(amount(steps, "step"),) for steps in COUNTS]
+            rows.append(SheetRow(tuple(map(Tile, images, captions)), name))
         with writing(f"--out {flags.out}"):
             save_figure(draw(lay_out(title, "", [SheetBlock("", "", tuple(rows))])), flags.out, DPI)
         sys.stdout.write(printable(f"{flags.out}\n"))
@@ -104,7 +90,10 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("augment fusion", __doc__, _EXAMPLES, arguments="")
     parser.add_argument(
-        "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of the sample"
+        "--photos",
+        type=Path,
+        metavar="DIR",
+        help=f"use up to {MOST} images in this folder, at any depth, instead of the sample",
     )
     parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
     return parser

@@ -121,7 +121,7 @@ def _trainer(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "trainer", *arguments]
     done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False)
     if done.returncode:
-        print(done.stdout[-1000:], done.stderr[-3000:], file=sys.stderr)  # noqa: T201
+        print(done.stdout[-1000:], done.stderr[-3000:], file=sys.stderr)
     return done.stdout
 
 
@@ -165,8 +165,8 @@ def main() -> None:
     old, new = (json.loads(file.read_text()) for file in given.files)
     different = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     for key in different:
-        print(key, old.get(key), new.get(key), sep="\n   ")  # noqa: T201
-    print(f"{len({*old, *new})} recorded, {len(different)} different")  # noqa: T201
+        print(key, old.get(key), new.get(key), sep="\n   ")
+    print(f"{len({*old, *new})} recorded, {len(different)} different")
     sys.exit(bool(different))
 
 

@@ -50,13 +50,25 @@ TRANSLATIONS = {
 }
 
 
-def by_kornia(setup: Setup, *, fused: bool = False) -> Iterator[Sized]:
+def by_kornia(setup: Setup, combine: Callable[[list[nn.Module]], nn.Module]) -> Iterator[Sized]:
     plan = setup.plan
     steps = translate(plan, TRANSLATIONS, "kornia", plan.crop)
     normalize = kornia.Normalize(mean=torch.tensor(plan.mean), std=torch.tensor(plan.std))
     made = [*(make(step.params, step.p, plan.size) for step, make in steps), normalize]
-    modules = (imported("fuse_augmentations").Compose(made) if fused else nn.Sequential(*made)).to(setup.device)
+    modules = combine(made).to(setup.device)
     return repeated(setup, lambda batch: modules(batch.permute(0, 3, 1, 2).float() / 255))
+
+
+def sequence(modules: list[nn.Module]) -> nn.Module:
+    return nn.Sequential(*modules)
+
+
+def compiled(modules: list[nn.Module]) -> nn.Module:
+    return torch.compile(sequence(modules))
+
+
+def fused(modules: list[nn.Module]) -> nn.Module:
+    return imported("fuse_augmentations").Compose(modules)
 
 
 def by_triton_augment(setup: Setup) -> Iterator[Sized]:
@@ -128,10 +140,12 @@ def repeated(setup: Setup, apply: Callable[[Tensor], Sized]) -> Iterator[Sized]:
 def main() -> None:
     flags, overrides = make_parser("in_memory", __doc__).split(sys.argv[1:])
     setup = make_setup(flags, overrides)
+    torch.set_num_threads(flags.threads)  # kornia draws on the CPU, and would occupy every core
     rows = [
         *memory_rows(setup),
-        row("kornia", "kornia, parameters per image", partial(by_kornia, setup)),
-        row("vision_synth", "vision-synth, kornia's transforms fused", partial(by_kornia, setup, fused=True)),
+        row("kornia", "kornia, parameters per image", partial(by_kornia, setup, sequence)),
+        row("kornia_compiled", "kornia, the same, compiled", partial(by_kornia, setup, compiled)),
+        row("vision_synth", "vision-synth, kornia's transforms fused", partial(by_kornia, setup, fused)),
         row("triton_augment", "triton-augment", partial(by_triton_augment, setup)),
     ]
     measure(setup, "in memory", rows, ["transform"])

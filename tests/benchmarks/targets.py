@@ -146,7 +146,7 @@ def main() -> None:
     setup, recipe = make_setup(flags, overrides), compose_recipe(overrides)
     size, (mean, std) = tuple(setup.plan.size), (list(setup.plan.mean), list(setup.plan.std))
 
-    def ours(folder: Path, data: str, **settings: str) -> Iterator[Any]:
+    def ours(folder: Path, data: str, **settings: Any) -> Iterator[Any]:
         options = {"batch_size": setup.batch_size, "device": setup.device, "threads": flags.threads}
         loader = augment.make_loader(recipe, data=data, split="train", drop_last=True, **options, **settings)
         deque(loader, maxlen=0)  # reads every file once
@@ -176,7 +176,10 @@ def main() -> None:
             "image": ("the image alone", lambda: ours(folder, "filelist", train=f"{folder}/train.txt")),
             "masks": ("with a mask", lambda: ours(folder, "masks", root=listed)),
             "boxes": ("with 5 boxes", lambda: ours(folder, "coco", train=f"{folder}/train.json", train_images=images)),
-            "points": ("with 14 points", lambda: ours(folder, "points", train=f"{folder}/train.csv", root=listed)),
+            "points": (
+                "with 14 points",
+                lambda: ours(folder, "points", train=f"{folder}/train.csv", root=listed, flip_pairs=[]),
+            ),
             "torchvision": ("torchvision v2, mask", lambda: workers(ByTorchvision(size, mean, std), folder)),
             "albumentations": ("albumentations, mask", lambda: workers(ByAlbumentations(size, mean, std), folder)),
             "kornia": ("kornia, mask", lambda: on_device(folder)),

@@ -189,11 +189,8 @@ def _class_folders(split: Path) -> dict[str, Path]:
 
 def _folders(parent: Path) -> dict[str, Path]:
     """Return the folders in `parent` by their sorted names, except for hidden ones."""
-    try:
-        with os.scandir(parent) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        raise _unreadable(error) from None
+    with os.scandir(parent) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     return {name: parent / name for name in names}
 
 
@@ -213,7 +210,7 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
     """Return the images at any depth below `folder`, sorted by path, and those in foreign formats."""
 
     def fail(error: OSError) -> None:
-        raise _unreadable(error)
+        raise error
 
     found: list[str] = []
     foreign: list[Path] = []
@@ -255,7 +252,3 @@ def _other_files(folder: Path) -> str:
         return ""
     allowed = f". Allowed extensions: {', '.join(sorted(EXTENSIONS))}. For others: {CONVERT}"
     return f", only {list_some(names)}{'' if any(map(_is_image, names)) else allowed}"
-
-
-def _unreadable(error: OSError) -> UserError:
-    return UserError(f"{error.filename} cannot be read: {error.strerror}.")

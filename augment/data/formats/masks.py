@@ -117,10 +117,10 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
 def _nothing_to_learn(facts: Mapping[Path, _Facts], highest: int) -> UserError:
     if bad := next((f"{file} {of.fault}" for file, of in facts.items() if of.fault), ""):
         return UserError(f"data.root: {bad}")
-    only = f"no label but {IGNORE if highest else 0}, so there is nothing to learn. {IGNORE} does not count"
     return UserError(
-        f"data.root: the masks, such as {next(iter(facts), 'none')}, have {only}. Use other masks, or set "
-        "data.palette=FILE with lines such as background,0 and object,255."
+        f"data.root: the masks, such as {next(iter(facts), 'none')}, have no label but {IGNORE if highest else 0}, so "
+        f"there is nothing to learn. {IGNORE} does not count. Use other masks, or set data.palette=FILE with lines "
+        "such as background,0 and object,255."
     )
 
 

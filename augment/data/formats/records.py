@@ -46,15 +46,8 @@ class RecordFile:
 
     @classmethod
     def of(cls, path: Path) -> "RecordFile":
-        """Return a file with its current size and time.
-
-        Raises:
-            UserError: the file cannot be read.
-        """
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        """Return a file with its current size and time."""
+        stat = path.stat()
         return cls(path, stat.st_size, stat.st_mtime_ns)
 
     def open(self, stopped: Event | None = None) -> int:

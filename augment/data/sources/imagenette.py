@@ -1,7 +1,6 @@
 """The sources `imagenette` and `imagewoof`: ten easy and ten hard ImageNet classes, downloaded and unpacked once."""
 
 import logging
-import re
 import sys
 import tarfile
 import zlib
@@ -12,7 +11,6 @@ from lzma import LZMAError
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
 
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.folder import scan_folder
@@ -27,33 +25,23 @@ from augment.support.untrusted_files import locked
 class Archive:
     """A packed dataset on a server."""
 
-    url: str  # the last part of its path is the archive's file name
-    md5: str | None = None  # its checksum, 32 hexadecimal digits, or None if unknown
+    url: str  # the official address. The last part is the archive's file name
+    md5: str  # its checksum, 32 hexadecimal digits
 
     @property
     def name(self) -> str:
-        return Path(unquote(urlsplit(self.url).path)).name
+        return self.url.rpartition("/")[2]
 
     def folder(self, directory: Path) -> Path:
-        """Return the folder that the archive is unpacked to.
-
-        Raises:
-            UserError: the address does not name an archive.
-        """
-        named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", self.name)
-        if urlsplit(self.url).scheme not in ("http", "https") or not named:
-            raise UserError(
-                f"data.url={self.url} does not name an archive. Use an address of the form "
-                "http(s)://<host>/<path>/<archive>, such as imagenette2.tgz."
-            )
-        return expanded(directory).absolute() / named[1]
+        """Return the folder that the archive is unpacked to."""
+        return expanded(directory).absolute() / self.name.removesuffix(".tgz")
 
 
-def prepare_archive(archive: Archive, directory: Path) -> Path:
+def prepare_archive(archive: Archive, directory: Path, mirror: str | None = None) -> Path:
     """Download and unpack an archive into `directory`, and return the folder that holds train and val.
 
     The folder is named like the archive and appears in one step. Concurrent processes wait for the first. An archive
-    that is already in `directory` is used.
+    that is already in `directory` is used. `mirror` is another address of the same archive.
 
     Raises:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a dataset.
@@ -66,7 +54,7 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
                 if folder.exists() and not _holds_splits(folder):
                     raise UserError(f"{folder} lacks the folders train and val. Remove it to create it again.")
                 if not folder.exists():
-                    _unpack(_downloaded(archive, folder.parent), folder)
+                    _unpack(_downloaded(archive, folder.parent, mirror or archive.url), folder)
         except OSError as error:  # from the disk
             raise UserError(
                 f"{error.filename or folder}: {error.strerror or error}. {folder} cannot be created. Set data.dir to a "
@@ -75,25 +63,22 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
     return folder
 
 
-def _downloaded(archive: Archive, directory: Path) -> Path:
+def _downloaded(archive: Archive, directory: Path, url: str) -> Path:
     """Return the archive's file, after downloading it if it is missing or has another checksum."""
     import pooch  # slow to import, like requests
     from requests import RequestException
 
-    if archive.md5 is None:
-        logging.getLogger(__name__).warning("%s: its md5 is not known and was not checked", archive.url)
     pooch.get_logger().setLevel(logging.WARNING)
-    md5 = archive.md5 and f"md5:{archive.md5}"
-    names = {"registry": {archive.name: md5}, "urls": {archive.name: archive.url}}
+    names = {"registry": {archive.name: f"md5:{archive.md5}"}, "urls": {archive.name: url}}
     try:
         downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=15)  # seconds without a byte
         fetcher = pooch.create(directory, base_url="", retry_if_failed=2, **names)
         return Path(fetcher.fetch(archive.name, downloader=downloader))
     except (RequestException, ValueError) as error:  # from the network, or a wrong checksum
-        named = archive.name + (f" (md5 {archive.md5})" if archive.md5 else "")
         raise UserError(
-            f"{archive.url} cannot be downloaded: {first_line(error).rstrip('.')}.\n"
-            f"Without a network, put {named} into {directory}, or use data=sample, which needs no download."
+            f"{url} cannot be downloaded: {first_line(error).rstrip('.')}.\n"
+            f"Without a network, put {archive.name} (md5 {archive.md5}) into {directory}, or use data=sample, which "
+            "needs no download."
         ) from error
 
 
@@ -162,25 +147,19 @@ class Imagenette(Source):
     )
     dir: str = setting(Text(default=DATA_DIR, doc="folder for the archive and the photos", reach=WRITES))
     url: str | None = setting(
-        Text(optional=True, doc="address of the archive. Default: the official server", reach=DOWNLOADS)
+        Text(optional=True, doc="another address of the same archive. Default: the official server", reach=DOWNLOADS)
     )
 
     def load(self) -> Dataset:
         """Download and unpack missing files, and replace WordNet IDs by readable class names."""
-        dataset = scan_folder(prepare_archive(self._archive, Path(self.dir)))
+        dataset = scan_folder(prepare_archive(self.archives[self.variant], Path(self.dir), self.url))
         return replace(dataset, classes=tuple(CLASS_NAMES.get(name, name) for name in dataset.classes))
 
     def downloads(self) -> str:
         """Return "source" if the archive is missing."""
-        folder = self._archive.folder(Path(self.dir))
-        return "" if _holds_splits(folder) or (folder.parent / self._archive.name).exists() else "source"
-
-    @property
-    def _archive(self) -> Archive:
         archive = self.archives[self.variant]
-        mirror = Archive(self.url or archive.url)
-        # Another file name may mean another archive, whose checksum is unknown.
-        return replace(archive, url=mirror.url) if mirror.name == archive.name else mirror
+        folder = archive.folder(Path(self.dir))
+        return "" if _holds_splits(folder) or (folder.parent / archive.name).exists() else "source"
 
 
 @source("imagewoof")

@@ -106,8 +106,10 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
         allowed = f"images of one size, (N, height, width, 1 to {MAX_CHANNELS} channels) of {', '.join(DTYPES)}"
         raise UserError(f"{key}={file} is {array.shape} {array.dtype}. Allowed: {allowed}.")
     if is_channels_first(array.shape[1:]):
-        how = "Save it with its channels last: numpy.moveaxis(images, 1, 3)."
-        raise UserError(f"{key}={file} is {array.shape} {array.dtype}. {how}")
+        raise UserError(
+            f"{key}={file} is {array.shape} {array.dtype}. Save it with its channels last: numpy.moveaxis(images, 1, "
+            "3)."
+        )
     if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
         given = f"{key}_targets={targets} is {rows.shape} {rows.dtype}"
         allowed = f"numbers, ({len(array)},) or ({len(array)}, K), as there are {len(array)} images"

@@ -425,8 +425,10 @@ def parse_data(given: object) -> Source:
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold} needs data.folds. Set data.folds=K, or remove data.fold.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
-        allowed = f"0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all"
-        raise UserError(f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: {allowed}.")
+        raise UserError(
+            f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: 0 to {source.folds - 1}, or -m "
+            f"'data.fold=range({source.folds})' for all."
+        )
     if source.folds is not None and source.val_fraction is not None:
         raise UserError(
             f"data.val_fraction={source.val_fraction:g} contradicts data.folds={source.folds}. Set only one of them."

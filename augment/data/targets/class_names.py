@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
 from augment.data.image_refs import ImageRef
-from augment.support.errors import UserError, nearest, suggest
+from augment.support.errors import UserError, nearest
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
 
@@ -324,10 +324,8 @@ def read_names(file: str) -> tuple[str, ...]:
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
     if unknown := next((word for word in split.labels.words if word not in numbers), ""):
-        hint = suggest(unknown, names)
-        if len(names) > 30:  # too many for a message
-            hint = f"{nearest(unknown, names)} Use one of the {len(names):,} names."
-        raise split.label_error(split.labels.values == split.labels.words.index(unknown), f", which is unknown.{hint}")
+        hint = f", which is unknown.{nearest(unknown, names)} Known: {list_some(names, 10)}."
+        raise split.label_error(split.labels.values == split.labels.words.index(unknown), hint)
     table = np.array([numbers[word] for word in split.labels.words], np.int64)
     return table.take(split.labels.values)
 

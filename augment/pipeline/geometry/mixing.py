@@ -8,7 +8,7 @@ an op has no neutral values, a mask keeps these samples unchanged.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -145,9 +145,7 @@ class Mixer:
 
 
 def _op(stage: Stage) -> BatchOp:
-    op = stage.steps[0].op
-    assert isinstance(op, BatchOp)
-    return op
+    return cast(BatchOp, stage.steps[0].op)
 
 
 def _run(stage: Stage, images: Tensor, partners: Tensor, values: _Values) -> tuple[Tensor, Tensor]:

@@ -18,12 +18,11 @@ class Placement:
     """The device of a pipeline, and the settings of its decoder."""
 
     device: Device = "cpu"  # the device of decoded images and of all later operators
-    decode: Literal["cpu", "mixed"] = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
+    decode: str = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
     cache: int = 0  # MiB of GPU memory for decoded images. 0 disables the cache
     prefetch: int = 2  # number of batches
     hw_decoder_load: float = 0.65  # share of JPEGs for the GPU's hardware decoder, which rounds in its own way
-    auto: bool = False  # whether `decode` was chosen automatically. A resumed run then keeps the choice
-    load_auto: bool = False  # whether `hw_decoder_load` was chosen automatically
+    load_auto: bool = False  # whether `hw_decoder_load` was chosen automatically. A resumed run then keeps the choice
     reason: str = field(default="", compare=False)  # an explanation of automatic choices, for users
     threads: int = field(default=2, compare=False)  # number of CPU threads
     gpu: int = field(default=0, compare=False)  # number of the GPU
@@ -50,11 +49,10 @@ class Placement:
 
     @property
     def decoding(self) -> list[str | float | bool] | None:
-        """The settings that determine the pixels of a decoded image. Automatic choices are "auto". None on the CPU."""
+        """The settings that determine the pixels of a decoded image. An automatic choice is "auto". None on the CPU."""
         if self.device == "cpu":
             return None
-        chosen = ["auto"] if self.auto else [self.decode, self.cache > 0]
-        return [*chosen, "auto" if self.load_auto else self.hw_decoder_load]
+        return [self.decode, self.cache > 0, "auto" if self.load_auto else self.hw_decoder_load]
 
 
 @dataclass(frozen=True)

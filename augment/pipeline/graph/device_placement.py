@@ -33,11 +33,10 @@ def place(aug: Aug, files: Sequence[ImageRef], device: torch.device, *, threads:
         cache = aug.cache if isinstance(aug.cache, int) else int(min(half, need)) + 1
         reason = f"cache: {cache:,} MiB of GPU memory. All {len(files):,} decoded images need about {need:,.0f} MiB"
     return Placement(
-        decode="cpu" if aug.decode == "cpu" else "mixed",
+        decode=aug.decode,
         cache=cache,
         prefetch=aug.prefetch,
         hw_decoder_load=_hardware_share(pixels, threads) if aug.hw_decoder_load is None else aug.hw_decoder_load,
-        auto=aug.decode == "auto",
         load_auto=aug.hw_decoder_load is None,
         reason=reason,
     ).on(device, threads)

@@ -37,15 +37,6 @@ class Inside:
     figures: dict[str, NDArray[Any]] = field(default_factory=dict)  # values of images or objects, by name
     counts: dict[str, list[int]] = field(default_factory=dict)  # further counts by name, in train and in val
 
-    def spreads(self) -> dict[str, dict[str, float]]:
-        """Return the minimum, median and maximum of each entry in `figures`."""
-        return {name: spread_of(values) for name, values in self.figures.items() if len(values)}
-
-
-def spread_of(values: NDArray[Any]) -> dict[str, float]:
-    """Return the minimum, median and maximum of values. No values give an empty mapping."""
-    return {name: float(getattr(np, name)(values)) for name in ("min", "median", "max") if len(values)}
-
 
 def count_inside(data: Dataset) -> Inside:
     """Count the pixels, objects or keypoints in the targets of a dataset. This reads all masks."""
@@ -211,10 +202,6 @@ class Info:
         width, height = (np.maximum(self.facts[side].astype(np.int64), 1) for side in ("width", "height"))
         sides = {"width": width, "height": height, "short_side": np.minimum(width, height), "aspect": width / height}
         return {**sides, "bytes": self.facts["bytes"]}
-
-    def spread(self, values: NDArray[Any]) -> dict[str, float]:
-        """Return the minimum, median and maximum of `values`, (N,), over usable images."""
-        return spread_of(values[self.good])
 
     def frequent(self, name: str) -> dict[str, int]:
         """Count each value of a fact among usable images, the most frequent first."""

@@ -1,8 +1,10 @@
 """Describe a dataset in the terminal, and find likely problems with their remedies."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augment.data.display import channel_names
 from augment.data.image_faults import CONVERT, NOT_DECODED
@@ -52,13 +54,13 @@ def _table(info: Info) -> list[str]:
 
 def _figures(info: Info) -> list[str]:
     rotated = int((info.facts["orientation"] > 1).sum())
-    kilobytes = info.sides["bytes"] / 1000
-    sides = {name: _spread(info.spread(info.sides[name]), "px") for name in ("width", "height", "short_side")}
+    good = {name: values[info.good] for name, values in info.sides.items()}
+    sides = {name: _spread(good[name], "px") for name in ("width", "height", "short_side")}
     rows = {
         **sides,
         **({} if info.inside is None else _inside(info.inside)),
-        "aspect": _spread(info.spread(info.sides["aspect"]), "(width / height)"),
-        "file size": f"{_spread(info.spread(kilobytes), 'kB')}; {kilobytes.sum() / 1000:,.1f} MB in total",
+        "aspect": _spread(good["aspect"], "(width / height)"),
+        "file size": f"{_spread(good['bytes'] / 1e3, 'kB')}; {info.sides['bytes'].sum() / 1e6:,.1f} MB in total",
         "formats": f"{_listed(info.frequent('format'))}; {_listed(info.frequent('mode'))}",
         "EXIF": f"{rotated:,} rotated" if rotated else "none rotated",
         "unreadable": f"{len(info.faults):,}" if info.faults else "none",
@@ -81,13 +83,14 @@ def _channels(info: Info) -> list[str]:
 
 def _inside(inside: Inside) -> dict[str, str]:
     counts = {n: f"{train:,} in train, {val:,} in val" for n, (train, val) in inside.counts.items() if train + val}
-    return {name: _spread(spread) for name, spread in inside.spreads().items()} | counts
+    return {name: _spread(values) for name, values in inside.figures.items() if len(values)} | counts
 
 
-def _spread(of: Mapping[str, float], unit: str = "") -> str:
-    if not of:
+def _spread(values: NDArray[Any], unit: str = "") -> str:
+    """Describe values by their minimum, median and maximum."""
+    if not len(values):
         return "-"
-    low, median, high = map(short_number, of.values())
+    low, median, high = (short_number(float(of(values))) for of in (np.min, np.median, np.max))
     return f"{low}..{high} {unit}".rstrip() + f": median {median}" if low != high else f"{low} {unit}"
 
 

@@ -85,6 +85,6 @@ def test_there_is_no_cache_for_images_in_larger_files(photos: tuple[Path, ...]) 
     assert tar.cache == 0
     assert tar.reason.startswith("cache: off")
     assert place(parse_aug({}), stored, cuda, threads=1).reason == ""
-    raw = place(parse_aug({"cache": "gpu", "decode": "auto"}), decoded, cuda, threads=1)
+    raw = place(parse_aug({"cache": "gpu"}), decoded, cuda, threads=1)
     assert raw == Placement("gpu", "mixed", 0, aug.prefetch)
     assert raw.reason.startswith("decode and cache: not used")

@@ -26,11 +26,11 @@ def aug_of(**given: object) -> Aug:
 
 
 def test_where_images_are_decoded(photos: tuple[Path, ...]) -> None:
-    assert place(aug_of(decode="auto", cache="gpu", prefetch=3), photos, CPU, threads=1) == Placement("cpu", prefetch=3)
-    for decode, auto in (("mixed", False), ("cpu", False), ("auto", True)):
+    assert place(aug_of(cache="gpu", prefetch=3), photos, CPU, threads=1) == Placement("cpu", prefetch=3)
+    for decode in ("mixed", "cpu"):
         placement = place(aug_of(decode=decode, cache=70), photos, CUDA, threads=1)
-        expected = Placement("gpu", "cpu" if decode == "cpu" else "mixed", 0 if decode == "cpu" else 70, 4)
-        assert replace(placement, hw_decoder_load=0.65) == replace(expected, auto=auto, load_auto=True)
+        expected = Placement("gpu", decode, 0 if decode == "cpu" else 70, 4)
+        assert replace(placement, hw_decoder_load=0.65) == replace(expected, load_auto=True)
         assert placement.gpu == 1
         assert placement.reason.startswith("cache: 70 MiB of GPU memory. All 6 decoded images") == (decode != "cpu")
 
@@ -54,11 +54,11 @@ def loader(placement: Placement, split: Split) -> Loader:
 
 
 def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
-    before = loader(Placement("cpu", decode="cpu", auto=True), image_files)
+    before = loader(Placement("cpu", hw_decoder_load=0.3, load_auto=True), image_files)
     next(iter(before))
-    after = loader(Placement("cpu", decode="mixed", cache=9, auto=True), image_files)
+    after = loader(Placement("cpu", load_auto=True), image_files)
     after.load_state_dict(before.state_dict())
-    assert after.placement == Placement("cpu", decode="cpu", auto=True)
+    assert after.placement == before.placement
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,6 @@ def test_the_share_of_the_hardware_decoder(
         (replace(MIXED, decode="cpu"), "aug.decode"),
         (replace(MIXED, cache=100), "aug.cache"),
         (replace(MIXED, hw_decoder_load=0.5), "aug.hw_decoder_load"),
-        (replace(MIXED, auto=True), "aug.decode"),
         (replace(MIXED, load_auto=True), "aug.hw_decoder_load"),
         (Placement("cpu"), "fit.device"),
     ],
@@ -90,6 +89,6 @@ def test_a_state_of_other_pixels_is_rejected(other: Placement, key: str, image_f
 
 
 def test_a_state_of_the_same_pixels_is_taken(image_files: Split) -> None:
-    tried = replace(MIXED, auto=True, cache=100)
-    for one, other in ((MIXED, replace(MIXED, prefetch=9)), (tried, replace(tried, decode="cpu", cache=0))):
+    chosen = replace(MIXED, load_auto=True)
+    for one, other in ((MIXED, replace(MIXED, prefetch=9)), (chosen, replace(chosen, hw_decoder_load=0.3))):
         loader(other, image_files).check_state(loader(one, image_files).state_dict())

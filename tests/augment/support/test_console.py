@@ -14,9 +14,10 @@ from augment.cli.parser import readable_errors
 from augment.support.console import PlainConsole, progress_bar
 
 
-def test_control_characters_are_not_printed() -> None:
+def test_control_characters_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = StringIO()
-    console = PlainConsole(file=stream, force_terminal=True, color_system=None)
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    console = PlainConsole(file=stream, color_system=None)
     table = Table("a\033[31m")
     table.add_row("\033]0;pwned\007")
     console.print("x\033[2J\tü", table, "[b]")

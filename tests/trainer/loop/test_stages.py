@@ -292,11 +292,11 @@ def test_one_rank_finishes_an_epoch_of_two(image_files: Split) -> None:
 
 def test_all_stages_decode_as_the_saved_run_did(data: Split) -> None:
     config = config_of()
-    chosen, other = (Placement("gpu", decode=decode, auto=True) for decode in ("cpu", "mixed"))
+    chosen, other = (Placement("gpu", hw_decoder_load=load, load_auto=True) for load in (0.3, 0.6))
     saved_one, resumed = (make_train_loader(config, data, placement) for placement in (chosen, other))
     assert isinstance(resumed, StagedLoader)
     resumed.load_state_dict(saved_one.state_dict())
-    assert [loader.placement.decode for loader in resumed._loaders] == ["cpu"] * 3
+    assert [loader.placement.hw_decoder_load for loader in resumed._loaders] == [0.3] * 3
 
 
 def changed(**changes: Any) -> dict[str, Any]:

@@ -384,12 +384,13 @@ def test_a_model_that_cannot_be_quantized_gives_one_sentence() -> None:
     assert "\n" not in str(caught.value)
 
 
-# --- other runtimes, as docs/export.md shows them ---
+# --- other runtimes, as the docs show them ---
 
 
 def shown(*words: str) -> str:
-    """Return the Python block of docs/export.md with these words."""
-    (code,) = [code for page, code in blocks("python") if page == "docs/export.md" and all(w in code for w in words)]
+    """Return the Python block of the pages on exported models with these words."""
+    pages = ("docs/export.md", "docs/serving.md")
+    (code,) = [code for page, code in blocks("python") if page in pages and all(w in code for w in words)]
     return code
 
 
@@ -406,7 +407,7 @@ def test_other_runtimes_as_shown(
         np.testing.assert_allclose(theirs.detach().numpy(), ours, atol=1e-4)
     if not find_spec("openvino"):
         pytest.skip("OpenVINO is not installed")
-    (line,) = re.findall(r"^    (ovc .*)$", TEXTS["docs/export.md"], re.M)
+    (line,) = re.findall(r"^    (ovc .*)$", TEXTS["docs/serving.md"], re.M)
     folder = str(Path(sys.executable).parent)
     subprocess.run(shlex.split(line), check=True, env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
     # In a process of its own, because its import warns.

@@ -205,7 +205,7 @@ def test_labels_with_zeros_in_front_are_numbers_in_regression(lists: Path) -> No
 
 def test_labels_with_zeros_in_front_are_not_numbers_of_classes(lists: Path) -> None:
     (lists / "names.txt").write_text("cat\ndog\nemu\n")
-    with pytest.raises(UserError, match=r"line 1 of .*00', which is unknown.* Allowed: cat, dog, emu"):
+    with pytest.raises(UserError, match=r"line 1 of .*00', which is unknown.* Known: cat, dog, emu"):
         load(lists, "a.png 00\nb.png 02\n", "c.png 00\n", classes=str(lists / "names.txt"))
 
 

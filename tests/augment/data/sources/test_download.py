@@ -36,7 +36,7 @@ def test_a_connection_that_keeps_dropping_fails_and_leaves_no_files(server: Serv
     assert names_in(tmp_path) == []
     server.status = 404
     with pytest.raises(UserError, match="404 Client Error: Not Found"):
-        prepare_archive(Archive(server.url("mine.tgz")), tmp_path)
+        prepare_archive(Archive(server.url("mine.tgz"), server.md5), tmp_path)
 
 
 def test_an_archive_of_another_md5_is_rejected(server: Server, tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_an_invalid_archive_leaves_no_partial_folder(
 ) -> None:
     server.content = content
     with pytest.raises(UserError, match=message):
-        prepare_archive(Archive(server.url("mine.tgz")), tmp_path)
+        prepare_archive(Archive(server.url("mine.tgz"), server.md5), tmp_path)
     assert names_in(tmp_path) == ["mine.tgz"]

@@ -104,7 +104,7 @@ def test_several_labels_are_ones_and_zeros() -> None:
         ([0, 1.5], [0], {}, "data.train: train1 has the label 1.5. Use whole numbers."),
         ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Use whole numbers."),
         (["cat", "dog"], ["dog", "dgo"], {}, "data.val: val1 has the label 'dgo', which is unknown. Did you mean "
-         "'dog'? Allowed: cat, dog."),
+         "'dog'? Known: cat, dog."),
         ([0, "cat"], [0], {}, "train1 has the label 'cat'"),
         (["cat"], [0], {}, "data: train0 has the label 'cat', and val0 has the label 0. Use either numbers or names"),
         ([0, []], [0], {}, "data.train: train1 has no label. Give each image one label, or set data.multilabel=true."),
