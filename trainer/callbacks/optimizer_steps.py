@@ -9,6 +9,7 @@ from math import nan
 from typing import Any
 
 from augment.params import Count, Number, setting
+from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.signals import StopSignals
@@ -58,6 +59,11 @@ class ParamScheduler(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the length of the schedules."""
+        if "steps" not in state:
+            raise UserError(
+                "fit.resume: this run is from a version before 0.19. Resume it with that version, or start a new run "
+                "with model.weights=RUN_FOLDER."
+            )
         self._steps = state["steps"]
 
     def describe_moved(self, learner: Learner, start: Position) -> str:

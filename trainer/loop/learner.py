@@ -16,7 +16,7 @@ from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, 
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
 from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.iterable import as_loader
-from trainer.loop.objective import Objective, by_name, losses_of, make_optimizer
+from trainer.loop.objective import Objective, by_name, check_names, losses_of, make_optimizer
 from trainer.loop.progress import FitProgress, Position
 from trainer.loop.ranks import current
 from trainer.loop.settings import LoopSettings
@@ -91,6 +91,7 @@ class Learner:
             self.model.compile(dynamic=False)
         self.optimizers = {name: make_optimizer(make, self.model) for name, make in by_name(optimizer).items()}
         self.training_steps = by_name(objective.training_step)
+        check_names(self.training_steps, self.optimizers)
         self.train_loader = as_loader(train_loader, "train_loader", self.device, self.settings.accumulate)
         self.val_loader = as_loader(val_loader, "val_loader", self.device)
         self.progress = FitProgress(self.settings, self.train_loader)

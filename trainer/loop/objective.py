@@ -63,6 +63,19 @@ def by_name(given: Any) -> dict[str, Any]:
     return dict(given) if isinstance(given, Mapping) else {"": given}
 
 
+def check_names(steps: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+    """Check that each optimizer has a training step.
+
+    Raises:
+        UserError: the names differ.
+    """
+    if steps.keys() != optimizers.keys():
+        raise UserError(
+            f"training_step: its names are {sorted(steps)}, but the optimizers' names are {sorted(optimizers)}. "
+            "Pass two mappings with the same names, or one step and one optimizer without names."
+        )
+
+
 def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
     """Make the optimizer of a model.
 

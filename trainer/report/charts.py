@@ -4,6 +4,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from math import isfinite, nan
 
 import matplotlib
 import numpy as np
@@ -19,6 +20,7 @@ from trainer.figures.batches import LOCK, SPLITS, frame
 from trainer.report.run_content import RunRecord
 
 _SIZE, _FAINT = (5.2, 2.9), "0.75"
+_SPOTS = 60  # largest number of spots on a line that show their values on hover
 _HUGE = 1e100  # Matplotlib fails for the largest floats
 _POINTS = 1000  # largest number of points on a line. More would not be visible
 
@@ -31,6 +33,7 @@ class Chart:
     uri: str  # the image, as a data URI
     alt: str  # a description of the image
     caption: str  # the text below the image, which may be empty
+    spots: tuple[tuple[float, float, str], ...]  # areas from left to right: start and width in %, and text
 
 
 def charts(record: RunRecord) -> list[Chart]:
@@ -58,13 +61,18 @@ def _scores(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
         if "%" in form:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, fontsize=9)
+        epochs, texts = column(record.run.rows, "epoch") + 1, []
+        for row in record.run.rows:
+            found = [(split, row.get(f"{split}_{quantity}", nan)) for split in ("train", "val")]
+            shown = [f"{split} {form.format(value)}" for split, value in found if isfinite(value)]
+            texts.append("\n".join([f"epoch {int(row['epoch']) + 1}", *shown]))
         parts = []
         for split, name in (("train", "Training"), ("val", "Validation")):
             values = column(record.run.rows, f"{split}_{quantity}")
             if len(values := values[np.isfinite(values)]):
                 first, last = form.format(values[0]), form.format(values[-1])
                 parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
-        yield _chart(axes, title, " ".join(parts))
+        yield _chart(axes, title, " ".join(parts), "", epochs, texts)
 
 
 def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) -> bool:
@@ -129,10 +137,13 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
         course = f"From {values[0]:.3g} to {values[-1]:.3g}, between {values.min():.3g} and {values.max():.3g}."
         caption = f"{amount(int(before[-1]), 'training batch')}. {course}"
         rest = "" if done.all() else " The dotted part was not reached."
-        yield _chart(axes, title, f"{title}: {course}", f"{caption}{rest}")
+        few = np.linspace(0, len(x) - 1, _SPOTS).round().astype(int)
+        texts = [f"epoch {x[i]:.2f}\n{values[i]:.4g}" for i in few]
+        yield _chart(axes, title, f"{title}: {course}", f"{caption}{rest}", x[few], texts)
 
 
-def _chart(axes: Axes, title: str, alt: str, caption: str = "") -> Chart:
+def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64], texts: Sequence[str]) -> Chart:
+    """Return axes as a chart. On hover, the chart shows the text of the nearest point of x."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     # Outlines of letters look the same everywhere. With a fixed salt, equal figures become equal files.
@@ -142,5 +153,14 @@ def _chart(axes: Axes, title: str, alt: str, caption: str = "") -> Chart:
         # A transparent background suits light and dark pages.
         figure.set_layout_engine("constrained")
         figure.savefig(svg, format="svg", metadata=metadata, transparent=True)
+    pixels = axes.transData.transform(np.column_stack([x, np.full(len(x), axes.get_ylim()[0])]))[:, 0]
+    at = 100 * pixels / figure.bbox.width
+    left, right = 100 * axes.bbox.x0 / figure.bbox.width, 100 * axes.bbox.x1 / figure.bbox.width
+    edges = [left, *((at[1:] + at[:-1]) / 2), right]
+    spots = (
+        (round(float(a), 2), round(float(b - a), 2), text)
+        for a, b, text in zip(edges, edges[1:], texts, strict=False)
+        if b > a
+    )
     uri = f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"
-    return Chart(title, uri, alt, caption)
+    return Chart(title, uri, alt, caption, tuple(spots))

@@ -188,7 +188,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
         if not self._seen and unfinished(jobs):
             logs = list_some(str(shown(slot.log)) for slot in self._slots[: len(jobs)])
             worker.say(f"the jobs print to {logs}")
-        for _ in watch(jobs, worker, self._seen):
+        for _ in watch(jobs, worker, self.at_a_time, self._seen):
             if until_one_ends and any(self._seen[job.id] in ENDED for job in jobs):
                 return
             free = [slot for slot in self._slots if slot.is_free()]
@@ -225,7 +225,7 @@ class Cluster(Launcher):
         folder = jobs[0].folder.parent
         command = Command.of(folder, worker, jobs, {})
         with self.started(command, min(self.at_a_time, len(jobs)), folder, worker) as ended:
-            for _ in watch(jobs, worker):
+            for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):
                     logs = f" See their logs in {shown(folder / self.logs)}." if self.logs else ""
                     raise UserError(

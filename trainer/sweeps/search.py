@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -23,7 +24,7 @@ from trainer.sweeps.search_space import SearchPlan, Value, overrides_of, suggest
 from trainer.sweeps.trials import Trial
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.verdict_text import Part, markdown_page, present, score
-from trainer.sweeps.workers import Worker
+from trainer.sweeps.workers import Worker, time_left
 from trainer.tasks.registry import range_of
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
@@ -39,6 +40,7 @@ Chosen = Mapping[str, Value]  # the values that a trial chose, by key
 
 def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
     """Run the trials, then the finalists, then the confirmation. Return the exit code."""
+    worker = replace(worker, search=plan, left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
     trials, settings = plan.frozen(), plan.settings
     states = [trial.state for trial in trials]
@@ -125,6 +127,15 @@ def _best(plan: SearchPlan, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete.sort(key=lambda trial: rank(plan.metric, trial.value or 0.0))
     return [same[0] for same in grouped((trial.user_attrs["job"], trial) for trial in complete).values()]
+
+
+def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
+    """Estimate how long some jobs will take. If they are trials, include the trials that are still to come."""
+    if jobs[0].trial is None:
+        return time_left(jobs, at_a_time)
+    further = max(0, plan.settings.n_trials - len(plan.recorded().trials))
+    jobs = [job for job in read_ledger(plan.folder) if job.trial is not None]
+    return time_left(jobs, at_a_time, further)
 
 
 def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, worker: Worker) -> Chosen:

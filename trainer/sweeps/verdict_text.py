@@ -20,11 +20,14 @@ Part = Table | list[str]
 # Columns that are aligned to the left.
 _WORDS = ("job", "varied settings", "status", "configuration")
 
+# The number of seeds or folds to suggest without any other hint.
+_ENOUGH = 5
+
 
 def verdict(found: Difference | None, other: Replicates, baseline: Replicates, metric: Metric, detect: float) -> str:
     """Describe a difference that `trainer.sweeps.verdict.compare` found. The text ends without a period."""
     if found is None:
-        return "one seed or fold cannot rule out chance. Run the same three or more here and for the baseline"
+        return _too_few(other, baseline)
     unit, (ours, theirs) = found.unit, found.counts
     counts = amount(ours, unit) if ours == theirs else f"{ours} and {amount(theirs, unit)}"
     better = "better" if (found.mean < 0) == metric.smaller else "worse"
@@ -71,6 +74,22 @@ def _more(found: Difference, metric: Metric, detect: float) -> str:
     about = round(more, 1 - math.floor(math.log10(more)))  # the spread is not known more precisely
     each = "" if found.paired else " of each"
     return f". Detecting {by} needs about {amount(about, f'more {unit}')}{each}"
+
+
+def _too_few(other: Replicates, baseline: Replicates) -> str:
+    """Return the verdict on a single seed or fold, and which ones to add."""
+    few = [one for one in (other, baseline) if len(one.samples) < 2]
+    where = ""
+    if baseline in few:
+        where = " for the baseline" if len(few) == 1 else " here and for the baseline"
+    rest = max((other, baseline), key=lambda one: len(one.samples)).scores
+    by_fold = len({fold for _, fold in rest}) > 1
+    had = {key[by_fold] for one in few for key in one.scores}
+    known = [key[by_fold] for key in rest] if len(rest) > 2 else map(str, range(_ENOUGH))
+    missing = dict.fromkeys(value for value in known if value not in had)
+    setting, unit = ("data.fold", "fold") if by_fold else ("seed", "seed")
+    values = ",".join(list(missing)[:_ENOUGH])
+    return f"one {unit}{where}, which cannot rule out chance. Also run {setting}={values}"
 
 
 def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:

@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +22,7 @@ from augment.cli.compose import plain_values
 from augment.params import parse_settings, plain_value
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
+from augment.support.formatting import amount, duration
 from augment.support.nested import section_of
 from augment.support.process import launched
 from augment.support.secrets import as_written
@@ -34,7 +36,7 @@ from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.locks import claimed, user_of
 from trainer.run.folder.reader import RunFolder
-from trainer.run.folder.summary import FAILED, INTERRUPTED, PLANNED, RUNNING, Summary
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary
 from trainer.run.jobs import check_configs, run_job
 from trainer.run.ranks import share
 from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
@@ -55,6 +57,17 @@ RANKS = "--ranks"
 _ROOT = Path(__file__).parents[2]
 
 
+def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
+    """Estimate how long unfinished and further jobs will take, in words. Empty if no job has finished."""
+    endings = (RunFolder(job.folder).summary for job in jobs)
+    finished = [ending.seconds for ending in endings if ending.status == FINISHED]
+    left = len(unfinished(jobs)) + further
+    if not left or not finished:
+        return ""
+    seconds = left * mean(finished)
+    return f"{amount(left, 'job')} left, about {duration(seconds / min(at_a_time, left))}"
+
+
 class EndWithMain(Callback):
     """Ends the fit of the other ranks when rank 0 ends it after an epoch."""
 
@@ -72,6 +85,7 @@ class Worker:
     console: Console
     signals: StopSignals  # end the work between two jobs
     search: Search | None = None  # the search whose trials may be pruned
+    left: Callable[[Sequence[Job], int], str] = time_left
     ranks: int = 1  # processes that train a job together
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -104,6 +118,9 @@ class Worker:
         while left := unfinished(jobs):
             begun = time.monotonic()
             if any(self._try(job, jobs) for job in left):
+                others = sum(job.status() == RUNNING for job in left)
+                if text := self.left(jobs, 1 + others):
+                    self.say(text)
                 continue
             for job in left:
                 if (worker := user_of(job.folder)) and job.id not in waited:
@@ -335,7 +352,7 @@ def _stop() -> None:
             time.sleep(0.05)
 
 
-def watch(jobs: Sequence[Job], worker: Worker, seen: dict[str, str] | None = None) -> Iterator[None]:
+def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
     """Print status changes of jobs in other processes. Yield after each poll, until all have ended."""
     seen = {} if seen is None else seen
     for job in jobs:
@@ -352,6 +369,8 @@ def watch(jobs: Sequence[Job], worker: Worker, seen: dict[str, str] | None = Non
             if ending.error:
                 about = f" {status}: {ending.error}"
             worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
+        if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):
+            worker.say(text)
         if all(status in ENDED for status in now.values()):
             return
         worker.signals.check(NO_FURTHER_JOB)

@@ -1,7 +1,7 @@
 """The registry of tasks, and facts about metrics by their keys in metrics.jsonl."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from math import inf, isfinite, nan
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from augment.params import Text, settings
+from augment.params import Choice, settings
 from augment.support.errors import UserError, suggest
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
@@ -33,6 +33,25 @@ def known_tasks() -> Mapping[str, Task[Any]]:
     return MappingProxyType(_TASKS)
 
 
+class _Monitored(Collection[str]):
+    """The keys that callbacks may monitor, including keys of plugins.
+
+    Keys of one class or number, such as val_mae_age, are included. The names of units depend on the data.
+    """
+
+    def __contains__(self, key: object) -> bool:
+        return key in list(self) or any(_unit_columns(str(key)))
+
+    def __iter__(self) -> Iterator[str]:
+        tasks = (task for _, task in sorted(known_tasks().items()))
+        keys = (column.key for task in tasks for column in columns_of(task.metrics))
+        return iter(dict.fromkeys((AUTO, *keys)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+ALL_MONITORED = _Monitored()
 # Names of metrics in other libraries, and our names.
 METRICS_AS = {
     "acc": "accuracy",
@@ -45,9 +64,9 @@ METRICS_AS = {
 MONITORED_AS = {f"val_{name}": f"val_{known}" for name, known in METRICS_AS.items()} | {"train_acc": "train_accuracy"}
 
 
-def monitor_param(doc: str) -> Text:
+def monitor_param(doc: str) -> Choice:
     """Return a callback's parameter for the metric to monitor."""
-    return Text(aliases=("metric",), default=AUTO, doc=doc)
+    return Choice(aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, doc=doc)
 
 
 def register(cls: T) -> T:

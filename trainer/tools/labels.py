@@ -1,14 +1,18 @@
 """`python -m trainer labels RUN`: print how many training labels are probably wrong, and which ones."""
 
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from math import isnan
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from augment.cli.parser import readable_errors, table_console, whole_number
+from augment.cli.parser import readable_errors, table_console, whole_number, writing
 from augment.support.errors import UserError
-from augment.support.files import require_in
+from augment.support.files import json_line, require_in, write_atomically
+from augment.support.formatting import printable
 from augment.support.untrusted_files import read_as
 from trainer.figures.label_report import PAGE_FILE, REPORT_FILE, LabelReport
 from trainer.run.config.schema import CONFIG_FILE
@@ -18,9 +22,10 @@ from trainer.run.folder.run_names import RunParser
 _EXAMPLES = """\
   RUN                  the estimated share of wrong labels, and the most suspicious samples
   RUN --top 100        more samples
+  RUN --json FILE      write JSON instead of a table (- writes to the terminal)
 
-RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. RUN/labels.csv lists all samples. RUN/labels.json
-contains the estimate. Open RUN/labels.html to review the images."""
+RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. RUN/labels.csv lists all samples. Open
+RUN/labels.html to review the images."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     description = "Print how many training labels are probably wrong, and which ones."
     parser = RunParser("trainer labels", description, _EXAMPLES, arguments="RUN")
     parser.add_argument("--top", type=whole_number(0), default=20, metavar="N", help="number of samples (default: 20)")
+    parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
     with readable_errors():
         options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) != 1:
@@ -41,13 +47,22 @@ def main(arguments: Sequence[str]) -> int:
                 "unless callbacks.label_audit=null turns it off."
             )
         report = read_as(LabelReport, run.folder / REPORT_FILE)
-        console, table = table_console(), Table("path", "given", "suggested", "score", "probably wrong")
-        for one in report.suspects[: options.top]:
-            known = "" if isnan(one.probability) else f"{one.probability:.1%}"
-            cells = one.path, one.given or "none", one.suggested or "none", f"{one.score:.2f}", known
-            table.add_row(*map(Text, cells))  # Text, because the console would read [words] as markup
-        console.print(table)
-        page = f"Review the images in {run.folder / PAGE_FILE}."
-        again = f"To write this page again, run: python -m trainer report {run.folder}"
-        console.print(Text("\n".join([*report.sentences, page, again])), soft_wrap=True)
+        suspects = tuple(replace(one, uri="") for one in report.suspects[: options.top])
+        text = json_line(asdict(replace(report, suspects=suspects)))
+        if options.json == "-":
+            sys.stdout.write(printable(text))
+        elif options.json:
+            with writing(f"--json {options.json}"):
+                write_atomically(Path(options.json), text, follow=True)
+        else:
+            console, table = table_console(), Table("path", "given", "suggested", "score", "probably wrong")
+            for one in suspects:
+                known = "" if isnan(one.probability) else f"{one.probability:.1%}"
+                cells = one.path, one.given or "none", one.suggested or "none", f"{one.score:.2f}", known
+                table.add_row(*map(Text, cells))  # Text, because the console would read [words] as markup
+            console.print(table)
+            page = f"Review the images in {run.folder / PAGE_FILE}."
+            again = f"To write this page again, run: python -m trainer report {run.folder}"
+            lines = [*report.sentences, page, again]
+            console.print(Text("\n".join(lines)), soft_wrap=True)
     return 0

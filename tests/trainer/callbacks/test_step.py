@@ -8,6 +8,7 @@ import torch
 from fakes import lin, make_learner, noise_loader, on
 from torch import nn
 
+from augment.support.errors import UserError
 from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
@@ -139,3 +140,8 @@ def test_gradients_are_scaled_down_to_the_limit_and_never_up() -> None:
     assert any(norm > limit for norm in before)
     assert any(norm < limit for norm in before)
     assert after == pytest.approx([min(norm, limit) for norm in before], rel=1e-4)
+
+
+def test_a_state_of_a_version_before_0_19_is_rejected() -> None:
+    with pytest.raises(UserError, match=r"from a version before 0\.19\. Resume it with that version, or start"):
+        ParamScheduler({"lr": constant(1.0)}).load_state_dict({})

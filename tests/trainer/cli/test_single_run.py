@@ -53,7 +53,7 @@ def loaded(step):
 
 loaded("import")
 assert trainer.run.config.fit.parse_fit({{"epochs": 2}}).epochs == 2
-wrong = ("fit.epoch=3", "callbacks.checkpoint.every=x", "evalute", "fit.resume=nowhere")
+wrong = ("fit.epoch=3", "callbacks.checkpoint.monitor=x", "evalute", "fit.resume=nowhere")
 tools = [[name, "--help"] for name in ("bench", "evaluate", "export", "find_lr", "predict", "sweep", "dashboard")]
 for given in (["--help"], *([one] for one in wrong), ["-m", "fit.epoch=1,2"], *tools, ["find_lr", "fit.epoch=3"]):
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):

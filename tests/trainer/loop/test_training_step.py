@@ -118,6 +118,11 @@ def test_each_step_trains_only_its_own_parameters() -> None:
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
+def test_names_of_steps_and_optimizers_agree() -> None:
+    with pytest.raises(UserError, match="training_step"):
+        make_learner(optimizer={"one": sgd}, training_step=usual)
+
+
 class Stream(IterableDataset[Any]):
     """Samples without a length."""
 

@@ -277,7 +277,7 @@ def test_formats_of_a_stranger_make_no_long_numbers(run: Path) -> None:
     assert "  0.5" not in Page(render(read)).text
 
 
-# --- one epoch, dark mode ---
+# --- values on hover, one epoch, dark mode ---
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308])
@@ -285,6 +285,17 @@ def test_scores_that_matplotlib_cannot_draw(run: Path, value: float) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write(f'{{"epoch": -5, "train_loss": {value}, "val_accuracy": {value}}}\n')
     assert len(charts(read_record(run))) > 1
+
+
+def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
+    shown = read_record(run)
+    loss = next(chart for chart in charts(shown) if chart.title == "Loss")
+    assert [text.splitlines()[0] for *_, text in loss.spots] == [f"epoch {i + 1}" for i in range(len(shown.run.rows))]
+    assert f"val {shown.run.rows[0]['val_loss']:.3g}" in loss.spots[0][2]
+    ends = [left + width for left, width, _ in loss.spots]
+    assert 5 < loss.spots[0][0] < ends[0] < ends[-1] <= 100
+    assert [left for left, *_ in loss.spots[1:]] == pytest.approx(ends[:-1], abs=0.02)
+    assert 'data-text="epoch 1\n' in render(shown)
 
 
 def test_a_table_of_many_epochs_has_the_last_ones(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,4 +245,7 @@ def test_the_baseline_has_replicates_if_any_configuration_has(said: Any, tmp_pat
     write_seeds(tmp_path / "c", LOW, {"fit.lr": 8})
     _, lines = said(".")
     assert "Compared with fit.lr=7, the first configuration with several seeds:" in lines
-    assert lines[-2].startswith("fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed or fold cannot")
+    assert lines[-2] == (
+        "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which cannot rule out chance. "
+        "Also run seed=1,2."
+    )

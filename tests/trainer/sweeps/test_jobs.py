@@ -135,7 +135,7 @@ def test_an_interrupted_job_is_resumed_in_its_folder(runs: FakeRuns, jobs: list[
 def test_a_job_whose_folder_was_deleted_is_not_waited_for(runs: FakeRuns, jobs: list[Job]) -> None:
     shutil.rmtree(jobs[1].folder)
     runs.worker().work(jobs[:3])
-    assert list(watch(jobs[:3], runs.worker())) == []
+    assert list(watch(jobs[:3], runs.worker(), 1)) == []
     assert [job.status() for job in jobs] == ["finished", "deleted", "finished", "planned"]
 
 
@@ -265,7 +265,7 @@ def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
     jobs = [Job(tmp_path / str(order), order, (), (f"++seed={order}",)) for order in range(2)]
     worker = Worker(Console(file=(printed := StringIO()), width=200), StopSignals())
-    for _ in watch(jobs, worker):
+    for _ in watch(jobs, worker, 2):
         at += 1
         for order, job in enumerate(jobs):
             if seen[at][order] in ("failed", "finished"):

@@ -123,6 +123,17 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tm
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
 
 
+def test_the_time_left_of_a_search(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.seconds = lambda config: 10.0 if len(runs.runs) == 2 else 60.0
+    worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
+    search(make(tmp_path, n_trials=3, finalists=1, confirm=2), Local(), worker)
+    assert [line for line in printed.getvalue().splitlines() if " left, about " in line] == [
+        "2 jobs left, about 2 min 0 s",
+        "1 job left, about 35 s",
+        *(f"{count} job{'s' * (count > 1)} left, about {count} min 0 s" for count in (3, 2, 1)),
+    ]
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: Path) -> None:
     """Those of the next seed are others, not the same ones a trial later."""

@@ -122,7 +122,7 @@ def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
     assert lines[-7] == "last val_accuracy"
     assert lines[-4].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
-    assert lines[-2].startswith("data.fraction=1: one seed or fold cannot rule out chance. ")
+    assert lines[-2] == "data.fraction=1: one fold, which cannot rule out chance. Also run data.fold=1."
 
 
 def test_the_tables_are_written_down(tmp_path: Path) -> None:

@@ -214,9 +214,10 @@ def test_of_losses_less_is_better_and_has_no_points() -> None:
 
 
 def test_one_seed_tells_nothing() -> None:
-    one, three = seeds("o", 0.9), seeds("b", 0.9, 0.91, 0.92)
-    for base, other in ((one, three), (three, one), (one, one)):
-        assert said(base, other)[0].startswith("one seed or fold cannot rule out chance")
+    one, five = seeds("o", 0.9), seeds("b", *[0.9, 0.91, 0.92], start=7)
+    assert said(five, one) == ["one seed, which cannot rule out chance. Also run seed=7,8,9"]
+    assert said(one, five)[0].startswith("one seed for the baseline, which cannot rule out chance")
+    assert said(one, one) == ["one seed here and for the baseline, which cannot rule out chance. Also run seed=1,2,3,4"]
 
 
 def test_without_any_spread_there_is_no_verdict() -> None:

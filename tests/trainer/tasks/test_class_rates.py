@@ -14,7 +14,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import OutputSamples
-from trainer.tasks.registry import check_metrics, range_of, smaller_is_better, task_named
+from trainer.tasks.registry import ALL_MONITORED, check_metrics, range_of, smaller_is_better, task_named
 
 sklearn = LazyModule("sklearn.metrics")
 
@@ -103,6 +103,7 @@ def test_rates_without_samples_and_with_one_class() -> None:
     ],
 )
 def test_keys_that_depend_on_the_data_can_be_monitored(key: str, known: bool) -> None:
+    assert (key in ALL_MONITORED) == known
     assert not smaller_is_better(key)
     assert (range_of(key)[1] == 1) == known
 

@@ -26,7 +26,7 @@ from trainer.run.config.checks import check_config
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tasks.metric import PACE, columns_of
-from trainer.tasks.registry import best_row, known_tasks, monitored, smaller_is_better, task_named, task_of
+from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better, task_named, task_of
 from trainer.tools import evaluate, predict
 
 TASKS = [task_named(name) for name in ("classify", "multilabel", "regress")]
@@ -37,7 +37,7 @@ QUICK = ["aug.size=16", "fit.batch_size=6", "fit.epochs=3", "fit.device=cpu", "f
 def test_each_task_measures_what_it_monitors() -> None:
     for task, monitor in zip(TASKS, ("val_accuracy", "val_map", "val_loss"), strict=True):
         measured = {column.key for column in columns_of(task.measured(("a", "b")))}
-        assert {monitor, f"val_{task.score}"} <= measured
+        assert {monitor, f"val_{task.score}"} <= measured <= set(ALL_MONITORED)
         assert monitored("auto", task) == monitor
         assert monitored("train_loss", task) == "train_loss"
     assert [task.display(()).share for task in TASKS] == [True, True, False]
@@ -50,7 +50,7 @@ def test_the_best_row() -> None:
     assert best_row(rows, "a") == rows[1]
     assert best_row(rows, "val_loss") == rows[0]
     assert best_row(rows, "b") == {}
-    smaller = {column.key for task in known_tasks().values() for column in task.columns if column.smaller}
+    smaller = {key for key in ALL_MONITORED if smaller_is_better(key)}
     assert smaller >= {"train_loss", "val_loss", "val_brier", "val_calibration_error", "val_mae", "val_rmse"}
     assert not smaller & {"auto", "train_accuracy", "val_accuracy", "val_top5", "val_map", "val_r2", "val_f1"}
     assert [column.key for column in PACE if smaller_is_better(column.key)] == ["waiting", "gpu_memory_mib", "seconds"]

@@ -13,7 +13,7 @@ from augment.data.targets.boxes import BOXES
 from augment.params import settings
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import SPLITS
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
 from augment.support.untrusted_files import contents
@@ -32,7 +32,7 @@ from trainer.run.initial_weights import check_weights, read_base, require_start
 from trainer.run.teacher import check_teacher
 from trainer.tasks.loss_check import check_loss
 from trainer.tasks.metric import columns_of
-from trainer.tasks.registry import MONITORED_AS, check_metrics, check_views, task_named
+from trainer.tasks.registry import ALL_MONITORED, check_metrics, check_views, task_named
 from trainer.tasks.task import AUTO, Task
 
 
@@ -104,15 +104,17 @@ def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
 
 def _check_monitors(config: Config, task: Task[Any]) -> None:
     classes = config.dataset.classes
+    columns = columns_of(task.measured(classes, None, config.model), val_loss=not task.own_loss)
+    allowed = (AUTO, *sorted((of.key for of in columns), key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
-        monitor = values.get("monitor", AUTO)
-        # The names of classes may be part of a metric's name, and such metrics are measured only on request.
-        measured = (of for asked in (None, (monitor,)) for of in task.measured(classes, asked, config.model))
-        allowed = {AUTO, *(column.key for column in columns_of(measured, val_loss=not task.own_loss))}
-        if monitor not in allowed:
+        monitor = values.get("monitor")
+        if monitor not in ALL_MONITORED or monitor in allowed:
+            continue
+        single = task.measured(classes, (monitor,), config.model)  # perhaps a per-class metric
+        if monitor not in {column.key for column in columns_of(single, val_loss=not task.own_loss)}:
             raise UserError(
                 f"callbacks.{name}.monitor: {monitor} is not measured for the task {task.name} "
-                f"with {task.count(len(classes))}.{suggest(monitor, allowed, MONITORED_AS)}"
+                f"with {task.count(len(classes))}. Allowed: {', '.join(allowed)}."
             )
 
 

@@ -1,5 +1,6 @@
 """The settings in which runs differ, their importance, and groups of runs that repeat each other."""
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,10 +42,12 @@ class Settings:
         known = {key for config in self._configs for key in config}
         columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
         for i, (overrides, config) in enumerate(zip(self._overrides, self._configs, strict=True)):
-            # A job that has not started has no configuration yet. A number may stand for a range, such as [-x, x].
-            chosen = {k: v for k, v in overrides.items() if not config or k not in known or isinstance(v, int | float)}
-            for key, value in (config | chosen).items():
+            # A job that has not started has no configuration yet.
+            chosen = {key: value for key, value in overrides.items() if not config or key not in known}
+            for key, value in (chosen | config).items():
                 columns[key][i] = value
+        for key in self.given & columns.keys():
+            columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
         # A job that has not started lacks keys, which does not count as a difference.
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
         differing = [key for key, column in columns.items() if _differs(column, begun)]
@@ -134,6 +137,17 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
         for key, text in flat(config).items()
         if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{text}.op")
     }
+
+
+def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
+    """Convert intervals to numbers if some command line gave a number: [-x, x] and [1 - x, 1 + x] become x."""
+    intervals = {}
+    for i, value in column.items():
+        with suppress(ValueError, TypeError):  # other values are not intervals
+            low, high = json.loads(str(value))
+            intervals[i] = float(low), float(high)
+    center = {round(sum(ends) / 2, 9) for i, ends in intervals.items() if isinstance(given[i], int | float)}
+    return {i: float(f"{(b - a) / 2:.6g}") for i, (a, b) in intervals.items() if center == {round((a + b) / 2, 9)}}
 
 
 def _split(overrides: Iterable[str]) -> dict[str, Value]:

@@ -89,7 +89,7 @@ def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     write("b", [0.8, 1.2], [0, 9], "++aug.train.contrast.factor_range=0.2")
     write("c", [0.7, 1.4], [-9, 9])
     data = content(tmp_path)
-    assert values_of(data, "aug.train.contrast.factor_range") == {"a": "[0.9,1.1]", "b": 0.2, "c": "[0.7,1.4]"}
+    assert values_of(data, "aug.train.contrast.factor_range") == {"a": 0.1, "b": 0.2, "c": "[0.7,1.4]"}
     assert values_of(data, "aug.train.rotate.angle_range") == {"a": "[-7,7]", "b": "[0,9]", "c": "[-9,9]"}
 
 
