@@ -191,6 +191,7 @@ def make_loader(
         UserError: an unknown source or setting, an invalid value, or unusable data.
     """
     from augment.cli.compose import with_data
+    from augment.data.format_detection import measured
     from augment.data.sources import LOADED, load_dataset
     from augment.pipeline.arguments import check_arguments, reject_misspelled, torch_device, warn_of_ranks
     from augment.pipeline.graph.decoding import Form
@@ -224,7 +225,8 @@ def make_loader(
     if split == "val" and not len(dataset.val):
         dataset = load_dataset(source)  # raises the error about the missing validation split
     chosen = dataset.train if split == "train" else dataset.val
-    plan = build_plan(replace(recipe.aug, pixels=dataset.pixels), split)
+    pixels = measured(dataset, recipe.aug.mean, recipe.aug.std)
+    plan = build_plan(replace(recipe.aug, pixels=pixels), split)
     for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)
     if split == "train":

@@ -125,7 +125,7 @@ def _with_statistics(
                 f"data: all pixels of {plural(len(constant), 'channel')} {', '.join(constant)} are equal within "
                 "data.range, so models learn nothing from them. Check data.range"
             )
-        found = replace(found, mean=mean, std=tuple(value or 1.0 for value in std))
+        found = replace(found, mean=mean, std=_above_zero(std))
         return json.dumps([found.plain, notices])
 
     def parse(line: str) -> tuple[PixelFormat, tuple[str, ...]]:
@@ -223,12 +223,21 @@ def _limits(values: NDArray[np.float32]) -> tuple[float, float]:
     return (low, high) if low < high else (low, low + max(1.0, abs(low)))
 
 
-def measure(files: Sequence[ImageRef], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation of each channel in 0..1, from the pixels that `sample_values` reads.
+def measured(dataset: Dataset, *given: object) -> PixelFormat:
+    """Return the pixel format of a dataset, with the mean and the standard deviation of RGB training images.
 
-    Pixels without data do not count. The standard deviation of a constant channel is 0.
+    They are measured only if a setting in `given`, such as `aug.mean`, is "auto". Other formats always have them.
     """
-    return _moments(sample_values(files, pixels), pixels)
+    pixels, files = dataset.pixels, dataset.train.files
+    if not pixels.is_rgb or "auto" not in given or not len(files):
+        return pixels
+    mean, std = _moments(sample_values(files, pixels), pixels)
+    return replace(pixels, mean=mean, std=_above_zero(std))
+
+
+def _above_zero(std: tuple[float, ...]) -> tuple[float, ...]:
+    """Return 1 instead of the standard deviation of constant channels, which is 0."""
+    return tuple(value or 1.0 for value in std)
 
 
 def _moments(samples: Sequence[ValueSample], pixels: PixelFormat) -> tuple[tuple[float, ...], tuple[float, ...]]:

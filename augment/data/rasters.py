@@ -87,6 +87,7 @@ class Raster:
         if is_decoded(self.ref):
             found = self.ref.read_pixels() if given is None else given
             self._require(found.shape, found.dtype.name)
+            found = found.astype(of.dtype, copy=False)  # in the byte order of the machine
         else:
             content = read_limited(self.ref)
             opened = open_raster(content, of.channels)

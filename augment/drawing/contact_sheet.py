@@ -1,4 +1,4 @@
-"""Draw a sheet of images with captions, in blocks of rows. Every image pixel is exact, and no texts overlap.
+"""Draw a sheet of images with captions, in blocks of rows. Images of up to 512 pixels are exact. No texts overlap.
 
 `lay_out` computes all positions in pixels, and `draw` draws them.
 """
@@ -17,13 +17,13 @@ from augment.drawing.figure_style import DPI, drawable, font, wrap
 
 Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 
-INK, GRAY, RULE = "0.15", "0.45", 225
+INK, SOFT_INK, RULE = "0.15", "0.45", 225
 TITLE, HEADING, TEXT = 14, 11, 9  # points
 MARGIN, GAP = 28, 12  # pixels around the sheet, and between images
-NARROWEST = 560  # pixels between the margins
+NARROWEST = 560  # minimum number of pixels between the margins
 # Small images are enlarged by an integer factor to at least SMALLEST. Large images are reduced to LARGEST.
 SMALLEST, LARGEST = 160, 512
-MAX_IMAGES = 32  # of a batch
+MAX_IMAGES = 32  # maximum number of images that are drawn of a batch
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class SheetLine:
 class Layout:
     """The positions of all images, texts and lines, in pixels from the top left."""
 
-    width: int  # of the sheet
-    side: int  # of the square cell of an image
+    width: int  # width of the sheet
+    side: int  # side of an image's square cell
     smallest: int = SMALLEST  # minimum longer side of an image
-    height: int = MARGIN  # of the sheet, so far
+    height: int = MARGIN  # height of what is already laid out
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)  # left, top and pixels of each image
     lines: list[SheetLine] = field(default_factory=list)  # all text
     rules: list[int] = field(default_factory=list)  # tops of the lines between blocks
@@ -80,7 +80,7 @@ class Layout:
     def write(self, phrases: Iterable[str], points: float, *, color: str = INK, bold: bool = False) -> None:
         """Add text at the bottom, wrapped to the width."""
         for line in wrapped(phrases, self.width - 2 * MARGIN, points, bold=bold):
-            baseline = self.height + round(points * DPI / 72)  # the same for all letters
+            baseline = self.height + round(points * DPI / 72)
             self.lines.append(SheetLine(MARGIN, baseline, line, points, color, bold))
             self.height += line_height(points)
 
@@ -88,7 +88,7 @@ class Layout:
         """Add a row at the bottom."""
         self.write([row.title], TEXT, bold=True)
         for text in row.lines:
-            self.write([text], TEXT, color=GRAY)
+            self.write([text], TEXT, color=SOFT_INK)
         top, bottom = self.height + 6, self.height + 6
         for number, tile in enumerate(row.tiles):
             left, image = MARGIN + number * (self.side + GAP), _scaled(tile.image, self.smallest)
@@ -115,17 +115,18 @@ def wrapped(phrases: Iterable[str], width: float, points: float, *, bold: bool =
 def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     """Lay out blocks from top to bottom, under a title and a line of text."""
     rows = [row for block in blocks for row in block.rows]
-    side = max((max(_scaled(tile.image).shape[:2]) for row in rows for tile in row.tiles), default=SMALLEST)
-    wide = max((len(row.tiles) for row in rows), default=1) * (side + GAP) - GAP
-    layout = Layout(max(NARROWEST, wide) + 2 * MARGIN, side)
+    longer_sides = [max(_scaled(tile.image).shape[:2]) for row in rows for tile in row.tiles]
+    side = max(longer_sides, default=SMALLEST)
+    columns = max((len(row.tiles) for row in rows), default=1)
+    layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side)
     layout.write([title], TITLE, bold=True)
-    layout.write([text], TEXT, color=GRAY)
+    layout.write([text], TEXT, color=SOFT_INK)
     for block in blocks:
         layout.height += 18
         layout.rules.append(layout.height)
         layout.height += 14
         layout.write([block.title], HEADING, bold=True)
-        layout.write([block.text], TEXT, color=GRAY)
+        layout.write([block.text], TEXT, color=SOFT_INK)
         for row in block.rows:
             layout.height += GAP
             layout.add_row(row)
@@ -152,7 +153,8 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
     """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
 
     Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. Pass an
-    empty figure with `DPI`. This function sets its size. The figure's ID contains the positions of the images.
+    empty figure with the resolution `DPI`. This function sets the size of the figure. The figure's ID contains the
+    positions of the images.
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])

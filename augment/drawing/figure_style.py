@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,7 @@ _FAMILIES = (
 )  # fmt: skip
 
 
-_LONGEST = 1000  # characters of a drawn text. Measuring a million takes seconds
+_LONGEST = 1000  # maximum number of characters of a drawn text. Measuring a million takes seconds
 
 
 def drawable(text: str) -> str:
@@ -68,12 +68,17 @@ def shorten(text: str, width: float, points: float, *, bold: bool = False) -> st
     """Shorten a text to `width` pixels with an ellipsis in the middle."""
     if text_width(text, points, bold=bold) <= width:
         return text
-    kept = bisect_right(range(len(text)), width, key=lambda count: text_width(_elide(text, count), points, bold=bold))
-    return _elide(text, max(kept - 1, 0))
+
+    def elided_width(length: int) -> float:
+        return text_width(_elide(text, length), points, bold=bold)
+
+    too_long = bisect_right(range(len(text)), width, key=elided_width)
+    return _elide(text, max(too_long - 1, 0))
 
 
-def _elide(text: str, kept: int) -> str:
-    return text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
+def _elide(text: str, length: int) -> str:
+    """Keep `length` characters of a text, half of them at each end."""
+    return text[: length - length // 2] + "…" + text[len(text) - length // 2 :]
 
 
 def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
@@ -85,14 +90,20 @@ def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = Fa
     *rest, last = [*phrases] or [""]
     lines: list[str] = []
 
-    def wide(text: str) -> bool:
+    def too_wide(text: str) -> bool:
         return text_width(text, points, bold=bold) > width
 
+    def pieces(phrase: str) -> Iterator[str]:
+        if not too_wide(phrase):
+            yield phrase
+            return
+        for group in re.split(r"(?<!\d) (?![-\d])", phrase):
+            yield from group.split(" ") if too_wide(group) else [group]
+
     for phrase in [*(f"{phrase}," for phrase in rest), last]:
-        parts = re.split(r"(?<!\d) (?![-\d])", phrase) if wide(phrase) else [phrase]
-        for part in [word for group in parts for word in (group.split(" ") if wide(group) else [group])]:
-            joined = f"{lines[-1]} {part}" if lines else part
-            lines[-1:] = [*lines[-1:], part] if wide(joined) else [joined]
+        for piece in pieces(phrase):
+            joined = f"{lines[-1]} {piece}" if lines else piece
+            lines[-1:] = [*lines[-1:], piece] if too_wide(joined) else [joined]
     return [shorten(line, width, points, bold=bold) for line in lines if line]
 
 
@@ -129,7 +140,7 @@ def set_title(axes: Axes, text: str) -> None:
 
 
 def save_figure(figure: Figure, path: Path, dpi: float, *, parents: bool = True) -> None:
-    """Save a figure as PNG atomically, with its ID under `IMAGES`. With `parents`, create its folder."""
+    """Save a figure as PNG atomically, with the figure's ID under `IMAGES`. `parents` also creates the folder."""
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)  # lay out once, or saving would draw the figure twice
         figure.set_layout_engine(None)

@@ -25,7 +25,7 @@ _BLACK, _WHITE, _INK = (0, 0, 0), (255, 255, 255), (38, 38, 38)
 
 _TINT = 0.45  # opacity of a mask
 _TEXT = 11  # text height in pixels
-_NARROWEST = 320  # pixels across a legend
+_NARROWEST = 320  # minimum width of a legend in pixels
 _SMALLEST, _LARGEST = 320, 4096  # longer side of a readable drawing in pixels
 
 
@@ -57,7 +57,7 @@ class Drawing:
         self._scale = [new / old for new, old in zip(self._sides, image.shape[:2], strict=True)]
         resample = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
         self._image = Image.fromarray(np.ascontiguousarray(image)).resize((self._sides[1], self._sides[0]), resample)
-        self._taken = np.zeros(self._sides, np.bool_)  # pixels of the drawing that have text
+        self._has_text = np.zeros(self._sides, np.bool_)  # whether a pixel of the drawing is part of a text
 
     @classmethod
     def readable(cls, image: Pixels) -> Drawing:
@@ -96,15 +96,15 @@ class Drawing:
         for number, (box, label) in enumerate(zip(np.asarray(boxes, np.float64), labels, strict=True)):
             left, top, end, bottom = self._edges(box)
             color = color_of(int(label))
-            dark = left - weight, top - weight, end + weight, bottom + weight
-            canvas.rectangle(dark, outline=_BLACK, width=4 * weight)
+            outer = left - weight, top - weight, end + weight, bottom + weight
+            canvas.rectangle(outer, outline=_BLACK, width=4 * weight)
             canvas.rectangle((left, top, end, bottom), outline=color, width=2 * weight)
             if number < len(texts) and texts[number]:
                 self._write(canvas, texts[number], color, (left, top, end, bottom))
         return self
 
     def texts(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str]) -> Drawing:
-        """Write the texts of boxes that are already drawn, see `boxes`. Leave out a text without a free position."""
+        """Write the texts of boxes that are already drawn, see `boxes`. Omit texts that would cover other texts."""
         canvas = ImageDraw.Draw(self._image)
         for box, label, text in zip(np.asarray(boxes, np.float64), labels, texts, strict=True):
             self._write(canvas, text, color_of(int(label)), self._edges(box), always=False)
@@ -183,22 +183,23 @@ class Drawing:
         """Write on a colored background, at the first free position above, below or inside the box."""
         width, height = _extent(text, self.weight)
         left, top, right, bottom = box
-        places = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]
-        most_y, most_x = self._sides[0] - height, self._sides[1] - width
-        inside = [(x, y) for x, y in places if 0 <= x <= most_x and 0 <= y <= most_y]
-        inside += [(min(max(x, 0), most_x), min(max(y, 0), most_y)) for x, y in places]
+        corners = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]
+        max_y, max_x = self._sides[0] - height, self._sides[1] - width
+        inside = [(x, y) for x, y in corners if 0 <= x <= max_x and 0 <= y <= max_y]
+        # Then the same corners, moved into the drawing.
+        inside += [(min(max(x, 0), max_x), min(max(y, 0), max_y)) for x, y in corners]
         areas = [np.s_[max(y, 0) : y + height, max(x, 0) : x + width] for x, y in inside]
-        free = [number for number, area in enumerate(areas) if not self._taken[area].any()]
+        free = [number for number, area in enumerate(areas) if not self._has_text[area].any()]
         if not free and not always:
             return
         number = free[0] if free else 0
-        self._taken[areas[number]] = True
+        self._has_text[areas[number]] = True
         x, y = inside[number]
         canvas.rectangle((x, y, x + width - 1, y + height - 1), fill=color)
         light = np.dot(color, (0.299, 0.587, 0.114)) > 110
-        shown, weight = drawable(text), self.weight
-        at = x + 2 * weight, y + height - 3 * weight
-        canvas.text(at, shown, _BLACK if light else _WHITE, _face(shown, weight), "ls")
+        drawn_text, weight = drawable(text), self.weight
+        start = x + 2 * weight, y + height - 3 * weight
+        canvas.text(start, drawn_text, _BLACK if light else _WHITE, _font_for(drawn_text, weight), "ls")
 
 
 def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight: int = 1) -> Pixels:
@@ -218,16 +219,16 @@ def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight
     sheet.paste(Image.fromarray(image), (0, 0))
     canvas = ImageDraw.Draw(sheet)
     for label, text in entries:
-        shown = drawable(text)
-        while len(shown) > 2 and _extent(shown, weight)[0] > wide - square - 4 * gap:
-            shown = f"{shown[:-2]}…"
+        drawn_text = drawable(text)
+        while len(drawn_text) > 2 and _extent(drawn_text, weight)[0] > wide - square - 4 * gap:
+            drawn_text = f"{drawn_text[:-2]}…"
         indent = 0 if label is None else square + gap
-        needed = indent + _extent(shown, weight)[0]
+        needed = indent + _extent(drawn_text, weight)[0]
         if left + needed > wide and left > gap:
             left, top = gap, top + step
         if label is not None:
             canvas.rectangle((left, top, left + square - 1, top + square - 1), fill=color_of(label))
-        canvas.text((left + indent, top + square - weight), shown, _INK, _face(shown, weight), "ls")
+        canvas.text((left + indent, top + square - weight), drawn_text, _INK, _font_for(drawn_text, weight), "ls")
         left += needed + 2 * gap
     return np.asarray(sheet.crop((0, 0, wide, top + step - gap)))
 
@@ -246,12 +247,12 @@ def with_scale(image: Pixels, colors: Pixels, weight: int = 1) -> Pixels:
     strip.paste(bar, (left, gap))
     canvas = ImageDraw.Draw(strip)
     for x, text in ((gap, "little"), (left + bar.width + gap, "much")):
-        canvas.text((x, gap + square - weight), text, _INK, _face(text, weight), "ls")
+        canvas.text((x, gap + square - weight), text, _INK, _font_for(text, weight), "ls")
     return np.concatenate([image, strip])
 
 
 @cache
-def _face(text: str, weight: int) -> ImageFont.FreeTypeFont:
+def _font_for(text: str, weight: int) -> ImageFont.FreeTypeFont:
     """Return a font with all characters of a text, or the default font."""
     files = [findfont(family) for family in families()]
     codes = set(map(ord, text))
@@ -267,5 +268,5 @@ def _font(file: str, size: int) -> ImageFont.FreeTypeFont:
 @cache
 def _extent(text: str, weight: int) -> tuple[int, int]:
     """Return the width and height of a text with its background."""
-    shown = drawable(text)
-    return round(_face(shown, weight).getlength(shown)) + 4 * weight, (_TEXT + 3) * weight
+    drawn_text = drawable(text)
+    return round(_font_for(drawn_text, weight).getlength(drawn_text)) + 4 * weight, (_TEXT + 3) * weight

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_SHOWN = 200  # maximum characters of an invalid value in messages
+_LONGEST = 200  # maximum number of characters of an invalid value in messages
 
 # Values of `Param.reach`, as ends of the sentence "a run folder must not decide ...".
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
@@ -69,10 +69,10 @@ class Param(Generic[T]):
 
     def _rejection(self, value: object, key: str) -> str:
         """Return the error message about an invalid value, without its key."""
-        shown = repr(value)
-        if len(shown) > _SHOWN:  # such as an array
-            shown = f"{' '.join(shown[:_SHOWN].split())} ..."
-        return f"{shown} is not allowed. {self._lead} {self.allowed()}."
+        text = repr(value)
+        if len(text) > _LONGEST:  # such as an array
+            text = f"{' '.join(text[:_LONGEST].split())} ..."
+        return f"{text} is not allowed. {self._lead} {self.allowed()}."
 
     def allowed(self) -> str:
         """Return the allowed values as a phrase."""
@@ -100,10 +100,12 @@ def number_in(value: object, within: Interval) -> float | None:
 
 
 def bounds(within: Interval, above: float = -inf) -> str:
-    """Return bounds as the end of a phrase such as "a number from 0 to 1", or "" without bounds."""
+    """Return bounds as the end of a phrase such as "a number from 0 to 1". Without bounds, return an empty string."""
     low, high = within
+    if above > -inf and high == inf:
+        return f" above {above:.15g}"
     if above > -inf:
-        return f" above {above:.15g}" + (f" up to {high:.15g}" if high < inf else "")
+        return f" above {above:.15g} up to {high:.15g}"
     if within == (-inf, inf):
         return ""
     if high == inf:

@@ -102,7 +102,7 @@ class Choice(Param[str]):
 
 
 def _as_text(value: object) -> str | None:
-    """Return a string, or an integer as a string, because YAML reads unquoted digits as integers. Otherwise None."""
+    """Return a string or integer as a string, and None for other types. YAML reads unquoted digits as integers."""
     if isinstance(value, str):
         return value  # including the str subclass of `augment.data.own.factory`
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
@@ -141,7 +141,7 @@ class OptionMap(Param[Mapping[str, Any]]):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSize(Param[int | str]):
-    """An amount of memory in MiB, "gpu" for a share of the free GPU memory, or "off"."""
+    """An amount of memory in MiB, "gpu" for half of the free GPU memory, or "off"."""
 
     _phrase = "off, gpu, or a number of MiB"
 
@@ -171,9 +171,10 @@ class Channels(Param[Any]):
             return "auto"
         if isinstance(value, str) or not isinstance(value, Sequence):
             return None
-        if not (len(value) == self.count or (self.count is None and 1 <= len(value) <= MAX_CHANNELS)):
+        allowed_lengths = range(1, MAX_CHANNELS + 1) if self.count is None else (self.count,)
+        if len(value) not in allowed_lengths:
             return None
-        numbers = [number for one in value if (number := number_in(one, self.within)) is not None]
+        numbers = [number for entry in value if (number := number_in(entry, self.within)) is not None]
         if len(numbers) < len(value) or min(numbers) <= self.above:
             return None
         return tuple(numbers)
@@ -285,7 +286,8 @@ class Range(Param[Interval | Values]):
         if isinstance(value, Values):
             value = {"values": value.values}
         if isinstance(value, Mapping):
-            return self._parse_values(value.get("values")) if self.few and set(value) == {"values"} else None
+            has_values = self.few and set(value) == {"values"}
+            return self._parse_values(value["values"]) if has_values else None
         if isinstance(value, int | float) and self.neutral is not None and not isinstance(value, bool) and value >= 0:
             value = (self.neutral - value, self.neutral + value)
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
@@ -313,16 +315,17 @@ class Range(Param[Interval | Values]):
 
     def _show(self, value: Interval | Values) -> str:
         if isinstance(value, Values):
-            return _shown(value.values)
+            return _describe_values(value.values)
         return f"{value[0]:.4g}..{value[1]:.4g}"
 
 
-def _shown(values: tuple[float, ...]) -> str:
-    """Return a set of values as text. -3 and 3 become +-3. Long lists become their ends and the number of values."""
-    unique = sorted(set(values))
-    size = sorted({abs(v) for v in unique})
-    if len(unique) > 1 and unique == sorted({-v for v in unique}):
-        return f"+-{size[0]:.4g}" if len(size) == 1 else f"+-({_shown(tuple(size))})"
-    if len(unique) > 4:
-        return f"{unique[0]:.4g}..{unique[-1]:.4g} in {len(unique)} levels"
-    return " or ".join(f"{v:.4g}" for v in unique)
+def _describe_values(values: tuple[float, ...]) -> str:
+    """Return values as text. -3 and 3 become +-3. Many values become the first, the last and their number."""
+    distinct = sorted(set(values))
+    is_symmetric = len(distinct) > 1 and distinct == sorted(-value for value in distinct)
+    if is_symmetric:
+        sizes = sorted({abs(value) for value in distinct})
+        return f"+-{sizes[0]:.4g}" if len(sizes) == 1 else f"+-({_describe_values(tuple(sizes))})"
+    if len(distinct) > 4:
+        return f"{distinct[0]:.4g}..{distinct[-1]:.4g} in {len(distinct)} levels"
+    return " or ".join(f"{value:.4g}" for value in distinct)

@@ -30,8 +30,8 @@ class PixelFormat:
     Attributes:
         channels: number of channels.
         dtype: data type of the stored pixels, a key of `DTYPES`.
-        low: stored value of level 0 for each channel. Empty: stored bytes are the levels.
-        high: stored value of level 255 for each channel. Empty: stored bytes are the levels.
+        low: stored value of level 0 for each channel. Empty: the stored bytes are levels.
+        high: stored value of level 255 for each channel. Empty if `low` is empty.
         rgb: channels that serve as red, green and blue, or None.
         mean: mean level of each channel, scaled to 0..1. Empty: ImageNet's.
         std: standard deviation of each channel's levels, scaled to 0..1. Empty: ImageNet's.
@@ -138,23 +138,23 @@ def parse_format(given: object, key: str) -> PixelFormat:
     return found
 
 
-def _is_valid(of: PixelFormat) -> bool:
-    """Return whether a format is valid. Values of unexpected types return False or raise an error."""
-    per_channel = of.low, of.high, of.mean, of.std
+def _is_valid(pixels: PixelFormat) -> bool:
+    """Return whether a format is valid. For values of unexpected types, return False or raise an error."""
+    per_channel = pixels.low, pixels.high, pixels.mean, pixels.std
     numbers = [number for values in per_channel for number in values]
-    if of.nodata is not None:
-        numbers.append(of.nodata)
+    if pixels.nodata is not None:
+        numbers.append(pixels.nodata)
     return (
-        type(of.channels) is int
-        and 1 <= of.channels <= MAX_CHANNELS
+        type(pixels.channels) is int
+        and 1 <= pixels.channels <= MAX_CHANNELS
         and all(map(_is_number, numbers))
-        and all(len(values) in (0, of.channels) for values in per_channel)
-        and all(low < high for low, high in zip(of.low, of.high, strict=True))
-        and all(std > 0 for std in of.std)
-        and (bool(of.low) or of.dtype == "uint8")
-        and (of.rgb is None or not rgb_fault(of.rgb, of.channels))
-        and (of.nodata is None or not nodata_fault(of.nodata, of.dtype))
-        and of.dtype in DTYPES
+        and all(len(values) in (0, pixels.channels) for values in per_channel)
+        and all(low < high for low, high in zip(pixels.low, pixels.high, strict=True))
+        and all(std > 0 for std in pixels.std)
+        and (bool(pixels.low) or pixels.dtype == "uint8")
+        and (pixels.rgb is None or not rgb_fault(pixels.rgb, pixels.channels))
+        and (pixels.nodata is None or not nodata_fault(pixels.nodata, pixels.dtype))
+        and pixels.dtype in DTYPES
     )
 
 

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def setting(param: Param[T]) -> T:
-    """Declare a dataclass field whose value a parameter validates."""
+    """Declare a dataclass field whose value the parameter validates."""
     default = MISSING if param.required else param.default
-    made: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
-    return made
+    declared: T = field(default=default, metadata={"param": param})  # type: ignore[assignment]
+    return declared
 
 
 def settings(cls: type) -> dict[str, Param[Any]]:
@@ -43,14 +43,17 @@ def check_known(
     """
     for name in given:
         if name not in known:
-            aliases = {alias: n for n, param in known.items() if param for alias in param.aliases}
+            aliases: dict[str, str] = {}
+            for own, param in known.items():
+                if param is not None:
+                    aliases |= dict.fromkeys(param.aliases, own)
             raise unknown_key(key, name, known, {**others, **aliases})
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Validate the mapping at a key path, and fill in defaults. At the top, the path is empty.
+    """Validate the mapping at a key path, and fill in defaults.
 
-    None stands for an empty mapping.
+    At the top, the path is empty. None instead of a mapping means that all values are defaults.
     """
     if given is None:
         given = {}

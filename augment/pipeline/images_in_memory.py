@@ -69,7 +69,7 @@ def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> 
     """Check images that a user passed to a transform on a device."""
     if isinstance(given, Tensor | np.ndarray):
         _check(given, 4, "images", pixels)
-        return Images(_kind(given, device, "images"), _plain(given))
+        return Images(_kind(given, device, "images"), _filled(_plain(given), pixels))
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
         allowed = f"Allowed: {_ALLOWED}." if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
@@ -93,7 +93,7 @@ def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> 
     if len(kinds) > 1:
         raise UserError("images: some are on the CPU and some on the GPU. Move all to the same device.")
     turned = (f"images[{number}]" for number, image in enumerate(given) if is_turned(image))
-    return Images(kinds.pop(), [_plain(image) for image in images], next(turned, ""))
+    return Images(kinds.pop(), [_filled(_plain(image), pixels) for image in images], next(turned, ""))
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
@@ -229,6 +229,18 @@ def _plain(image: Any) -> Any:
         image = image.detach().contiguous()
         return image if image.is_cuda else image.numpy()
     return np.ascontiguousarray(image)
+
+
+def _filled(image: Any, pixels: PixelFormat) -> Any:
+    """Replace values that mean no data, as a loader does."""
+    if pixels.nodata is None:
+        return image
+    low = pixels.empty_value
+    if not isinstance(image, Tensor):
+        return np.where((image == pixels.nodata) | np.isnan(image), low, image)
+    values = image.float()  # PyTorch supports few operations on uint16
+    empty = (values == pixels.nodata) | values.isnan()
+    return torch.where(empty, torch.from_numpy(low).float().to(image.device, non_blocking=True), values).to(image.dtype)
 
 
 def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]:

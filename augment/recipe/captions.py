@@ -1,4 +1,4 @@
-"""Captions of steps: with their ranges, at one level of each range, or with the values drawn for a sample."""
+"""Captions of steps, which state their ranges, one level of each range, or the values drawn for a sample."""
 
 from math import floor
 from typing import Literal
@@ -22,11 +22,13 @@ def value_at(param: Range, value: Interval | Values, level: Level) -> float:
     The middle of a list of values is the upper median of its distinct values.
     """
     if isinstance(value, Values):
-        few = sorted(set(value.values))
-        return few[{"low": 0, "middle": len(few) // 2, "high": -1}[level]]
+        distinct = sorted(set(value.values))
+        return {"low": distinct[0], "middle": distinct[len(distinct) // 2], "high": distinct[-1]}[level]
     low, high = value
     middle = (low * high) ** 0.5 if param.log else (low + high) / 2
-    return {"low": low, "middle": floor(middle + 0.5) if param.whole else middle, "high": high}[level]
+    if param.whole:
+        middle = floor(middle + 0.5)
+    return {"low": low, "middle": middle, "high": high}[level]
 
 
 def is_fixed(value: Interval | Values) -> bool:
@@ -35,10 +37,14 @@ def is_fixed(value: Interval | Values) -> bool:
 
 def is_random(step: Step) -> bool:
     """Return whether a step's effect on an image varies between two calls."""
-    op, fixed = step.op, all(is_fixed(step.params[name]) for name in step.op.draws.values())
-    drawn = op.random or step.p < 1 or not (step.drawn_once or (fixed and not op.uniforms))
-    certain = not step.steps or slots_of(step) == [{number: 1.0} for number in range(len(step.steps))]
-    return step.p > 0 and (drawn or not certain or any(map(is_random, step.steps)))
+    if step.p == 0:
+        return False
+    has_one_value = not step.op.uniforms and all(is_fixed(step.params[name]) for name in step.op.draws.values())
+    if step.op.random or step.p < 1 or not (step.drawn_once or has_one_value):
+        return True
+    all_in_order = [{number: 1.0} for number in range(len(step.steps))]
+    chooses = bool(step.steps) and slots_of(step) != all_in_order
+    return chooses or any(map(is_random, step.steps))
 
 
 def pin(step: Step, level: Level | None = None) -> Step:
@@ -59,11 +65,12 @@ def pinned_values(step: Step, level: Level) -> list[str]:
     Ranges with a single value are left out, unless all ranges have a single value.
     """
     ranges = ranges_of(step)
-    varying = {n: p for n, p in ranges.items() if not is_fixed(step.params[n])} or ranges
-    words = {n: f"{value_at(p, step.params[n], level):.4g} {p.unit}".strip() for n, p in varying.items()}
-    if len(ranges) == 1:
-        return list(words.values())
-    return [f"{name.removesuffix('_range')} {number}" for name, number in words.items()]
+    varying = {name: param for name, param in ranges.items() if not is_fixed(step.params[name])} or ranges
+    captions = []
+    for name, param in varying.items():
+        number = f"{value_at(param, step.params[name], level):.4g} {param.unit}".strip()
+        captions.append(number if len(ranges) == 1 else f"{name.removesuffix('_range')} {number}")
+    return captions
 
 
 def settings_of(step: Step) -> list[str]:
@@ -73,12 +80,12 @@ def settings_of(step: Step) -> list[str]:
 
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     """Return a step's name and the values that were drawn for a sample: "warp (u 0.03, v -0.08)"."""
-    # Within a policy, the key is a path, whose names the policy may have made up. Users know the op's name.
+    # Within a policy, the key is a path of generated names. Users know only the op's name.
     name = step.op.name if "." in step.key else step.key
-    values = step.op.draws
-    varying = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values
-    words = {v: f"{float(drawn[v][sample]):.3g} {step.op.params[n].unit}".strip() for v, n in varying.items()}
-    if len(values) <= 1:
-        return " ".join([name, *words.values()])
-    pairs = [f"{value} {number}" for value, number in words.items()]
-    return f"{name} {pairs[0]}" if len(pairs) == 1 else f"{name} ({', '.join(pairs)})"
+    draws = step.op.draws
+    varying = {value: param for value, param in draws.items() if not is_fixed(step.params[param])} or draws
+    captions = []
+    for value, param in varying.items():
+        number = f"{float(drawn[value][sample]):.3g} {step.op.params[param].unit}".strip()
+        captions.append(number if len(draws) == 1 else f"{value} {number}")
+    return f"{name} ({', '.join(captions)})" if len(captions) > 1 else " ".join([name, *captions])

@@ -23,8 +23,8 @@ def adapt_steps(steps: Sequence[Step], pixels: PixelFormat, key: str) -> tuple[t
     """Adapt steps to a pixel format.
 
     Returns:
-        The adapted steps. Published policies lose the ops that the format does not support.
-        The names of these lost ops.
+        The adapted steps. Ops that the format does not support are removed from published policies.
+        The names of the removed ops.
 
     Raises:
         UserError: the recipe itself names an op that the format does not support.
@@ -36,19 +36,19 @@ def adapt_steps(steps: Sequence[Step], pixels: PixelFormat, key: str) -> tuple[t
 
 def _adapt(step: Step, pixels: PixelFormat, key: str, left_out: list[str], *, published: bool) -> Step | None:
     if step.op.kind == "policy":
-        within = published or not step.op.nests
-        inner = (_adapt(one, pixels, f"{key}.{one.key}", left_out, published=within) for one in step.steps)
-        return replace(step, steps=tuple(one for one in inner if one))
+        published = published or not step.op.nests
+        children = (_adapt(child, pixels, f"{key}.{child.key}", left_out, published=published) for child in step.steps)
+        return replace(step, steps=tuple(child for child in children if child))
     if step.op.channels == "rgb" and pixels.rgb is None:
         if published:
             left_out.append(step.op.name)
             return None
-        count, rgb = amount(pixels.channels, "channel"), ""
+        use = "Use"
         if pixels.channels >= 3:
-            rgb = "Set data.rgb to three of the channels, such as data.rgb=[2,1,0]. Or "
-        fix = f"{rgb}use aug=bands, or ops that support any channels: {_alternatives(step.op)}"
+            use = "Set data.rgb to three of the channels, such as data.rgb=[2,1,0]. Or use"
         raise UserError(
-            f"{key}: '{step.op.name}' needs red, green and blue, but images have {count}. {fix[0].upper()}{fix[1:]}."
+            f"{key}: '{step.op.name}' needs red, green and blue, but images have {amount(pixels.channels, 'channel')}. "
+            f"{use} aug=bands, or ops that support any channels: {_alternatives(step.op)}."
         )
     op = _adapted(step, pixels)
     return step if op is step.op else AdaptedStep(step.key, op, step.p, step.params, (), step.weight, step, pixels)
@@ -79,42 +79,42 @@ def _adapted(step: Step, pixels: PixelFormat) -> Op:
         if op.channels == "separate" or by_channel:
             return SeparateColorOp(**_fields(op), base=op, count=pixels.channels)
         if not pixels.is_rgb:
-            embed = _for_rgb if op.channels == "rgb" else _for_each
+            embed = _embed_rgb if op.channels == "rgb" else _repeat_first_row
             return replace(op, function=partial(embed, op, pixels), width=pixels.channels)
     if isinstance(op, LocalOp):
         if by_channel:
             return SeparateLocalOp(**_fields(op), base=op, count=pixels.channels)
         if op.channels == "rgb" and not pixels.is_rgb:
-            # Drop neutral values, because `_on_rgb` would still round the three channels to bytes.
+            # Without neutral values, because `_on_rgb` rounds to bytes even if the op changes nothing.
             return replace(op, function=partial(_on_rgb, op, pixels), neutral=MappingProxyType({}))
     return op
 
 
-def _for_rgb(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
+def _embed_rgb(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
     """Extend an op's matrices for red, green and blue to all channels. The other channels stay as they are."""
     matrix = np.asarray(op.function(**values))
     assert pixels.rgb is not None
     rgb, count = list(pixels.rgb), pixels.channels
     uses_mean = matrix.shape[-1] > 4
-    made = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
-    made[..., range(count), range(count)] = 1
+    result = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
+    result[..., range(count), range(count)] = 1
     columns = [*rgb, *(count + number for number in rgb)] if uses_mean else rgb
     for row, number in enumerate(rgb):
-        made[..., number, [*columns, -1]] = matrix[..., row, :]
-    return made
+        result[..., number, [*columns, -1]] = matrix[..., row, :]
+    return result
 
 
-def _for_each(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
-    """Apply the first row of an op's matrices to each channel. A mean color becomes the mean of all channels."""
+def _repeat_first_row(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
+    """Repeat the first row of an op's matrices for each channel. The mean of all channels replaces the mean color."""
     matrix = np.asarray(op.function(**values))
     count = pixels.channels
     uses_mean = matrix.shape[-1] > 4
-    made = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
-    made[..., range(count), range(count)] = matrix[..., 0, :1]
-    made[..., -1] = matrix[..., 0, -1:]
+    result = np.zeros((*matrix.shape[:-2], count, count * (1 + uses_mean) + 1))
+    result[..., range(count), range(count)] = matrix[..., 0, :1]
+    result[..., -1] = matrix[..., 0, -1:]
     if uses_mean:
-        made[..., count:-1] = (matrix[..., 0, 3:6].sum(axis=-1) / count)[..., None, None]
-    return made
+        result[..., count:-1] = (matrix[..., 0, 3:6].sum(axis=-1) / count)[..., None, None]
+    return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,21 +125,21 @@ class _Separate(Op):
     count: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uniforms", tuple(self._names(self.base.uniforms)))
+        object.__setattr__(self, "uniforms", tuple(self._channel_names(self.base.uniforms)))
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        return {name: self.base.draws[name.rpartition(" ")[0]] for name in self._names(self.base.draws)}
+        return {name: self.base.draws[name.rpartition(" ")[0]] for name in self._channel_names(self.base.draws)}
 
-    def _names(self, values: Iterable[str]) -> list[str]:
+    def _channel_names(self, values: Iterable[str]) -> list[str]:
         return [f"{value} {channel}" for value in values for channel in range(self.count)]
 
     def _gathered(self, values: dict[str, Any]) -> dict[str, Any]:
         """Gather the drawn values of all channels, (N,) each, as (N, channels). Fixed parameters stay as they are."""
-        own = dict(values)
+        gathered = dict(values)
         for name in (*self.base.draws, *self.base.uniforms):
-            own[name] = np.stack([own.pop(f"{name} {channel}") for channel in range(self.count)], axis=-1)
-        return own
+            gathered[name] = np.stack([gathered.pop(f"{name} {channel}") for channel in range(self.count)], axis=-1)
+        return gathered
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,20 +150,22 @@ class SeparateColorOp(_Separate, ColorOp):
         object.__setattr__(self, "width", self.count)
 
     def _matrix(self, **values: Any) -> Array:
-        own = self._gathered(values)
+        gathered = self._gathered(values)
         if self.base.channels == "separate":
-            factor, offset = self.base.function(**own)
+            factor, offset = self.base.function(**gathered)
         else:
-            drawn = {*self.base.draws, *self.base.uniforms}
-            columns = [
-                np.asarray(self.base.function(**{n: v[:, c] if n in drawn else v for n, v in own.items()}))
-                for c in range(self.count)
-            ]
-            factor, offset = (np.stack([made[:, 0, at] for made in columns], axis=1) for at in (0, -1))
-        made = np.zeros((*np.shape(factor), self.count + 1))
-        made[..., range(self.count), range(self.count)] = factor
-        made[..., -1] = offset
-        return made
+            rows = np.stack([self._first_row(gathered, channel) for channel in range(self.count)], axis=1)
+            factor, offset = rows[..., 0], rows[..., -1]
+        matrix = np.zeros((*np.shape(factor), self.count + 1))
+        matrix[..., range(self.count), range(self.count)] = factor
+        matrix[..., -1] = offset
+        return matrix
+
+    def _first_row(self, gathered: dict[str, Any], channel: int) -> Array:
+        """Return the first row of the matrices that the recipe's op makes from a channel's drawn values."""
+        drawn = {*self.base.draws, *self.base.uniforms}
+        values = {name: value[:, channel] if name in drawn else value for name, value in gathered.items()}
+        return np.asarray(self.base.function(**values))[:, 0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,8 +175,8 @@ class SeparateLocalOp(_Separate, LocalOp):
         object.__setattr__(self, "prepare", self._prepare)
 
     def _prepare(self, size: Any, **values: Any) -> dict[str, Array]:
-        own = self._gathered(values)
-        return {name: own[name] for name in (*self.base.draws, *self.base.uniforms)}
+        gathered = self._gathered(values)
+        return {name: gathered[name] for name in (*self.base.draws, *self.base.uniforms)}
 
 
 def _fields(op: Op) -> dict[str, Any]:
@@ -185,13 +187,13 @@ def _on_rgb(op: LocalOp, pixels: PixelFormat, images: Any, dali: Any, **values: 
     """Convert the channels that serve as red, green and blue to bytes, and apply an op to them."""
     assert pixels.rgb is not None
 
-    def channel(of: Any, number: int) -> Any:
-        return of[:, :, number : number + 1]
+    def channel(node: Any, number: int) -> Any:
+        return node[:, :, number : number + 1]
 
     three = dali.fn.cat(*(channel(images, number) for number in pixels.rgb), axis=2)
-    made = dali.fn.cast_like(op.function(dali.fn.cast(three, dtype=dali.types.UINT8), dali, **values), images)
-    parts = [
-        channel(made, pixels.rgb.index(number)) if number in pixels.rgb else channel(images, number)
+    changed = dali.fn.cast_like(op.function(dali.fn.cast(three, dtype=dali.types.UINT8), dali, **values), images)
+    channels = [
+        channel(changed, pixels.rgb.index(number)) if number in pixels.rgb else channel(images, number)
         for number in range(pixels.channels)
     ]
-    return dali.fn.cat(*parts, axis=2)
+    return dali.fn.cat(*channels, axis=2)

@@ -13,7 +13,7 @@ from augment.support.yaml_files import read_yaml
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A transform of other libraries, and the recipe steps that replace it: a row of equivalents.yaml."""
+    """A row of equivalents.yaml: a transform in other libraries, and the recipe steps that replace it."""
 
     torchvision: str = ""  # names in torchvision.transforms.v2
     albumentations: str = ""  # names in albumentations
@@ -25,8 +25,8 @@ class Equivalent:
         return yaml.safe_load(f"{{{self.steps}}}") or {}
 
 
-# More names of ops, in lower case and without "random": from kornia, fastai, Keras, imgaug, Ultralytics, timm's command
-# line, papers, and similar transforms of albumentations.
+# More names of ops, in lower case and without "random". They come from kornia, fastai, Keras, imgaug, Ultralytics,
+# timm's command line, papers, and similar transforms of albumentations.
 ALIASES = {
     "affine": "randaffine safeaffine perspectiveaffine shiftscale",
     "autocontrast": "maxcontrast normalizecontrast",
@@ -80,8 +80,9 @@ def op_like(name: str) -> str | None:
     """Return the equivalent op of another library's transform, such as flip for RandomHorizontalFlip."""
     plain = re.sub(r"[\W_]", "", name).lower()
     for row in equivalents():
-        theirs = re.findall(r"[A-Z]\w*", f"{row.torchvision} {row.albumentations}")
-        if plain in map(str.lower, theirs):
-            for step, values in row.parsed().items():
-                return str((values or {}).get("op", step))
-    return next((op for op, names in ALIASES.items() if plain.removeprefix("random") in names.split()), None)
+        transforms = [name.lower() for name in re.findall(r"[A-Z]\w*", f"{row.torchvision} {row.albumentations}")]
+        if plain in transforms and (steps := row.parsed()):
+            step, values = next(iter(steps.items()))
+            return str((values or {}).get("op", step))
+    alias = plain.removeprefix("random")
+    return next((op for op, names in ALIASES.items() if alias in names.split()), None)

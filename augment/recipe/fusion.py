@@ -1,4 +1,4 @@
-"""Group steps into stages: resolve policies into positions, and fuse neighbors that one operator can run."""
+"""Group steps into stages. Neighbors that one operator can run are fused, including the steps of policies."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +31,10 @@ def positions_of(steps: Iterable[Step]) -> list[Alternatives]:
 
 
 def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
-    """Yield the alternatives at each position of a step. Each has its path as key and its overall probability as p."""
+    """Yield the alternatives at each position of a step.
+
+    The key of an alternative is its path, and its p is its overall probability.
+    """
     chance *= step.p
     if chance == 0:
         return
@@ -94,9 +97,8 @@ class _Group:
 def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -> Iterator[Stage]:
     """Return the stages that run positions in order. `Aug` describes `fuse` and `clip`."""
     done: list[_Group] = []
-    parts = [_parts(alternatives, fuse=fuse) for alternatives in positions]
-    for i, groups in enumerate(parts):
-        following = parts[i + 1] if i + 1 < len(parts) else []
+    groups_by_position = [_groups_at(alternatives, fuse=fuse) for alternatives in positions]
+    for groups, following in zip(groups_by_position, [*groups_by_position[1:], []], strict=False):
         for group in _arrange(groups, done[-1] if done else None, following):
             if fuse and done and done[-1].takes(group):
                 done[-1].positions += group.positions
@@ -105,20 +107,20 @@ def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -
     return (group.stage(chain=not fuse or clip == "each") for group in done)
 
 
-def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
+def _groups_at(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
     """Group the alternatives at a position by the operator that can run them. Without fusion, do not group them."""
     if not fuse:
         return [_Group((step,)) for step in alternatives]
-    parts: dict[Any, list[Step]] = {}
+    by_operator: dict[Any, list[Step]] = {}
     for step in alternatives:
-        parts.setdefault(_operator(step), []).append(step)
-    bordered = [operator for operator in parts if operator[0] == "geometry" and operator[1] is not None]
-    if bordered and ("geometry", None) in parts:
-        parts[bordered[0]] += parts.pop(("geometry", None))  # steps without a border join any group
-    return [_Group(tuple(steps)) for steps in parts.values()]
+        by_operator.setdefault(_operator_key(step), []).append(step)
+    bordered = [operator for operator in by_operator if operator[0] == "geometry" and operator[1] is not None]
+    if bordered and ("geometry", None) in by_operator:
+        by_operator[bordered[0]] += by_operator.pop(("geometry", None))  # steps without a border join any group
+    return [_Group(tuple(steps)) for steps in by_operator.values()]
 
 
-def _operator(step: Step) -> tuple[Any, ...]:
+def _operator_key(step: Step) -> tuple[Any, ...]:
     """Return a key that is equal for steps that one operator can run.
 
     For local and batch ops, it contains the op's name and the fixed parameters.

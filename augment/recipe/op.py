@@ -1,4 +1,4 @@
-"""The op registry. A decorator on a function declares an op once.
+"""The op registry. A decorator on a function declares an op.
 
 Validation, error messages, the op table, previews, benchmark rows and per-op tests are derived from the declaration.
 A module that `aug.plugins` lists can also declare ops (docs/extending.md):
@@ -24,7 +24,7 @@ from augment.params import Param, Range
 from augment.recipe.op_kinds import (
     KINDS,
     BatchOp,
-    Channels,
+    ChannelSupport,
     ColorOp,
     CropOp,
     Function,
@@ -45,8 +45,8 @@ _OPS: dict[str, Op] = {}
 OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
-def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[Any]], **fields: Any) -> Decorator:
-    """Return the decorator that declares an op. `given` names the arguments that precede the values."""
+def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[Any]], **fields: Any) -> Decorator:
+    """Return the decorator that declares an op. `leading` names the arguments that precede the values."""
     common = dict(kind.common)
     if fields.get("moves_inside"):
         del common["border"], common["fill"]
@@ -68,17 +68,18 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
             raise ValueError(f"op '{name}': {plain[0]} is not a parameter. Use Number(...), Range(...) or the like.")
         op = kind(name, {**common, **params}, function, cleandoc(function.__doc__), **fields)
         prepare = fields.get("prepare")
-        called, first = (prepare, ()) if prepare else (function, given)
+        # With `prepare`, the drawn values are passed to it instead of the function.
+        receiver, first = (prepare, ()) if prepare else (function, leading)
         size = ("size",) if prepare or kind in (GeometryOp, RemapOp) else ()
         values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
         try:
-            signature(called).bind(*first, **dict.fromkeys(values))
+            signature(receiver).bind(*first, **dict.fromkeys(values))
         except TypeError as error:
             raise ValueError(f"op '{name}' must take ({', '.join((*first, *values))}): {error}") from None
         _OPS[name] = op
-        in_order = sorted(_OPS.items(), key=lambda item: KINDS.index(item[1].kind))
+        by_kind = sorted(_OPS.items(), key=lambda item: KINDS.index(item[1].kind))
         _OPS.clear()
-        _OPS.update(in_order)
+        _OPS.update(by_kind)
         return function
 
     return decorate
@@ -88,8 +89,8 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that crops an image of any size and resizes it to `size`: `function(source, size, **values)`.
 
     `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
-    width). Values are the configured parameters. The function returns a DALI node, (height, width, channels) levels, as
-    the methods of `source` do. A recipe has at most one crop, which is its first step and has no p.
+    width). Values are the configured parameters. The function returns a DALI node with the cropped image, as the
+    methods of `source` do. A recipe has at most one crop, which is its first step and has no p.
 
     Args:
         random: whether the op draws random numbers in DALI.
@@ -116,10 +117,10 @@ def geometry(*, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **pa
 def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **params: Param[Any]) -> Decorator:
     """Declare an op that moves pixels with a PyTorch function: `function(x, y, size, **values) -> x, y`.
 
-    The function maps output coordinates to the source coordinates to sample. Coordinates are in pixels from the center
+    The function maps the coordinates of output pixels to source coordinates. Coordinates are in pixels from the center
     of images of `size`, (height, width), and may lie between pixels or outside the image. x points right, y down. `x`,
     `y` and the results are (N, rows, columns) float32 tensors. Drawn values are (N, 1, 1) tensors. Prepared values keep
-    their shape. Consecutive geometry and remap steps need only one resampling. Masks, boxes and keypoints follow.
+    their shape. Consecutive geometry and remap steps need only one resampling. Masks, boxes and keypoints also move.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
@@ -129,18 +130,19 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
     return _register(RemapOp, ("x", "y"), params, uniforms=uniforms, prepare=prepare)
 
 
-def color(*, uniforms: tuple[str, ...] = (), channels: Channels = "rgb", **params: Param[Any]) -> Decorator:
+def color(*, uniforms: tuple[str, ...] = (), channels: ChannelSupport = "rgb", **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors with a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
     Drawn values are (N,) arrays. Without drawn values, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on (R,
     G, B, mean R, mean G, mean B, 1), with the mean color of the image. (N, K, 3, 4) or (N, K, 3, 7) are K matrices in
-    order of application. They are multiplied, but with aug.fuse=false or aug.clip=each they are applied one by one.
+    order of application. By default, the K matrices are multiplied. With `aug.fuse=false` or `aug.clip=each`, they are
+    applied one by one.
 
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
         channels: the images that the op supports. "rgb" needs red, green and blue, see `data.rgb`. "any" promises that
-            the matrix maps each channel separately and all channels alike, so that its first row can be applied to any
-            number of channels. "separable" also adds the parameter per_channel. With "separate", drawn values are (N,
+            the matrix maps each channel separately and in the same way, so its first row can be applied to any number
+            of channels. "separable" also adds the parameter per_channel. With "separate", drawn values are (N,
             channels) arrays, and the function returns a factor and an offset, (N, channels) each, instead of a matrix.
         params: the op's parameters by name. p is added.
     """
@@ -155,12 +157,12 @@ def local(
     random: bool = False,
     checkpoints: bool = True,
     moves: bool = True,
-    channels: Channels = "rgb",
+    channels: ChannelSupport = "rgb",
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (height, width, 3) uint8, before and after. If `channels` allows other channels, images may also be
+    Images and results are (height, width, 3) uint8. If `channels` allows other channels, images may also be
     float32 from 0 to 255, and results are clipped to that range. `dali` is a `Dali` of
     `augment.pipeline.graph.operators`, with DALI's `fn` and `types`, and the `size`, (height, width). Drawn values are
     DALI nodes on the CPU, one value per sample.
@@ -169,14 +171,15 @@ def local(
         uniforms: names of additional drawn values, uniform in [0, 1).
         prepare: NumPy function `(size, **values) -> {name: (N, ...) array}`, with size = (height, width). `function`
             then takes these arrays instead of the drawn values.
-        neutral: drawn or prepared values with which the op changes no bit, for ops that are cheap on the GPU. Samples
-            that skip the op may get these values instead of a mask.
+        neutral: drawn or prepared values that leave every bit of an image unchanged, for ops that are cheap on the GPU.
+            Samples that skip the op may get these values instead of a mask.
         random: whether the op draws random numbers in DALI. Pass `**dali.random` to each operator that draws.
         checkpoints: whether DALI can checkpoint the op's operators. False makes resuming an epoch slower.
         moves: false promises that no pixel moves, so masks, boxes and keypoints stay valid. With such targets, a local
             op that moves pixels fails. Declare it with `geometry` or `remap` instead.
         channels: the images that the op supports. "rgb" needs red, green and blue, see `data.rgb`. "any" supports any
-            channels. "separable" also adds the parameter per_channel, with which drawn values are (channels,) nodes.
+            channels. "separable" also adds the parameter per_channel. If it is true, drawn values are (channels,)
+            nodes.
         params: the op's parameters by name. p is added.
     """
     return _register(
@@ -186,7 +189,7 @@ def local(
 
 
 def numpy_op(
-    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
+    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: ChannelSupport = "rgb", **params: Param[Any]
 ) -> Decorator:
     """Declare an op on one image in NumPy: `function(image, **values)`. Images are (height, width, 3) uint8.
 
@@ -197,7 +200,7 @@ def numpy_op(
 
 
 def torch_op(
-    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: Channels = "rgb", **params: Param[Any]
+    *, uniforms: tuple[str, ...] = (), moves: bool = True, channels: ChannelSupport = "rgb", **params: Param[Any]
 ) -> Decorator:
     """Declare an op on a batch in PyTorch: `function(images, **values)`. Images are (N, height, width, 3) uint8.
 
@@ -207,7 +210,7 @@ def torch_op(
     return _wrapped("torch_function", "images", params, uniforms=uniforms, moves=moves, channels=channels)
 
 
-def _wrapped(runner: str, given: str, params: dict[str, Param[Any]], *, moves: bool, **fields: Any) -> Decorator:
+def _wrapped(runner: str, leading: str, params: dict[str, Param[Any]], *, moves: bool, **fields: Any) -> Decorator:
     """Register a plain function as a local op that calls it with the method `runner` of `dali`."""
 
     def decorate(function: Function) -> Function:
@@ -215,7 +218,7 @@ def _wrapped(runner: str, given: str, params: dict[str, Param[Any]], *, moves: b
         def run(images: Any, dali: Any, **values: Any) -> Any:
             return getattr(dali, runner)(function, images, values)
 
-        _register(LocalOp, (given,), params, moves="other" if moves else None, **fields)(run)
+        _register(LocalOp, (leading,), params, moves="other" if moves else None, **fields)(run)
         return function
 
     return decorate
@@ -241,8 +244,8 @@ def batch(
     Args:
         uniforms: names of additional drawn values, uniform in [0, 1).
         prepare: see `local`.
-        neutral: drawn or prepared values with which the op changes no bit, and each sample's own share is 1.
-        writes: false promises that the op does not write to its arguments, which saves a copy.
+        neutral: drawn or prepared values that leave every bit of an image unchanged. Each sample's own share is then 1.
+        writes: false promises that the op does not write to its arguments. This saves a copy.
         parts: NumPy function `(size, **values) -> (N, 1 + K, 7)` of the drawn or prepared values. It describes which
             parts of the sample itself and of the K following samples the image shows, so that masks and boxes can
             follow. The seven numbers are left, top, right and bottom edge of a rectangle in pixels, a scale s, and
@@ -274,13 +277,14 @@ def combinator(
 ) -> Decorator:
     """Declare an op that chooses among nested steps: `function(weights, uniform, **values) -> (N, slots)`.
 
-    The result is the index of the step that runs in each slot, or -1 for none. `weights` is a (steps,) array, `uniform`
-    is (N, steps), or (N, numbers) if `numbers` is given, in [0, 1), and drawn values are (N,) arrays.
+    The result is the index of the step that runs in each slot, or -1 for no step. `weights` is a (steps,) array.
+    `uniform` has random numbers in [0, 1), (N, steps), or (N, numbers) if `numbers` is given. Drawn values are (N,)
+    arrays.
 
     Args:
         slots: function `(weights, **params)` that returns {index of a step: share of samples} for each slot.
         weighted: whether nested steps may have weights.
-        numbers: number of `uniform` columns that the function uses. Default: all.
+        numbers: number of columns of `uniform`. Default: one for each step.
         params: the op's parameters by name. p is added.
     """
     return _register(PolicyOp, ("weights", "uniform"), params, slots=slots, weighted=weighted, numbers=numbers)

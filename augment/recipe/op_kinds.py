@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 # The images that a color or local op supports. "rgb" needs red, green and blue. The others support any channels. With
 # "separable", a recipe may choose values for each channel (per_channel). "separate" ops always have values
 # for each channel.
-Channels = Literal["rgb", "any", "separable", "separate"]
+ChannelSupport = Literal["rgb", "any", "separable", "separate"]
 
 # How an op moves pixels: by resizing a window, with a matrix, with a function of coordinates, in another way, or not at
 # all.
@@ -35,8 +35,8 @@ _REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DO
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
-    doc="how often to draw values: for each sample (each), or once per run, from the run's seed (once). p is always "
-    "drawn for each sample",
+    doc="how often to draw values: for each sample (each), or once per run, from the run's seed (once). Whether the "
+    "step applies is always drawn for each sample",
 )
 
 
@@ -52,8 +52,8 @@ class Op:
         params: all parameters that YAML may set, including the common parameters of the kind.
         function: the decorated function, see the decorators. It takes drawn values and fixed parameters by name.
         doc: help text. The op table shows its first line.
-        kind: what `function` takes and returns.
-        common: parameters that every op of the kind has.
+        kind: the kind, which determines what `function` takes and returns.
+        common: parameters that ops of the kind share. An op omits those that have no effect on it.
         moves: how the op moves pixels, and therefore masks, boxes and keypoints.
         random: whether DALI draws random numbers, with a seed for each step.
         checkpoints: whether DALI can checkpoint the op's operators.
@@ -72,14 +72,14 @@ class Op:
     random = False
     checkpoints = True
     on_cpu = False
-    channels: Any = "any"  # a `Channels`
+    channels: Any = "any"  # a `ChannelSupport`
 
     def __repr__(self) -> str:
         return f"<{self.kind} op {self.name}>"  # short, because people print recipes
 
     @property
     def moves(self) -> Moves:
-        """How the op moves pixels. None if it moves none."""
+        """How the op moves pixels, or None if it moves no pixels."""
         return None
 
     @property
@@ -94,9 +94,13 @@ class Op:
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range."""
-        ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
-        return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
+        """The names of the drawn values, each with the name of the range that it is drawn from."""
+        range_of_value: dict[str, str] = {}
+        for name, param in self.params.items():
+            if isinstance(param, Range):
+                values = param.draws or (name.removesuffix("_range"),)
+                range_of_value |= dict.fromkeys(values, name)
+        return range_of_value
 
     @property
     def own_params(self) -> dict[str, Param[Any]]:
@@ -145,7 +149,7 @@ class ColorOp(Op):
     """Maps the color of each pixel with a (3, 4) matrix, or with a matrix for `width` channels."""
 
     uniforms: tuple[str, ...] = ()
-    channels: Channels = "rgb"
+    channels: ChannelSupport = "rgb"
     width: int = 3
 
     kind = "color"
@@ -178,7 +182,7 @@ class LocalOp(PreparedOp):
     checkpoints: bool = True
     on_cpu: bool = False
     moves: Moves = "other"
-    channels: Channels = "rgb"
+    channels: ChannelSupport = "rgb"
 
     kind = "local"
     common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P, "per_channel": _PER_CHANNEL}
@@ -209,7 +213,7 @@ class PolicyOp(Op):
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """Drawn values by name, each with the name of its range.
+        """The names of the drawn values, each with the name of the range that it is drawn from.
 
         A policy that nests no steps, such as RandAugment, draws no values itself.
         """

@@ -69,7 +69,10 @@ class Plan:
         return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
 
     def in_common(self, first: "Plan") -> int:
-        """Return how many results this view shares with the first view: the crop, and then the first stages."""
+        """Return how many results this view shares with the first view.
+
+        The first result is the cropped image. The others are the results of the stages, in order.
+        """
         if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):
             return 0
         count = 1
@@ -190,13 +193,9 @@ def _keys(stage: Stage) -> set[str]:
 
 
 def _stage_identity(stage: Stage) -> tuple[object, ...]:
-    steps = [list(map(_identity, steps)) for steps in stage.positions]
-    return (
-        stage.kind,
-        stage.border,
-        steps,
-        *(["chained"] if stage.chained else []),
-    )  # add "chained" only if set, because older digests lack it
+    positions = [list(map(_identity, alternatives)) for alternatives in stage.positions]
+    chained = ["chained"] if stage.chained else []  # older digests lack it
+    return stage.kind, stage.border, positions, *chained
 
 
 def _lines(stage: Stage) -> list[str]:
@@ -206,16 +205,17 @@ def _lines(stage: Stage) -> list[str]:
 
 
 def _summary(stage: Stage) -> str:
-    mode, fill = stage.border
-    alternatives = max(map(len, stage.positions))
-    count = f"{amount(len(stage.steps), 'step')} in one"
+    fused = f"{amount(len(stage.steps), 'step')} in one"
     if stage.kind == "color":
-        what = "chain of color matrices" if stage.chained else "color matrix"
         mean = " and the image's mean" if stage.uses_mean else ""
-        return f"{count} {what}{mean}{', clipped after each' if stage.chained else ''}"
+        if stage.chained:
+            return f"{fused} chain of color matrices{mean}, clipped after each"
+        return f"{fused} color matrix{mean}"
     if stage.kind in ("geometry", "remap"):
-        return f"{count} warp, border {mode}" + (f" {fill}" if mode == "constant" else "")
-    return f"{stage.steps[0].op.name}, one of {alternatives}"
+        mode, fill = stage.border
+        level = f" {fill}" if mode == "constant" else ""
+        return f"{fused} warp, border {mode}{level}"
+    return f"{stage.steps[0].op.name}, one of {max(map(len, stage.positions))}"
 
 
 def _pixels(size: Size) -> str:
@@ -231,7 +231,7 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
 
     Adjacent geometry and remap steps with the same border become one stage. Adjacent color steps also become one stage.
     `aug.fuse=false` turns off both. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a
-    policy also fuse with the stages around them, because the sampler decides which of them apply to a sample.
+    policy also fuse with the stages around them, because only the sampler decides which steps apply to a sample.
 
     Raises:
         UserError: the split is unknown, images lack channels that a step needs, or `aug.mean` or `aug.std` is not known

@@ -19,7 +19,7 @@ from augment.support.seeds import derive_seed
 # of consecutive `Transform` calls with that many samples each.
 Where = tuple[int, int, int] | tuple[int, int, int, int]
 
-CALL = 2**32  # distance between the positions of the first samples of two calls
+CALL = 2**32  # distance between the positions of the first samples of two consecutive calls
 _WORD = 2**64 - 1
 _DOUBLES = 4  # numbers per counter value of Philox 4x64
 
@@ -29,10 +29,10 @@ class Sampler:
     """Draws the random values of a plan's steps with counter-based generators (Philox, Salmon et al. 2011).
 
     Each step has its own stream, with the key (seed, split, rank, step key, epoch). Views after the first add their
-    number, except for shared steps. Each sample of an epoch has a fixed position in the stream. Draws are therefore
-    equal on every device and for any batch size, and adding a step changes no other step's draws. A step with `draw:
-    once` uses a stream with the key (seed, step path). Its values are equal for every sample, epoch, rank, view and
-    split, but whether the step applies is still drawn for each sample.
+    number to the key, except for shared steps. Each sample of an epoch has a fixed position in the stream. Draws are
+    therefore equal on every device and for any batch size, and adding a step changes no other step's draws. A step with
+    `draw: once` uses a stream with the key (seed, step path). Its values are equal for every sample, epoch, rank, view
+    and split, but whether the step applies is still drawn for each sample.
 
     Attributes:
         plan: the plan with the steps.

@@ -17,7 +17,7 @@ Border = tuple[str, int]
 Draws = Mapping[str, Array]
 StageKind = Literal["geometry", "remap", "color", "local", "batch"]
 
-# Steps at one position of the order. At most one of them applies to a sample, so their order does not matter.
+# Steps at the same position in a stage. At most one of them applies to a sample, so their order does not matter.
 Alternatives = tuple[Step, ...]
 
 NO_BORDER: Border = ("reflect_101", 0)
@@ -63,9 +63,9 @@ class Stage:
             size: height and width of the image in pixels.
 
         Returns:
-            For warps, (N, 3, 3) from source to destination, in pixels from the center of the image, without remaps. For
-            colors, (N, 3, 4) on (R, G, B, 1) in 0..255. If the stage uses the image's mean, (N, 3, 7) on
-            (R, G, B, mean R, mean G, mean B, 1). Images with C channels have C instead of three.
+            For warps, (N, 3, 3) from source to destination, in pixels from the center of the image. Remaps are ignored.
+            For colors, (N, 3, 4) on (R, G, B, 1) in 0..255. If the stage uses the image's mean, (N, 3, 7) on
+            (R, G, B, mean R, mean G, mean B, 1). For images with C channels, C replaces 3 in all of these shapes.
         """
         if self.kind in ("geometry", "remap"):
             return _total(self.steps, draws, size, 3)
@@ -77,18 +77,22 @@ class Stage:
 
         A step may have several matrices, as color_jitter does.
         """
-        links = []
+        matrices = []
         for alternatives in self.positions:
             side = max(_shape(step)[-1] for step in alternatives)
-            for part in range(max(map(parts_of, alternatives))):
-                links.append(_total(alternatives, draws, size, side, part)[:, : self.channels])
-        return links
+            for number in range(max(map(parts_of, alternatives))):
+                matrices.append(_total(alternatives, draws, size, side, number)[:, : self.channels])
+        return matrices
 
     @property
     def parts(self) -> list[tuple[Step, ...]]:
         """The steps of a warp in order. Consecutive matrices form one part. Each remap is a part."""
-        numbered = groupby(enumerate(self.steps), lambda item: item[0] if item[1].op.kind == "remap" else -1)
-        return [tuple(step for _, step in part) for _, part in numbered]
+
+        def part_of(numbered_step: tuple[int, Step]) -> int:
+            number, step = numbered_step
+            return number if step.op.kind == "remap" else -1
+
+        return [tuple(step for _, step in part) for _, part in groupby(enumerate(self.steps), part_of)]
 
     def remapped(self, draws: Mapping[str, Draws]) -> Mask:
         """Return whether any remap of the stage applies to each sample, (N,) bool."""
@@ -105,8 +109,11 @@ class Stage:
         If any samples skip the stage, the draws of one of them come last. For this row, `values` with `neutral` returns
         the op's neutral values.
         """
-        rows, some = _applied_and_skipped(self.applied(draws))
-        return rows, {s.key: {name: value[some] for name, value in draws[s.key].items()} for s in self.steps}
+        rows, kept_rows = _applied_and_skipped(self.applied(draws))
+        kept: dict[str, Draws] = {}
+        for step in self.steps:
+            kept[step.key] = {name: value[kept_rows] for name, value in draws[step.key].items()}
+        return rows, kept
 
     @property
     def is_gated(self) -> bool:
@@ -182,6 +189,7 @@ def _applied_and_skipped(applied: Array) -> tuple[NDArray[np.intp], NDArray[np.i
 
 
 def parts_of(step: Step) -> int:
+    """Return the number of matrices that a color step returns for one sample."""
     shape = _shape(step)
     return shape[-3] if len(shape) == 4 else 1
 
@@ -193,8 +201,8 @@ def _reads_mean(shape: tuple[int, ...]) -> bool:
 
 def _shape(step: Step) -> tuple[int, ...]:
     """Return the shape of the matrices that a color step returns for one sample."""
-    one = {n: np.ones(1) for n in step.op.draws} | {n: np.zeros(1) for n in step.op.uniforms}
-    return np.shape(step.op.function(**step.op.values(step.params, one)))
+    drawn = dict.fromkeys(step.op.draws, np.ones(1)) | dict.fromkeys(step.op.uniforms, np.zeros(1))
+    return np.shape(step.op.function(**step.op.values(step.params, drawn)))
 
 
 def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: int, part: int | None = None) -> Array:
@@ -204,10 +212,10 @@ def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: 
     for step in steps:
         rows = np.flatnonzero(draws[step.key]["applied"])
         if len(rows) and step.op.kind != "remap":
-            made = np.zeros((len(rows), side, side)) + _matrices(step, draws[step.key], size, rows, side, part)
+            product = np.zeros((len(rows), side, side)) + _matrices(step, draws[step.key], size, rows, side, part)
             again = before[rows]
-            made[again] = made[again] @ total[rows[again]]
-            total[rows], before[rows] = made, True
+            product[again] = product[again] @ total[rows[again]]
+            total[rows], before[rows] = product, True
     return total
 
 
@@ -227,9 +235,9 @@ def _matrices(
     return np.tile(np.eye(side), (len(rows), 1, 1))  # another step at this position has more parts
 
 
-def _checked(step: Step, made: Any, count: int) -> Array:
+def _checked(step: Step, returned: Any, count: int) -> Array:
     """Check the matrices that an op returned for `count` samples."""
-    matrix, op = np.asarray(made), step.op
+    matrix, op = np.asarray(returned), step.op
     rows, columns, most = 3, [3], 1
     if isinstance(op, ColorOp):
         rows, columns, most = op.width, [op.width + 1, 2 * op.width + 1], 2

@@ -116,15 +116,16 @@ def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: b
     given = {} if given is None else given
     if "." in name:
         raise UserError(f"{key}: a step's name cannot contain a dot. Rename the step, and set its op with op: NAME.")
-    called, path = (str(given["op"]), f"{key}.op") if "op" in given else (name, key)
-    op = find_op(called, path, None if called in OPS else op_like(called))
-    own = {n: v for n, v in given.items() if n not in ("op", "steps", *(["weight"] if weights else []))}
+    op_name, path = (str(given["op"]), f"{key}.op") if "op" in given else (name, key)
+    op = find_op(op_name, path, None if op_name in OPS else op_like(op_name))
+    weight_key = ("weight",) if weights else ()
+    own = {n: v for n, v in given.items() if n not in ("op", "steps", *weight_key)}
     if op.kind == "crop" and "p" in own:
         raise UserError(f"{key}.p: a crop applies to every image. Allowed: {', '.join(op.params) or 'no parameters'}.")
     if "weight" in own:
         raise UserError(f"{key}.weight: only steps nested in one_of have a weight. Allowed: {', '.join(op.params)}.")
-    further = ("op", *(["steps"] if op.nests else []), *(["weight"] if weights else []))
-    check_known(given, {**op.params, **dict.fromkeys(further)}, key, {"prob": "p", "probability": "p"})
+    further_keys = ("op", *(("steps",) if op.nests else ()), *weight_key)
+    check_known(given, {**op.params, **dict.fromkeys(further_keys)}, key, {"prob": "p", "probability": "p"})
     allowed = Number(within=(0, 1e6), above=0, doc="how often one_of chooses the step, relative to the others")
     weight = allowed.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
     params = parse_params(op.params, own, key)

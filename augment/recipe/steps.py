@@ -194,7 +194,7 @@ def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
 
 
 def _own_steps(view: View, aug: Aug) -> tuple[Step, ...]:
-    """Return the steps of a view that train does not have."""
+    """Return the steps of a view that `aug.train` does not have."""
     return tuple(step for step in view.steps if step not in aug.train)
 
 

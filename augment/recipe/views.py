@@ -36,7 +36,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Views:
-    """Several views of each train image, for self-supervised training."""
+    """Several views of each training image, for self-supervised training."""
 
     count: int = setting(
         Count(default=1, within=(1, 16), doc="number of views per image. Each has its own random draws")
@@ -103,9 +103,9 @@ def _check_shared(view: View, first: View, key: str) -> None:
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
     """Merge `own` steps into `base` steps, as for a recipe that extends another recipe.
 
-    An own step with the name and op of a base step changes its parameters. With the same name but another op, it
-    replaces the base step. Any other own step is new. New steps follow the base steps but precede the `last` steps. A
-    new crop replaces the base crop.
+    A step of `own` with the name and op of a step of `base` changes that step's parameters. With the same name but
+    another op, it replaces that step. All other steps of `own` are new. They follow the steps of `base` but precede the
+    `last` steps. A new crop replaces the crop of `base`.
     """
     own_crops = [name for name in own if _is_crop(name, own[name])]
     kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}

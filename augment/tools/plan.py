@@ -46,9 +46,10 @@ def main(arguments: Sequence[str]) -> int:
         recipe = compose_recipe(overrides)
         aug = recipe.aug
         if any(key_of(parse(override)).split(".")[0] == "data" for override in overrides):
-            from augment.data.sources import load_dataset  # slow to import
+            from augment.data.format_detection import measured  # slow to import
+            from augment.data.sources import load_dataset
 
-            aug = replace(aug, pixels=load_dataset(recipe.source()).pixels)
+            aug = replace(aug, pixels=measured(load_dataset(recipe.source()), aug.mean, aug.std))
         for plan in (build_plan(aug, split) for split in SPLITS):
             console.print(str(plan))
             console.print(f"  {summary(plan)}", style="dim")

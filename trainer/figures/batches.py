@@ -130,11 +130,13 @@ def _name_ticks(axes: Axes, names: Sequence[str], points: float, rotation: int) 
 
 def _write_counts(axes: Axes, counts: NDArray[np.integer], colors: NDArray[np.float64], *, shares: bool) -> None:
     for (row, column), count in np.ndenumerate(counts):
-        color = "white" if colors[row, column] > 0.45 else INK
+        share = float(colors[row, column])
+        color = "white" if share > 0.45 else INK
+        text = str(count) if count < 100_000 else f"{count / 1e6:.2g}M"
         if not count:
             color = "0.75"
-        text = str(count) if count < 100_000 else f"{count / 1e6:.2g}M"
-        text = percent(float(colors[row, column])) if shares and count else text
+        elif shares:
+            text = percent(share)
         axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
 
 
@@ -163,15 +165,15 @@ def plot_scatter(scatter: Scatter, path: Path) -> None:
     At most the first `MAX_SCATTERS` targets are drawn. If there are many images, only some are drawn.
     """
     targets, outputs = scatter.targets, scatter.outputs
-    shown = min(len(scatter.names), MAX_SCATTERS)
-    columns = min(shown, 3)
-    rows = -(-shown // columns)
+    count = min(len(scatter.names), MAX_SCATTERS)
+    columns = min(count, 3)
+    rows = -(-count // columns)
     step = -(-len(targets) // _MAX_POINTS)
     with new_figure(path) as figure:
         figure.set_size_inches(4.2 * columns, 4 * rows)
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for number, axes in enumerate(panels):
-            if number >= shown:
+            if number >= count:
                 axes.set_visible(False)
                 continue
             x, y = targets[::step, number], outputs[::step, number]

@@ -59,10 +59,10 @@ def worst_images(
             return sample, file, None
         small.thumbnail((task.thumbnail, task.thumbnail))
         scale = small.size / upright
-        place = np.diag([*scale, 1.0])
-        place[:2, 2] = (scale - 1) / 2  # pixel centers are at integers
-        place = place @ turns(np.array([orientation]), upright[None, ::-1])[0]
-        return sample, file, task.draw(small, place, samples, sample.position, names)
+        to_small = np.diag([*scale, 1.0])
+        to_small[:2, 2] = (scale - 1) / 2  # pixel centers are at integers
+        matrix = to_small @ turns(np.array([orientation]), upright[None, ::-1])[0]
+        return sample, file, task.draw(small, matrix, samples, sample.position, names)
 
     with in_threads(draw, islice(task.mistakes(samples, names), most), THREADS) as drawn:
         return list(drawn)
@@ -82,9 +82,9 @@ def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Ima
 
 
 def without_background(figure: Image.Image) -> Image.Image:
-    """Make a figure transparent around its images, and its text gray, for light and dark pages.
+    """Make the background of a figure transparent and its text gray, for light and dark pages.
 
-    A figure that does not record the positions of its images stays unchanged.
+    The images in the figure stay as they are. A figure that does not record their positions stays unchanged.
     """
     from augment.drawing.figure_style import IMAGES  # imports Matplotlib
 
@@ -95,9 +95,10 @@ def without_background(figure: Image.Image) -> Image.Image:
             mask.paste(255, (int(x), int(y), int(x + width), int(y + height)))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return figure
-    letters = Image.new("RGB", figure.size, (128, 128, 128))
-    seen = ImageChops.lighter(ImageOps.invert(figure.convert("L")).point(lambda ink: min(255, ink * 5 // 4)), mask)
-    return Image.merge("RGBA", (*Image.composite(figure, letters, mask).split(), seen))
+    gray = Image.new("RGB", figure.size, (128, 128, 128))
+    ink = ImageOps.invert(figure.convert("L")).point(lambda level: min(255, level * 5 // 4))
+    opacity = ImageChops.lighter(ink, mask)
+    return Image.merge("RGBA", (*Image.composite(figure, gray, mask).split(), opacity))
 
 
 def thumbnail(file: ImageRef) -> str:

@@ -20,7 +20,7 @@ from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknow
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
-_PAIRS = 20  # most pairs of a given and a suggested label
+_MAX_PAIRS = 20  # maximum number of pairs of a given and a suggested label
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class Suspect:
     given: str
     suggested: str
     score: float
-    probability: float  # of a wrong label, NaN if unknown
+    probability: float  # probability that the label is wrong, or NaN if unknown
     uri: str = ""  # the thumbnail as a data URI. Empty: the file cannot be read
 
     def __post_init__(self) -> None:
@@ -55,13 +55,14 @@ class LabelReport:
     @property
     def sentences(self) -> list[str]:
         """The estimates and the most frequent errors, as sentences."""
+        sentences = [estimate.sentence for estimate in self.estimates]
         most = ", ".join(f"{suggested} labeled as {given} ({count:,})" for given, suggested, count in self.pairs[:3])
-        return [*(one.sentence for one in self.estimates), *([f"Most often: {most}."] if most else [])]
+        return [*sentences, f"Most often: {most}."] if most else sentences
 
     @property
     def findings(self) -> list[Finding]:
         """The estimates whose interval does not include 0, as warnings for the report."""
-        return [Finding(one.sentence, warning=True) for one in self.estimates if one.low > 0]
+        return [Finding(estimate.sentence, warning=True) for estimate in self.estimates if estimate.low > 0]
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Findings:
         worst = self.order()[:most]
         with in_threads(thumbnail, [files[i] for i in worst], THREADS) as drawn:
             suspects = tuple(self.suspect(i, files[i], uri) for i, uri in zip(worst, drawn, strict=True))
-        pairs = tuple((*pair, count) for pair, count in self.pairs.most_common(_PAIRS))
+        pairs = tuple((*pair, count) for pair, count in self.pairs.most_common(_MAX_PAIRS))
         return LabelReport(self.estimates, tuple(names), several, pairs, suspects)
 
     def as_csv(self, files: Sequence[ImageRef]) -> str:
@@ -97,25 +98,30 @@ class Findings:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("path", "given_label", "suggested_label", "score", "probability"))
         for index in self.order():
-            one = self.suspect(index, files[index])
-            known = "" if math.isnan(one.probability) else f"{one.probability:.4f}"
-            writer.writerow([*map(table_cell, (one.path, one.given, one.suggested)), f"{one.score:.4f}", known])
+            suspect = self.suspect(index, files[index])
+            texts = map(table_cell, (suspect.path, suspect.given, suspect.suggested))
+            probability = "" if math.isnan(suspect.probability) else f"{suspect.probability:.4f}"
+            writer.writerow([*texts, f"{suspect.score:.4f}", probability])
         return text.getvalue()
 
 
 def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], epochs: int) -> Findings:
     """Return the findings about classes. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
-    seen, (score, probability) = table[:, 1] > 0, np.full((2, len(table)), math.nan)
-    given, means = np.array(targets)[seen], table[seen, 2:] / table[seen, 1:2]
+    seen = table[:, 1] > 0
+    given = np.array(targets)[seen]
+    score, probability = np.full((2, len(table)), math.nan)
     score[seen] = table[seen, 0] / table[seen, 1]
-    found = Estimate("labels", len(given), unknown=why_unknown(len(given), epochs))
-    if not found.unknown:
-        found, probability[seen] = estimate(score[seen], given, confident(means, given))
+    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), epochs))
+    if not wrong_labels.unknown:
+        mean_probabilities = table[seen, 2:] / table[seen, 1:2]
+        wrong_labels, probability[seen] = estimate(score[seen], given, confident(mean_probabilities, given))
+    # The suggested label is the most probable one of the other classes.
     others = table[:, 2:].copy()
     others[np.arange(len(others)), targets] = -1
-    labels, suggested = ([names[int(one)] for one in column] for column in (targets, others.argmax(axis=1)))
+    labels = [names[int(target)] for target in targets]
+    suggested = [names[number] for number in others.argmax(axis=1).tolist()]
     pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(probability > 0.5).tolist())
-    return Findings((found,), score, probability, labels, suggested, pairs)
+    return Findings((wrong_labels,), score, probability, labels, suggested, pairs)
 
 
 def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], epochs: int) -> Findings:
@@ -124,24 +130,30 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     Present and absent labels have different margins, so each kind has its own estimate. A sample is as suspicious as
     its worst label.
     """
-    has, seen = np.array(targets) > 0.5, table[:, :, 1] > 0
+    is_present, seen = np.array(targets) > 0.5, table[:, :, 1] > 0
     scores = np.divide(table[:, :, 0], table[:, :, 1], out=np.full(seen.shape, math.nan), where=seen)
-    present = 1 / (1 + np.exp(-np.where(has, scores, -scores)[seen]))  # mean probability of the label
+    present = 1 / (1 + np.exp(-np.where(is_present, scores, -scores)[seen]))  # mean probability of the label
     sure = np.full(seen.shape, -1)
-    sure[seen] = confident(np.stack([1 - present, present], axis=1), has[seen].astype(np.int64))
-    probability, found = np.full(seen.shape, math.nan), []
-    for what, of in (("labels", has & seen), ("missing labels", ~has & seen)):
-        one = Estimate(what, int(of.sum()), unknown=why_unknown(int(of.sum()), epochs))
-        if not one.unknown:
-            one, probability[of] = estimate(scores[of], has[of].astype(np.int64), sure[of], what)
-        found.append(one)
-    known = not np.isnan(probability).all()
-    worst = (np.nan_to_num(-probability) if known else np.nan_to_num(scores, nan=math.inf)).argmin(axis=1)
+    sure[seen] = confident(np.stack([1 - present, present], axis=1), is_present[seen].astype(np.int64))
+    probability = np.full(seen.shape, math.nan)
+    estimates = []
+    for what, selected in (("labels", is_present & seen), ("missing labels", ~is_present & seen)):
+        count = int(selected.sum())
+        wrong_labels = Estimate(what, count, unknown=why_unknown(count, epochs))
+        if not wrong_labels.unknown:
+            labels = is_present[selected].astype(np.int64)
+            wrong_labels, probability[selected] = estimate(scores[selected], labels, sure[selected], what)
+        estimates.append(wrong_labels)
+    if np.isnan(probability).all():
+        worst = np.nan_to_num(scores, nan=math.inf).argmin(axis=1)
+    else:
+        worst = np.nan_to_num(-probability).argmin(axis=1)
     flipped = np.nan_to_num(probability) > 0.5
     rows = np.arange(len(worst))
     flipped[rows, worst] = True
-    given, suggested = ([_joined(row, names) for row in which] for which in (has, has ^ flipped))
-    return Findings(tuple(found), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
+    given = [_joined(row, names) for row in is_present]
+    suggested = [_joined(row, names) for row in is_present ^ flipped]
+    return Findings(tuple(estimates), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
 
 
 def _joined(row: NDArray[np.bool_], names: Sequence[str]) -> str:

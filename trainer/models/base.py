@@ -67,14 +67,14 @@ class Model:
         """
 
     def adapt(self, network: "nn.Module") -> str:
-        """Change a network for training, once it has its initial weights. Describe the change, for the log.
+        """Change a network for training, after it has its initial weights. Return a sentence about the change to log.
 
-        best.pt has weights for the network without this change.
+        `best.pt` contains weights for the unchanged network.
         """
         return ""
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """If a weight file has another layout, convert its tensors to the network's layout, if possible.
+        """Convert the tensors of a weight file to the network's layout. Return unsupported layouts unchanged.
 
         Args:
             tensors: the tensors by their names in the file.
@@ -84,7 +84,7 @@ class Model:
 
 
 class Pretrained(Model):
-    """Base of models whose package offers weights, for `pretrained`. The setting `weights` takes precedence."""
+    """Base of models whose package offers weights. The setting `pretrained` loads them, unless `weights` is set."""
 
     cache: ClassVar[str] = "HF_HOME"  # the environment variable with the folder of the package's weights
     name: str | None
@@ -98,17 +98,17 @@ class Pretrained(Model):
     def untrained(self) -> Self:
         return replace(self, pretrained=False, weights=None)  # type: ignore[call-arg]  # a field of subclasses
 
-    def missing(self) -> str | None:
+    def download_url(self) -> str | None:
         """Return the URL of the weights to download. Empty: no download. None: only the package knows the URL."""
         return None if self.loads else ""
 
     def downloads(self) -> str:
         """Return "pretrained" if the package would download weights."""
-        return "" if self.missing() == "" else "pretrained"
+        return "" if self.download_url() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check that the weights are cached or can be downloaded. Otherwise, packages would retry for a minute."""
-        if not (url := self.missing()):
+        """Check that the weights are cached or can be downloaded. Packages would retry a download for a minute."""
+        if not (url := self.download_url()):
             return
         try:
             _reach(url)

@@ -42,7 +42,8 @@ class Lora:
         Texts(
             default=(),
             aliases=("target_modules",),
-            doc="layers that get adapters: ends of their names, or patterns, such as [qkv, blocks.1?.mlp.fc1]. "
+            doc="layers that get adapters, by the ends of their names or by patterns, such as "
+            "[qkv, blocks.1?.mlp.fc1]. "
             "Default: attn.qkv, attn.proj, mlp.fc1 and mlp.fc2 of transformers. In other networks, all linear layers "
             "and ungrouped convolutions except the head",
         )
@@ -56,7 +57,7 @@ def add_adapters(network: nn.Module, settings: Lora) -> str:
         UserError: peft is missing, or the targets match no layer.
     """
     peft = import_extra("model.lora", "peft", "lora")
-    names = _targets(network, settings.targets)
+    names = _target_layers(network, settings.targets)
     config = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha or settings.rank,
@@ -72,12 +73,13 @@ def add_adapters(network: nn.Module, settings: Lora) -> str:
     return f"model.lora: {layers}. Only the adapters and the head are trained"
 
 
-def _targets(network: nn.Module, given: tuple[str, ...]) -> list[str]:
-    """Return the names of the layers to adapt, but no grouped convolutions. Their adapters could not be merged."""
+def _target_layers(network: nn.Module, given: tuple[str, ...]) -> list[str]:
+    """Return the names of the layers that get adapters. Adapters of grouped convolutions could not be merged."""
     layers = []
     for name, module in network.named_modules():
-        fits = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
-        layers += [name] if fits and not _in_head(network, name) else []
+        can_merge = isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1)
+        if can_merge and not _in_head(network, name):
+            layers.append(name)
     usual = _TRANSFORMER if any(name.endswith("attn.qkv") for name in layers) else ("*",)
     for pattern in given or usual[:1]:
         if not any(_matches(name, pattern) for name in layers):
@@ -95,8 +97,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _in_head(network: nn.Module, name: str) -> bool:
     """Return whether a tensor or module belongs to a head of a timm model. Some models have two heads."""
-    head = network.default_cfg["classifier"]  # type: ignore[index]
-    return any(f"{name}.".startswith(f"{part}.") for part in ((head,) if isinstance(head, str) else head))
+    heads = network.default_cfg["classifier"]  # type: ignore[index]
+    heads = (heads,) if isinstance(heads, str) else heads
+    return any(f"{name}.".startswith(f"{head}.") for head in heads)
 
 
 def is_base(network: nn.Module, name: str) -> bool:

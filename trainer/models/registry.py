@@ -88,26 +88,26 @@ def check_model(
         size: size of the images that the network is built for.
         channels: number of channels of the images.
         fed: size of the images to try the network with. Default: `size`.
-        key: the setting of the tried size, for the error message.
+        key: the setting that determines `fed`, for the error message.
 
     Raises:
         UserError: the network cannot be built (see `Model.build`), does not accept images of this size, or returns
             outputs of another shape.
     """
-    shown = fed or size
+    test_size = fed or size
     with torch.device("meta"):
         network = build_network(settings.untrained(), classes, size, channels).eval()
         if settings.any_size:  # running a network on "meta" imports PyTorch's compiler, which takes seconds
             return network
         try:
-            outputs = network(torch.empty(1, channels, *shown))
+            outputs = network(torch.empty(1, channels, *test_size))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"{key}={shown.plain}: the model cannot take images of this size ({first_line(error)}). Set another "
-                f"size or another model."
+                f"{key}={test_size.plain}: the model cannot take images of this size ({first_line(error)}). Set "
+                "another size or another model."
             ) from error
     shape = tuple(getattr(outputs, "shape", ()))
-    wanted = (1, classes, *shown) if settings.task == "segment" else (1, classes)
+    wanted = (1, classes, *test_size) if settings.task == "segment" else (1, classes)
     if shape != wanted:
         what = f"of shape {shape}" if shape else f"a {type(outputs).__name__}"
         raise UserError(f"model: its output for one image is {what}. Return a tensor of shape {wanted}.")

@@ -46,8 +46,8 @@ class Unet(Pretrained):
     def normalization(self) -> tuple[Channels, Channels] | None:
         return self._encoder.normalization() if self._encoder else None
 
-    def missing(self) -> str | None:
-        return self._encoder.missing() if self._encoder else ""
+    def download_url(self) -> str | None:
+        return self._encoder.download_url() if self._encoder else ""
 
     @property
     def _encoder(self) -> Timm | None:
@@ -72,10 +72,10 @@ class Smp(Pretrained):
     def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
         smp = _import_smp()
         base = smp.base.SegmentationModel
-        known = [name.lower() for name, of in vars(smp).items() if isinstance(of, type) and issubclass(of, base)]
+        known = [name.lower() for name, cls in vars(smp).items() if isinstance(cls, type) and issubclass(cls, base)]
         if self.architecture.lower() not in known:
             raise UserError(f"model.architecture: unknown '{self.architecture}'.{suggest(self.architecture, known)}")
-        if not re.fullmatch(r"[\w.-]+", self.name):  # timm would download a model from the hub
+        if not re.fullmatch(r"[\w.-]+", self.name):  # timm would download other names from the hub
             raise UserError(f"model.name: '{self.name}' is not the name of an encoder. Set a name such as resnet34.")
         weights = "imagenet" if self.loads else None
         try:

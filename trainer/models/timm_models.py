@@ -12,9 +12,10 @@ from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 from trainer.models.lora import Lora, add_adapters
 
-_NAMES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")  # names of weight files on the hub
 
-# Forbidden arguments of timm models, because other settings replace them, or they would change inputs or outputs.
+# Arguments of timm models that are not allowed as options. Other settings replace them, or they would change the inputs
+# or outputs.
 _NOT_OPTIONS = {
     "pretrained": "Set model.pretrained instead.",
     "checkpoint_path": "Set model.weights instead.",
@@ -97,9 +98,10 @@ class Timm(Pretrained):
         except (TypeError, AssertionError) as error:
             if not own:
                 raise
-            with torch.device("meta"):  # find the class, because the signatures of timm's functions hide its arguments
-                takes = signature(type(timm.create_model(self.name))).parameters
-            check_known(own, {name: None for name in takes if name not in _NOT_OPTIONS}, "model.options")
+            # timm's functions hide the arguments of the class, so find the class.
+            with torch.device("meta"):
+                parameters = signature(type(timm.create_model(self.name))).parameters
+            check_known(own, {name: None for name in parameters if name not in _NOT_OPTIONS}, "model.options")
             raise UserError(
                 f"model.options: {self.name} does not accept them ({first_line(error)}). Change or remove them."
             ) from error
@@ -112,18 +114,18 @@ class Timm(Pretrained):
         config = self._weights()
         return tuple(config.mean), tuple(config.std)
 
-    def missing(self) -> str | None:
+    def download_url(self) -> str | None:
         """Return the URL of the weights on the hub, unless they are cached."""
         hub_id = self._weights().hf_hub_id if self.loads else None
         if hub_id is None:
-            return super().missing()
+            return super().download_url()
         from huggingface_hub import hf_hub_url, try_to_load_from_cache
 
         repository, _, tag = hub_id.partition("@")
-        for name in _NAMES:
+        for name in _WEIGHT_FILES:
             if isinstance(try_to_load_from_cache(repository, name, revision=tag or None), str):
                 return ""
-        return hf_hub_url(repository, _NAMES[0], revision=tag or None)
+        return hf_hub_url(repository, _WEIGHT_FILES[0], revision=tag or None)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Convert the tensors with timm's filter for this model, which for example resizes position embeddings."""

@@ -13,13 +13,13 @@ from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 
 from trainer.models.unet import convolution
 
-DETECTIONS = 100  # maximum number of objects found in an image, as in COCO
+DETECTIONS = 100  # maximum number of detected objects in an image, as in COCO
 
 
 class DetectorNetwork(nn.Module):
     """Runs a detector on batches of images that are already normalized and resized.
 
-    In training, it also takes targets, and returns losses, (L,). Otherwise, it returns the found objects, (N, 100, 6):
+    In training, it also takes targets, and returns losses, (L,). Otherwise, it returns detected objects, (N, 100, 6):
     left, top, right and bottom edge in pixels, label and score. Unused rows have score 0.
 
     If `masks` is true, each row also contains the object's mask: 28 x 28 probabilities on a grid that covers the box.
@@ -28,19 +28,21 @@ class DetectorNetwork(nn.Module):
     def __init__(self, detector: nn.Module, *, freeze_norms: bool = False) -> None:
         super().__init__()
         self.detector: Any = detector
-        self.detector.transform = _AsGiven(detector.transform)
-        getattr(self.detector, "roi_heads", self.detector).detections_per_img = DETECTIONS
-        self.masks = bool(getattr(getattr(detector, "roi_heads", None), "mask_predictor", None))
+        self.detector.transform = _PadOnly(detector.transform)
+        heads = getattr(self.detector, "roi_heads", self.detector)
+        heads.detections_per_img = DETECTIONS
+        self.masks = getattr(heads, "mask_predictor", None) is not None
         _thaw(detector)
         backbone: Any = detector.backbone
-        self._norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)] if freeze_norms else []
-        for norm in self._norms:
+        norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+        self._frozen_norms = norms if freeze_norms else []
+        for norm in self._frozen_norms:
             norm.requires_grad_(requires_grad=False)
 
     def train(self, mode: bool = True) -> "DetectorNetwork":
         """Set the mode of all modules except frozen norms."""
         super().train(mode)
-        for norm in self._norms:
+        for norm in self._frozen_norms:
             norm.eval()
         return self
 
@@ -49,14 +51,15 @@ class DetectorNetwork(nn.Module):
         pixels = images.float()
         if not self.training:
             rows = []
-            for found in self.detector(list(pixels)):
-                parts = [found["boxes"], found["labels"][:, None], found["scores"][:, None]]
-                parts += [found["masks"].flatten(1)] if self.masks else []
-                rows.append(torch.cat(parts, dim=1))
+            for objects in self.detector(list(pixels)):
+                columns = [objects["boxes"], objects["labels"][:, None], objects["scores"][:, None]]
+                if self.masks:
+                    columns.append(objects["masks"].flatten(1))
+                rows.append(torch.cat(columns, dim=1))
             return torch.stack([pad(row, (0, 0, 0, DETECTIONS - len(row))) for row in rows])
         if self.masks:  # a batch without objects has no masks
-            none = pixels.new_zeros(0, *pixels.shape[2:], dtype=torch.uint8)
-            targets = [{"masks": none, **target} for target in targets]
+            no_masks = pixels.new_zeros(0, *pixels.shape[2:], dtype=torch.uint8)
+            targets = [{"masks": no_masks, **target} for target in targets]
         losses = self.detector(list(pixels), list(targets))
         return torch.stack([cast(Tensor, loss) for loss in losses.values()])
 
@@ -89,11 +92,11 @@ class _SmallBackbone(nn.Module):
         features = [images]
         for layer in self.layers:
             features.append(layer(features[-1]))
-        found: dict[str, Tensor] = self.fpn(dict(zip("012", (features[4], features[6], features[7]), strict=True)))
-        return found
+        pyramid: dict[str, Tensor] = self.fpn({"0": features[4], "1": features[6], "2": features[7]})
+        return pyramid
 
 
-class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
+class _PadOnly(GeneralizedRCNNTransform):  # type: ignore[misc]
     """Pads images to a multiple of the detector's stride, but does not resize or normalize them.
 
     Predicted masks stay small grids, because full masks would fill the memory.

@@ -20,7 +20,7 @@ class Backbone(Pretrained):
     cache = "TORCH_HOME"
     name: str
 
-    def missing(self) -> str | None:
+    def download_url(self) -> str | None:
         """Return the URL of the backbone's weights, unless they are cached."""
         backbone = next((known for known in _BACKBONES if known in self.name), "")
         if not self.loads or not backbone:
@@ -51,7 +51,7 @@ class Backbone(Pretrained):
 
 _SMALL = "fcos_cnn"  # for two CPU cores, see `trainer.models.torchvision_detector.small_fcos`
 # Name of a function in torchvision.models.detection -> number of trainable parts of its backbone.
-_NAMES = {
+_TRAINABLE_PARTS = {
     "fasterrcnn_mobilenet_v3_large_320_fpn": 6,
     "fasterrcnn_mobilenet_v3_large_fpn": 6,
     "fasterrcnn_resnet50_fpn": 5,
@@ -76,7 +76,7 @@ class Detector(Backbone):
     name: str = setting(
         Choice(
             default=_SMALL,
-            options=(_SMALL, *_NAMES),
+            options=(_SMALL, *_TRAINABLE_PARTS),
             doc="detector of torchvision.models.detection. fcos_cnn is torchvision's FCOS on seven "
             "convolutions, for quick starts. maskrcnn also predicts masks, and needs data.instances=true",
         )
@@ -112,10 +112,10 @@ class Detector(Backbone):
             return DetectorNetwork(small_fcos(classes, channels), freeze_norms=self.freeze_norms)
         options: dict[str, Any] = {"weights_backbone": None}
         if self.loads:
-            options = {"weights_backbone": "DEFAULT", "trainable_backbone_layers": _NAMES[self.name]}
-        built = getattr(detection, self.name)(weights=None, num_classes=classes, **options)
-        self.set_channels(built, channels)
-        return DetectorNetwork(built, freeze_norms=self.freeze_norms)
+            options = {"weights_backbone": "DEFAULT", "trainable_backbone_layers": _TRAINABLE_PARTS[self.name]}
+        detector = getattr(detection, self.name)(weights=None, num_classes=classes, **options)
+        self.set_channels(detector, channels)
+        return DetectorNetwork(detector, freeze_norms=self.freeze_norms)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Rename the tensors of torchvision's own file."""

@@ -34,10 +34,10 @@ class UnetNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits, (N, classes, height, width)."""
-        *finer, found = self.encoder(images)
+        *finer, features = self.encoder(images)
         for skip, block in zip(reversed(finer), self.decoder, strict=True):
-            found = block(torch.cat([_resized(found, skip), skip], dim=1))
-        return _resized(self.head(found), images)
+            features = block(torch.cat([_resized(features, skip), skip], dim=1))
+        return _resized(self.head(features), images)
 
 
 class Plain(nn.Module):
@@ -51,16 +51,16 @@ class Plain(nn.Module):
         self.stages = nn.ModuleList(nn.Sequential(*convolution(n, m, stride=2), *convolution(m, m)) for n, m in stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        found = [images]
+        features = [images]
         for stage in self.stages:
-            found.append(stage(found[-1]))
-        return found[1:]
+            features.append(stage(features[-1]))
+        return features[1:]
 
 
 def convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
     """Return a 3x3 convolution with batch norm and ReLU."""
-    found = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-    return [found, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+    return [layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
 
 def _resized(features: Tensor, like: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ LAYOUTS = {
     "50": (True, (3, 4, 6, 3)),
 }
 
-Make = Callable[[], nn.Module]
-ACTIVATIONS: dict[str, Make] = {
+MakeModule = Callable[[], nn.Module]
+ACTIVATIONS: dict[str, MakeModule] = {
     "relu": partial(nn.ReLU, inplace=True),
     "silu": nn.SiLU,  # not in place, because the backward pass would then need a copy of the input
     "mish": nn.Mish,
@@ -51,7 +51,7 @@ class BlurPool(nn.Module):
 
 
 # Pooling of the shortcuts. It rounds odd sides up, like a convolution with stride 2.
-POOLS: dict[str, Make] = {
+POOLS: dict[str, MakeModule] = {
     "avg": partial(nn.AvgPool2d, 2, ceil_mode=True, count_include_pad=False),
     "max": partial(nn.MaxPool2d, 2, ceil_mode=True),
     "blur": BlurPool,
@@ -61,7 +61,7 @@ POOLS: dict[str, Make] = {
 class SqueezeExcite(nn.Module):
     """Multiplies each channel by a weight that depends on the means of all channels (squeeze and excitation)."""
 
-    def __init__(self, channels: int, activation: Make) -> None:
+    def __init__(self, channels: int, activation: MakeModule) -> None:
         super().__init__()
         inner = 8 * math.ceil(channels / 128)  # a sixteenth, rounded up to a multiple of 8
         self.layers = nn.Sequential(
@@ -106,15 +106,19 @@ class Block(nn.Module):
         activation = ACTIVATIONS[settings.activation]
         bottleneck, _ = LAYOUTS[settings.depth]
         if bottleneck:
-            wide = conv(middle, middle, 3, stride, settings.groups)
-            layers = [conv(inputs, middle, 1), activation(), wide, activation()]
+            grouped = conv(middle, middle, 3, stride, settings.groups)
+            layers = [conv(inputs, middle, 1), activation(), grouped, activation()]
         else:
             layers = [conv(inputs, middle, 3, stride), activation()]
-        layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if settings.zero_init else 1.0))
-        attention = SqueezeExcite(outputs, activation) if settings.attention == "se" else nn.Identity()
-        self.layers = nn.Sequential(*layers, attention)
-        shortcut = [POOLS[settings.pool]()] if stride > 1 else []
-        shortcut += [conv(inputs, outputs, 1)] if inputs != outputs else []
+        gain = 0.0 if settings.zero_init else 1.0
+        layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=gain))
+        layers.append(SqueezeExcite(outputs, activation) if settings.attention == "se" else nn.Identity())
+        self.layers = nn.Sequential(*layers)
+        shortcut = []
+        if stride > 1:
+            shortcut.append(POOLS[settings.pool]())
+        if inputs != outputs:
+            shortcut.append(conv(inputs, outputs, 1))
         self.shortcut = nn.Sequential(*shortcut)
         self.activation = activation()
 
@@ -129,13 +133,13 @@ class XResNet(nn.Sequential):
 
     def __init__(self, classes: int, settings: XresnetSettings, channels: int = 3) -> None:
         bottleneck, counts = LAYOUTS[settings.depth]
-        stem = [channels, *(_round(settings.width * outputs) for outputs in (32, 32, 64))]
+        stem_widths = [channels, *(_round(settings.width * outputs) for outputs in (32, 32, 64))]
         layers: list[nn.Module] = []
         for i, stride in enumerate((2, 1, 1)):
-            layers += [conv(stem[i], stem[i + 1], 3, stride), ACTIVATIONS[settings.activation]()]
+            layers += [conv(stem_widths[i], stem_widths[i + 1], 3, stride), ACTIVATIONS[settings.activation]()]
         if settings.stem_pool:
             layers.append(BlurPool() if settings.pool == "blur" else nn.MaxPool2d(3, stride=2, padding=1))
-        channels = stem[-1]
+        channels = stem_widths[-1]
         for stage, count in enumerate(counts):
             planes = settings.width * 64 * 2**stage
             outputs = middle = _round(planes)
@@ -150,8 +154,10 @@ class XResNet(nn.Sequential):
                 layers.append(SelfAttention(channels))
         for layer in layers:
             _initialize(layer)
-        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), *([nn.Dropout(settings.dropout)] if settings.dropout else [])]
-        super().__init__(*layers, *head, nn.Linear(channels, classes))
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        if settings.dropout:
+            layers.append(nn.Dropout(settings.dropout))
+        super().__init__(*layers, nn.Linear(channels, classes))
 
 
 def _round(channels: float) -> int:

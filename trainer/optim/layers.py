@@ -23,7 +23,8 @@ def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
     layer = 0
     for names in _children(network, "", deep=not coarse):
         only_vectors = all(network.get_parameter(name).ndim <= 1 for name in names)
-        layer += bool(numbers) and not only_vectors
+        if numbers and not only_vectors:
+            layer += 1
         numbers |= dict.fromkeys(names, layer)
     return numbers
 

@@ -2,8 +2,8 @@
 
 A step launches few kernels, even for deep networks. Lists of tensors are updated at once, and all matrices with equal
 shorter sides are orthogonalized in one batch. timm's Muon loops over parameters. With the same coefficients and scale,
-it reaches the same losses, but a step takes 15x as long for an xresnet18 of width 0.25 (timm 1.0.31, two CPU cores).
-PyTorch's Muon, new in 2.9, also loops. It takes only two-dimensional weights, and CUDA graphs cannot record it.
+both reach the same losses, but timm's steps take 15x as long for an xresnet18 of width 0.25 (timm 1.0.31, two CPU
+cores). PyTorch's Muon, new in 2.9, also loops. It takes only two-dimensional weights, and CUDA graphs cannot record it.
 """
 
 from collections.abc import Iterable
@@ -163,8 +163,8 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
     Matrices with equal shorter sides are orthogonalized in one batch. Their longer sides are padded with zeros, which
     do not change the result.
     """
-    matched = map(_matrices, params, directions)
-    batches = grouped((min(matrix.shape), (target, matrix)) for target, matrix in matched)
+    views = map(_matrices, params, directions)
+    batches = grouped((min(matrix.shape), (target, matrix)) for target, matrix in views)
     for short, pairs in batches.items():
         long = max(max(matrix.shape) for _, matrix in pairs)
         matrices = [matrix for _, matrix in pairs]
@@ -211,11 +211,11 @@ def hidden_matrices(network: nn.Module) -> set[str]:
     Weights with a single row or column, such as in depthwise convolutions, are excluded. Parameters that the model
     excludes from weight decay, such as position embeddings, are also excluded.
     """
-    spared: Iterable[str] = getattr(network, "no_weight_decay", set)()
+    excluded: Iterable[str] = getattr(network, "no_weight_decay", set)()
     weights = [
         name
         for name, p in network.named_parameters()
-        if p.ndim >= 2 and min(p.shape[:2]) > 1 and not matches(name, spared)
+        if p.ndim >= 2 and min(p.shape[:2]) > 1 and not matches(name, excluded)
     ]
     layers = layer_of(network)
     head = max(layers.values(), default=0)

@@ -16,7 +16,7 @@ from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings
 
-Made = TypeVar("Made", bound=Callable[..., Optimizer])
+Factory = TypeVar("Factory", bound=Callable[..., Optimizer])
 
 # Optimizers that need no import of timm, which takes seconds. Plugins add their optimizers here.
 _OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
@@ -35,7 +35,7 @@ _NO_OPTIONS = ("params", "lr", "weight_decay", "momentum", "betas", "beta2", "ep
 _FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 
-def optimizer(name: str) -> Callable[[Made], Made]:
+def optimizer(name: str) -> Callable[[Factory], Factory]:
     """Register an optimizer class, or a function that makes an optimizer, under a name for `fit.optimizer`.
 
     The class or function is called with `lr` and parameter groups, which have their own `lr` and `weight_decay`. If its
@@ -59,10 +59,12 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     arguments = {**preset, **_own_arguments(settings, takes), **options}
     cuda = any(p.is_cuda for p in network.parameters())
     if make in _FUSED:
-        arguments |= {"fused": True} if cuda else {"foreach": True}
-        arguments |= {"capturable": cuda} if "capturable" in takes else {}
+        arguments["fused" if cuda else "foreach"] = True
+        if "capturable" in takes:
+            arguments["capturable"] = cuda
     keep_eager()
-    groups = parameter_groups(network, settings, orthogonal=hidden_matrices(network) if make is Muon else None)
+    orthogonal = hidden_matrices(network) if make is Muon else None
+    groups = parameter_groups(network, settings, orthogonal)
     try:
         optimizer = make(groups, lr=settings.lr, **arguments)
     except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
@@ -87,23 +89,23 @@ def parameter_groups(
         Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate. Groups nearest to the
         head come first. For Muon, groups also have `orthogonal`, and the groups of its matrices come before all others.
     """
-    spared: Collection[str] = getattr(network, "no_weight_decay", set)()
+    without_decay: Collection[str] = getattr(network, "no_weight_decay", set)()
     layers = layer_of(network) if settings.layer_decay is not None else {}
     head = max(layers.values(), default=0)
     groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for name, param in network.named_parameters():
-        plain = param.ndim <= 1 or name.endswith(".bias") or matches(name, spared)
-        decay = 0.0 if plain and not settings.decay_norms else settings.weight_decay
+        is_spared = param.ndim <= 1 or name.endswith(".bias") or matches(name, without_decay)
+        decay = 0.0 if is_spared and not settings.decay_norms else settings.weight_decay
         scale = (settings.layer_decay or 1.0) ** (head - layers.get(name, head))
         auxiliary = orthogonal is not None and name not in orthogonal
         groups.setdefault((auxiliary, scale, decay), []).append(param)
-    found: list[dict[str, Any]] = []
+    param_groups: list[dict[str, Any]] = []
     for auxiliary, scale, decay in sorted(groups, key=lambda key: (key[0], -key[1], -key[2])):
         params = groups[auxiliary, scale, decay]
-        found.append({"params": params, "weight_decay": decay, "lr": settings.lr * scale, "lr_scale": scale})
+        param_groups.append({"params": params, "weight_decay": decay, "lr": settings.lr * scale, "lr_scale": scale})
         if orthogonal is not None:
-            found[-1]["orthogonal"] = not auxiliary
-    return found
+            param_groups[-1]["orthogonal"] = not auxiliary
+    return param_groups
 
 
 def set_value(group: dict[str, Any], name: str, value: float) -> None:
@@ -146,20 +148,22 @@ def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
         raise UserError(f"fit.optimizer={name}: {first_line(error)}.") from error
 
 
-def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the arguments that have settings of their own."""
+def _own_arguments(settings: OptimizerSettings, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Return the arguments for the optimizer's parameters that have settings of their own."""
     given = {name: getattr(settings, name) for name in ("momentum", "beta2", "eps", "nesterov")}
-    if "momentum" in takes and given["momentum"] is None:
-        default = takes["momentum"].default
+    if "momentum" in parameters and given["momentum"] is None:
+        default = parameters["momentum"].default
         given["momentum"] = _MOMENTUM if default in (0, Parameter.empty) else default
-    betas = list(takes["betas"].default or ()) if "betas" in takes else []
+    betas = list(parameters["betas"].default or ()) if "betas" in parameters else []
     for number, name in enumerate(("momentum", "beta2")[: len(betas)]):
-        if name not in takes and (value := given.pop(name)) is not None:
+        if name not in parameters and (value := given.pop(name)) is not None:
             betas[number] = value
     arguments = {name: value for name, value in given.items() if value is not None}
-    if unknown := next((name for name in arguments if name not in takes), None):
+    if unknown := next((name for name in arguments if name not in parameters), None):
         raise UserError(f"fit.{unknown}={arguments[unknown]}: {settings.optimizer} has no {unknown}. Set it to null.")
-    return arguments | ({"betas": tuple(betas)} if betas else {})
+    if betas:
+        arguments["betas"] = tuple(betas)
+    return arguments
 
 
 def _keep_implementation(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:

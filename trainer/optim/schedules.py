@@ -36,12 +36,12 @@ def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> 
 
     See Smith and Topin (2018, arXiv:1708.07120). Cosines replace straight lines, as in fastai.
     """
-    return _in_turn(warmup, cos(start, peak), cos(peak, end))
+    return _switch(warmup, cos(start, peak), cos(peak, end))
 
 
 def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
     """Return `peak` over the share `flat` of the run, then a cosine down to `end` (fastai's fit_flat_cos)."""
-    return _in_turn(flat, constant(peak), cos(peak, end))
+    return _switch(flat, constant(peak), cos(peak, end))
 
 
 def step(value: float, *, share: float, factor: float) -> Schedule:
@@ -50,8 +50,13 @@ def step(value: float, *, share: float, factor: float) -> Schedule:
     return lambda at: value * factor ** math.floor(at / share + 1e-9)
 
 
-def _in_turn(share: float, first: Schedule, second: Schedule) -> Schedule:
-    return lambda at: first(at / share) if at < share or share == 1.0 else second((at - share) / (1.0 - share))
+def _switch(share: float, first: Schedule, second: Schedule) -> Schedule:
+    def value(at: float) -> float:
+        if at < share or share == 1.0:
+            return first(at / share)
+        return second((at - share) / (1.0 - share))
+
+    return value
 
 
 def drops(scores: Iterable[float], patience: int) -> int:
@@ -60,11 +65,11 @@ def drops(scores: Iterable[float], patience: int) -> int:
     The value drops after `patience` epochs without a better score, counted from the best epoch or the last drop. It
     never drops directly after an epoch whose score is NaN.
     """
-    best, waited, count = -math.inf, 0, 0
+    best, epochs_without, count = -math.inf, 0, 0
     for score in scores:
-        waited += 1
+        epochs_without += 1
         if score > best:
-            best, waited = score, 0
-        elif waited >= patience and not math.isnan(score):
-            count, waited = count + 1, 0
+            best, epochs_without = score, 0
+        elif epochs_without >= patience and not math.isnan(score):
+            count, epochs_without = count + 1, 0
     return count

@@ -32,9 +32,9 @@ from trainer.predictions.masks import upright
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import Samples
 
-_BATCH = 16  # images per batch, because gradients need memory
-_SHARE = 0.55  # opacity of the map at its maximum
-_MOST = 2**20  # largest number of pixels to draw at once
+_BATCH = 16  # maximum number of images per batch. Their gradients need memory
+_OPACITY = 0.55  # opacity of the map at its maximum
+_MAX_PIXELS = 2**20  # maximum number of pixels to draw at once
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,16 @@ class MapWriter(Callback):
     def after_batch(self, learner: Learner) -> None:
         batch = learner.batch
         assert batch.frames is not None
-        found, classes = learner.task.activate(learner.output.float()).max(dim=1)
+        probabilities, classes = learner.task.activate(learner.output.float()).max(dim=1)
         maps = class_maps(learner.model, batch.images, classes).cpu().numpy()
-        columns = batch.indices.tolist(), classes.tolist(), found.tolist(), maps, batch.frames.cpu()
-        for number, label, share, values, frame in zip(*columns, strict=True):
+        columns = batch.indices.tolist(), classes.tolist(), probabilities.tolist(), maps, batch.frames.cpu()
+        for number, label, probability, values, frame in zip(*columns, strict=True):
             with open_image(self._images[number]) as image:
-                matrix, pixels = (frame @ upright(image)[0]).numpy(), np.asarray(to_rgb(image))
-            drawn, content = draw_map(pixels, values, matrix, f"{self._names[label]} {percent(share, 1)}"), BytesIO()
-            Image.fromarray(drawn).save(content, "PNG")
+                matrix = (frame @ upright(image)[0]).numpy()
+                pixels = np.asarray(to_rgb(image))
+            title = f"{self._names[label]} {percent(probability, 1)}"
+            content = BytesIO()
+            Image.fromarray(draw_map(pixels, values, matrix, title)).save(content, "PNG")
             write_atomically(self._files[number], content.getvalue())
 
 
@@ -68,26 +70,27 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     The list is empty without captum, for tasks other than classification, and for models without a feature map.
     """
     loader, folder = learner.val_loader, learner.folder
-    wanted = positions and find_spec("captum")
-    if not (wanted and folder and isinstance(samples, ClassSamples) and isinstance(loader, Loader)):
+    if not (positions and folder and isinstance(samples, ClassSamples) and isinstance(loader, Loader)):
+        return []
+    if not find_spec("captum"):
         return []
     indices, classes = samples.index[[*positions]].tolist(), samples.prediction[[*positions]]
     files = tuple(loader.split.files[i] for i in indices)
     targets = tuple(loader.split.targets[i] for i in indices)
     split = replace(loader.split, files=files, targets=targets, repeated=0, left_out=())
     order = Order(min(loader.batch_size, len(files)), 0, RankShard(0, 1), False)
-    found = dict[int, Image.Image]()
+    overlay_of = dict[int, Image.Image]()
     try:
         network = plain_copy(learner.model, learner.model.state_dict()).eval()
         network.load_state_dict(load(folder / BEST, BestModel).model)
         # Decode on the CPU, because another decoder on the GPU would take longer to start.
         placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)
-        with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as part:
-            for batch in part:
+        with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as sample_loader:
+            for batch in sample_loader:
                 maps = class_maps(network, batch.images, classes[batch.indices].to(learner.device)).cpu().numpy()
-                drawn = map(overlay, as_pixels(batch.images, loader.plan), maps)
-                found |= zip(batch.indices.tolist(), drawn, strict=True)
-        return [found[number] for number in range(len(files))]
+                overlays = map(overlay, as_pixels(batch.images, loader.plan), maps)
+                overlay_of |= zip(batch.indices.tolist(), overlays, strict=True)
+        return [overlay_of[number] for number in range(len(files))]
     except Exception as error:  # a report without maps is better than no report
         log.info("no class activation maps: %s", first_line(error))
         return []
@@ -109,10 +112,11 @@ def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.enable_grad():
         # Copies, because tensors made in inference mode have no gradients.
         images, classes = images.float().to(classes.device, copy=True).requires_grad_(), classes.clone()
-        seen = LayerGradCam(network, feature_layer(network, images[:1]))
-        parts = zip(torch.split(images, _BATCH), torch.split(classes, _BATCH), strict=True)
-        found = [seen.attribute(part, target=of, relu_attributions=True).detach() for part, of in parts]
-        maps = F.interpolate(torch.cat(found), images.shape[2:], mode="bilinear")[:, 0]
+        grad_cam = LayerGradCam(network, feature_layer(network, images[:1]))
+        coarse = []
+        for batch, labels in zip(torch.split(images, _BATCH), torch.split(classes, _BATCH), strict=True):
+            coarse.append(grad_cam.attribute(batch, target=labels, relu_attributions=True).detach())
+        maps = F.interpolate(torch.cat(coarse), images.shape[2:], mode="bilinear")[:, 0]
     return maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
 
 
@@ -122,13 +126,13 @@ def feature_layer(network: nn.Module, images: Tensor) -> nn.Module:
     Raises:
         UserError: the network ends in tokens, (N, L, channels), or its feature maps have another layout.
     """
-    made: list[tuple[nn.Module, Tensor]] = []
+    outputs: list[tuple[nn.Module, Tensor]] = []
 
-    def keep(module: nn.Module, _: Any, output: Any) -> None:
+    def record(module: nn.Module, _: Any, output: Any) -> None:
         if isinstance(output, Tensor):
-            made.append((module, output))
+            outputs.append((module, output))
 
-    handles = [module.register_forward_hook(keep) for module in network.modules()]
+    handles = [module.register_forward_hook(record) for module in network.modules()]
     try:
         with torch.no_grad():
             network(images)
@@ -136,7 +140,7 @@ def feature_layer(network: nn.Module, images: Tensor) -> nn.Module:
         for handle in handles:
             handle.remove()
     channels = getattr(network, "num_features", None)  # only timm models have it
-    for module, output in reversed(made):
+    for module, output in reversed(outputs):
         if output.ndim == 3:
             break
         if output.ndim == 4 and max(output.shape[2:]) > 1 and channels in (None, output.shape[1]):
@@ -148,8 +152,8 @@ def overlay(pixels: NDArray[np.uint8], values: NDArray[np.float32]) -> Image.Ima
     """Draw a map, (height, width) in [0, 1], on an image, (height, width, 3). 0 is transparent, 1 is yellow."""
     from matplotlib import colormaps
 
-    colors, share = colormaps["inferno"](values)[..., :3] * 255, _SHARE * values[..., None]
-    return Image.fromarray((pixels * (1 - share) + colors * share).round().astype(np.uint8))
+    colors, opacity = colormaps["inferno"](values)[..., :3] * 255, _OPACITY * values[..., None]
+    return Image.fromarray((pixels * (1 - opacity) + colors * opacity).round().astype(np.uint8))
 
 
 def draw_map(
@@ -171,18 +175,19 @@ def draw_map(
     plain, (height, width, _) = drawing.pixels, drawing.pixels.shape
     # Pillow puts pixel centers at 0.5, and frames put them at integers.
     center = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
-    smaller = np.diag([pixels.shape[1] / width, pixels.shape[0] / height, 1])
-    matrix = center @ frame @ np.linalg.inv(center) @ smaller
-    given = (width, height), Image.Transform.PERSPECTIVE, (matrix / matrix[2, 2]).ravel()[:8].tolist()
-    warped = np.asarray(Image.fromarray(values).transform(*given, Image.Resampling.BILINEAR, fillcolor=-1))
-    drawn, rows = Image.new("RGB", (width, height)), max(1, _MOST // width)
+    to_image = np.diag([pixels.shape[1] / width, pixels.shape[0] / height, 1])
+    matrix = center @ frame @ np.linalg.inv(center) @ to_image
+    transform = (width, height), Image.Transform.PERSPECTIVE, (matrix / matrix[2, 2]).ravel()[:8].tolist()
+    warped = np.asarray(Image.fromarray(values).transform(*transform, Image.Resampling.BILINEAR, fillcolor=-1))
+    drawn, rows = Image.new("RGB", (width, height)), max(1, _MAX_PIXELS // width)
     for top in range(0, height, rows):
         band = slice(top, top + rows)
         drawn.paste(overlay(plain[band], warped[band].clip(0)), (0, top))
     unseen = warped[..., None] < 0
+    pale = plain // 2 + 128
     entries = [(None, title)]
     if unseen.any():
         entries.append((None, "pale: cropped away"))
-    strip = with_legend(np.where(unseen, plain // 2 + 128, np.asarray(drawn)), entries, drawing.weight)
+    with_title = with_legend(np.where(unseen, pale, np.asarray(drawn)), entries, drawing.weight)
     colors = overlay(np.full((1, 64, 3), 128, np.uint8), np.linspace(0, 1, 64, dtype=np.float32)[None])
-    return with_scale(strip, np.asarray(colors), drawing.weight)
+    return with_scale(with_title, np.asarray(colors), drawing.weight)

@@ -42,14 +42,14 @@ def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
     Boxes are left, top, width and height, in pixels of the upright images. Masks are run-length encoded. Without ids,
     images and categories are numbered from 1.
     """
-    found = [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]
-    known, names = ids or {}, found[0][1].names
-    images = _ids([file for file, _ in found], known.get("images", {}))
+    objects_by_file = [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]
+    known, names = ids or {}, objects_by_file[0][1].names
+    images = _ids([file for file, _ in objects_by_file], known.get("images", {}))
     categories = dict(enumerate(_ids(names[1:], known.get("categories", {})), 1))
     content: dict[str, list[dict[str, Any]]] = {"images": [], "categories": [], "annotations": []}
     for label, category in categories.items():
         content["categories"].append({"id": category, "name": names[label]})
-    for image, (file, objects) in zip(images, found, strict=True):
+    for image, (file, objects) in zip(images, objects_by_file, strict=True):
         width, height = objects.size
         content["images"].append({"id": image, "file_name": str(file), "width": width, "height": height})
         for one in objects.found:
@@ -70,15 +70,18 @@ def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
 
 
 def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
-    """Return the known id of each image or class, or a new number. A known path may be the end of an image's path."""
-    free = count(1 + max((of for of in known.values() if isinstance(of, int)), default=0))
-    found = []
+    """Return the known id of each image or class, or a new number.
+
+    The known ids of images are listed by path. Such a path may be only the last part of the image's path.
+    """
+    unused = count(1 + max((id for id in known.values() if isinstance(id, int)), default=0))
+    ids = []
     for name in names:
         parts = name.parts if isinstance(name, Path) else (name,)
         ends = ("/".join(parts[start:]) for start in range(len(parts)))
-        one = next((known[end] for end in ends if end in known), None)
-        found.append(next(free) if one is None else one)
-    return found
+        id = next((known[end] for end in ends if end in known), None)
+        ids.append(next(unused) if id is None else id)
+    return ids
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
@@ -93,24 +96,24 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
         writer.writerow(["file", "error", "class", "score", "left", "top", "right", "bottom"])
         rows = [(prediction, _object_rows(prediction)) for prediction in predictions]
     else:
-        columns = [_columns(prediction) for prediction in predictions]
-        writer.writerow(["file", "error", *max(columns, key=len)])
-        rows = [(prediction, [found.values()]) for prediction, found in zip(predictions, columns, strict=True)]
-    for prediction, cells in rows:
+        cells_by_column = [_cells(prediction) for prediction in predictions]
+        writer.writerow(["file", "error", *max(cells_by_column, key=len)])
+        rows = [(prediction, [cells.values()]) for prediction, cells in zip(predictions, cells_by_column, strict=True)]
+    for prediction, rows_of_prediction in rows:
         first = table_cell(prediction.file), table_cell(prediction.error)
-        writer.writerows([*first, *row] for row in cells)
+        writer.writerows([*first, *cells] for cells in rows_of_prediction)
     return text.getvalue()
 
 
 def _object_rows(prediction: Prediction) -> list[Iterable[str]]:
     """Return the cells of each object, or a row of empty cells for an image without objects."""
     rows: list[Iterable[str]] = []
-    for one in prediction.objects.found if prediction.objects else ():
-        rows.append([table_cell(one.name), f"{one.score:.6g}", *(f"{edge:.6g}" for edge in one.box)])
+    for found in prediction.objects.found if prediction.objects else ():
+        rows.append([table_cell(found.name), f"{found.score:.6g}", *(f"{edge:.6g}" for edge in found.box)])
     return rows or [[""] * 6]
 
 
-def _columns(prediction: Prediction) -> dict[str, str]:
+def _cells(prediction: Prediction) -> dict[str, str]:
     """Return the cells of a prediction by the names of their columns."""
     share = "share" if prediction.mask else "probability"
     cells: dict[str, str] = {}

@@ -100,7 +100,7 @@ def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[
     height, width = output.shape[1:]
     matrix = frame.to(device=output.device, dtype=torch.float64)
     x = torch.arange(size[1], dtype=torch.float64, device=output.device)
-    parts, rows = [], max(1, _MOST // (size[1] * len(output)))
+    bands, rows = [], max(1, _MOST // (size[1] * len(output)))
     for start in range(0, size[0], rows):
         y = torch.arange(start, min(start + rows, size[0]), dtype=torch.float64, device=output.device)[:, None]
         across, down, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
@@ -108,8 +108,8 @@ def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[
         grid = torch.stack([(2 * across + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
         sampled = F.grid_sample(output[None].float(), grid[None].float(), padding_mode="border", align_corners=False)
         inside = (across >= -0.5) & (across <= width - 0.5) & (down >= -0.5) & (down <= height - 0.5)
-        parts.append(sampled[0].argmax(dim=0).where(inside, IGNORE).byte())
-    return torch.cat(parts).cpu().numpy()
+        bands.append(sampled[0].argmax(dim=0).where(inside, IGNORE).byte())
+    return torch.cat(bands).cpu().numpy()
 
 
 def palette(names: Sequence[str]) -> list[int]:
@@ -125,21 +125,23 @@ def palette(names: Sequence[str]) -> list[int]:
 def mask_files(
     images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out", ending: str = ".png"
 ) -> Mapping[Path, Path]:
-    """Return the file of each image's mask. Its path in `folder` is the path of the image in one of `folders`.
+    """Return the file to write for each image, such as its mask.
+
+    The file's path in `folder` is the image's path in one of `folders`.
 
     Raises:
         UserError: two images would have the same file, or a file would replace an image.
     """
-    taken: dict[Path, Path] = {}
-    read = {image.resolve() for image in images}
+    image_of_file: dict[Path, Path] = {}
+    sources = {image.resolve() for image in images}
     for image in dict.fromkeys(images):
-        above = next((path for path in folders if image.is_relative_to(path)), image.parent)
-        file = folder / image.relative_to(above).with_name(f"{image.stem}{ending}")
-        if file.resolve() in read:
+        base = next((path for path in folders if image.is_relative_to(path)), image.parent)
+        file = folder / image.relative_to(base).with_name(f"{image.stem}{ending}")
+        if file.resolve() in sources:
             raise UserError(f"{flag} {folder}: would replace the image {file}. Use another folder.")
-        if (other := taken.setdefault(file, image)) != image:
+        if (other := image_of_file.setdefault(file, image)) != image:
             raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Predict one at a time.")
-    return {image: file for file, image in taken.items()}
+    return {image: file for file, image in image_of_file.items()}
 
 
 def write_overlays(
@@ -175,19 +177,20 @@ def draw_prediction(
     drawing = Drawing.readable(pixels)
     legend: list[tuple[int | None, str]] = [(None, f"{name} {percent(share, 1)}") for name, share in prediction.classes]
     if prediction.objects is not None:
-        found = prediction.objects.found
-        labels, boxes = [one.label for one in found], np.array([one.box for one in found]).reshape(-1, 4)
-        for one in found[::-1]:  # the highest score on top
-            if one.mask is not None:
-                drawing.masks([one.mask], [one.label])
+        objects = prediction.objects.found
+        labels = [found.label for found in objects]
+        boxes = np.array([found.box for found in objects]).reshape(-1, 4)
+        for found in objects[::-1]:  # the highest score on top
+            if found.mask is not None:
+                drawing.masks([found.mask], [found.label])
         drawing.boxes(boxes[::-1], labels[::-1])
-        drawing.texts(boxes, labels, [f"{one.name} {one.score:.0%}" for one in found])
+        drawing.texts(boxes, labels, [f"{found.name} {found.score:.0%}" for found in objects])
         legend = [(label, f"{names[label]} ({count})") for label, count in Counter(labels).most_common()]
     elif prediction.mask is not None:
         with Image.open(prediction.mask) as mask:
-            shown = np.asarray(mask)
-        drawing.mask(shown, names, ignore=IGNORE)
-        legend = [(i, name) for i, name in enumerate(names) if name != BACKGROUND and (shown == i).any()]
+            mask_labels = np.asarray(mask)
+        drawing.mask(mask_labels, names, ignore=IGNORE)
+        legend = [(i, name) for i, name in enumerate(names) if name != BACKGROUND and (mask_labels == i).any()]
     elif isinstance(task, KeypointTask):
         points = np.array([value for _, value in prediction.numbers]).reshape(-1, 2)
         drawing.points(np.pad(points, ((0, 0), (0, 1)), constant_values=2), names=names)  # 2: all are visible

@@ -77,25 +77,24 @@ def predict(
     blanks = (task.kind.blank(len(trained.classes)),) * len(images)
     split = in_format(Split(tuple(images), blanks, task.kind), trained.config.aug.pixels)
     problems = check_files(split.files)
-    good = tuple(image for image in split.files if image not in problems)
-    if not good:
+    usable = tuple(image for image in split.files if image not in problems)
+    if not usable:
         file, reason = next(iter(problems.items()))
-        text = "the image cannot be used"
+        problem = "the image cannot be used"
         if len(images) > 1:
-            text = f"none of {len(images)} images can be used. The first problem"
-        raise UserError(f"{text}: {name_of(file)} {reason}")
+            problem = f"none of {len(images)} images can be used. The first problem"
+        raise UserError(f"{problem}: {name_of(file)} {reason}")
     if overlays and out is not None:
         with writing(f"--out {out}"):  # fail before the work, not after it
             out.mkdir(parents=True, exist_ok=True)
-    images, split = list(split.files), replace(split, files=good, targets=blanks[: len(good)])
+    images, split = list(split.files), replace(split, files=usable, targets=blanks[: len(usable)])
     if has_masks:
         predicted = _predict_masks(trained, split, masks, out, top)
     else:
         predicted = _predict(trained, split, top, threshold, maps)
-    predictions = []
-    for image in images:
-        failed = Prediction(_path_of(image), error=problems[image]) if image in problems else None
-        predictions.append(failed or next(predicted))
+    predictions = [
+        Prediction(_path_of(image), error=problems[image]) if image in problems else next(predicted) for image in images
+    ]
     if overlays and out is not None:
         with writing(f"--out {out}"):
             write_overlays(images, predictions, overlays, out, task, trained.classes)
@@ -116,10 +115,10 @@ def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder.{near_file(path)}")
         # Images of unsupported formats are listed to report why they have no prediction.
-        found = find_images(path, with_foreign=True) if path.is_dir() else [path]
-        if not found:
+        files = find_images(path, with_foreign=True) if path.is_dir() else [path]
+        if not files:
             raise UserError(f"{path}: the folder has no images. Name a folder with images, or image files.")
-        images += found
+        images += files
     if not images:
         raise UserError("no images are given. Name files, or folders with images.")
     return images
@@ -135,23 +134,25 @@ def _predict(
     """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
     names, task = trained.classes, trained.task
     # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
-    lowest = trained.used_thresholds if top is threshold is None else (threshold or 0.0,) * len(names)
+    uses_thresholds = top is None and threshold is None
+    lowest = trained.used_thresholds if uses_thresholds else (threshold or 0.0,) * len(names)
     if isinstance(task, Detect):
         finder = _ObjectFinder(task, split.files, names, torch.tensor(lowest, dtype=torch.float64), top)
         trained.run_over(split, finder, description="predicting")
         for number, file in enumerate(split.files):
             objects = finder.found[number]
-            yield Prediction(_path_of(file), tuple((of.name, of.score) for of in objects.found), objects=objects)
+            classes = tuple((found.name, found.score) for found in objects.found)
+            yield Prediction(_path_of(file), classes, objects=objects)
         return
-    kept = KeptOutputs()
-    writers: list[Callback] = [kept]
+    recorder = KeptOutputs()
+    callbacks: list[Callback] = [recorder]
     if maps:
         from trainer.predictions.activation_maps import MapWriter  # imports PyTorch
 
-        writers.append(MapWriter(split.files, [maps[_path_of(file)] for file in split.files], names))
+        callbacks.append(MapWriter(split.files, [maps[_path_of(file)] for file in split.files], names))
     with writing("--explain"):
-        trained.run_over(split, *writers, description="predicting", frames=bool(maps))
-    outputs, *frames = kept.in_order()
+        trained.run_over(split, *callbacks, description="predicting", frames=bool(maps))
+    outputs, *frames = recorder.in_order()
     outputs = outputs.float()
     if task.ranked:
         values, units = task.activate(outputs).topk(min(top or task.top or len(names), len(names)), dim=1)
@@ -169,7 +170,7 @@ def _predict(
 
 
 class _ObjectFinder(Callback):
-    """Collects at most `top` objects of each image, by index. Scores must reach the `lowest` of their class."""
+    """Collects at most `top` objects of each image, by index. `lowest` has the lowest score of each class."""
 
     def __init__(
         self, task: Detect, files: Sequence[ImageRef], names: tuple[str, ...], lowest: Tensor, top: int | None

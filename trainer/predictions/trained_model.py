@@ -130,5 +130,5 @@ def _as_ref(image: Any, number: int, pixels: PixelFormat) -> ImageRef:
         return Path(image)
     if isinstance(image, bytes):
         return _Encoded(name, image)
-    found = pixels_of(image, number, pixels)
-    return _Encoded(name, as_ppm(found)) if pixels.is_rgb else MemoryImage(name, found)
+    array = pixels_of(image, number, pixels)
+    return _Encoded(name, as_ppm(array)) if pixels.is_rgb else MemoryImage(name, array)

@@ -47,15 +47,15 @@ class Corruption:
         if not self.setting:
             return self.name
         param = OPS[self.op].params[self.setting]
-        return f"{self.name}, {_drawn(self.setting)} {self.values[strength]:.3g} {param.unit}".rstrip()
+        return f"{self.name}, {self.setting.removesuffix('_range')} {self.values[strength]:.3g} {param.unit}".rstrip()
 
     def recipe(self) -> str:
         """Return overrides that train with the milder half of the corruption."""
         if not self.setting:
             return f"aug.train.{self.op}.p=0.5"
-        far = self.values[STRENGTHS // 2]
-        ends = (-far, far) if self.signed else sorted((self.values[0], far))
-        return f"aug.train.{self.op}.p=0.5 'aug.train.{self.op}.{self.setting}=[{ends[0]:.3g},{ends[1]:.3g}]'"
+        middle = self.values[STRENGTHS // 2]
+        low, high = (-middle, middle) if self.signed else sorted((self.values[0], middle))
+        return f"aug.train.{self.op}.p=0.5 'aug.train.{self.op}.{self.setting}=[{low:.3g},{high:.3g}]'"
 
     def plan(self, aug: Aug, strength: int, *, moving_targets: bool) -> Plan:
         """Return the validation plan with the corruption as its last step.
@@ -90,7 +90,7 @@ def corruptions(names: Sequence[str] = ()) -> list[Corruption]:
     plugins = [name for name in allowed if not OPS[name].function.__module__.startswith("augment.")]
     if wrong := next((name for name in names if name not in allowed), None):
         raise UserError(f"--ops {wrong}: unknown corruption.{suggest(wrong, allowed)}")
-    return [found for name in names or (*USUAL, *plugins) for found in _of_op(OPS[name])]
+    return [corruption for name in names or (*USUAL, *plugins) for corruption in _of_op(OPS[name])]
 
 
 def _of_op(op: Op) -> Iterator[Corruption]:
@@ -99,20 +99,19 @@ def _of_op(op: Op) -> Iterator[Corruption]:
     if not ranges:
         yield Corruption(title, op.name)
         return
-    setting = next((name for name, param in ranges.items() if param.severe), next(iter(ranges)))
+    with_severe = [name for name, param in ranges.items() if param.severe]
+    setting = [*with_severe, *ranges][0]
     param = ranges[setting]
     severest = param.severe or (_four_times(param),)
     for severe in severest:
         start = _mildest(param, severe)
-        direction = "" if len(severest) == 1 else " lower" if severe < start else " higher"
-        values = [start + (severe - start) * (strength + 1) / STRENGTHS for strength in range(STRENGTHS)]
-        yield Corruption(
-            f"{title}{direction}",
-            op.name,
-            setting,
-            tuple(float(round(value)) for value in values) if param.whole else tuple(values),
-            signed=param.neutral == 0 and param.few,
-        )
+        name = title
+        if len(severest) > 1:
+            name += " lower" if severe < start else " higher"
+        values = tuple(start + (severe - start) * (strength + 1) / STRENGTHS for strength in range(STRENGTHS))
+        if param.whole:
+            values = tuple(float(round(value)) for value in values)
+        yield Corruption(name, op.name, setting, values, signed=param.neutral == 0 and param.few)
 
 
 def _mildest(param: Range, severest: float) -> float:
@@ -124,12 +123,8 @@ def _mildest(param: Range, severest: float) -> float:
 
 
 def _four_times(param: Range) -> float:
-    """Return a value four times as far from the mildest value as the upper end of the default range."""
+    """Return the severest value if the op declares none. It is four times as far from the mildest as the default."""
     assert isinstance(param.default, tuple)
     low, high = param.default
     start = low if param.neutral is None else param.neutral
     return min(start + 4 * (high - start), param.within[1])
-
-
-def _drawn(setting: str) -> str:
-    return setting.removesuffix("_range")

@@ -12,7 +12,8 @@ from trainer.figures.templates import html_template
 from trainer.stress.corruptions import STRENGTHS
 from trainer.stress.scores import StressTest, Weakness
 
-_WIDTH, _HEIGHT, _FAILED = 220.0, 90.0, 24
+_WIDTH, _HEIGHT = 220.0, 90.0  # of a chart
+_MAX_FAILING = 24  # maximum number of images that fail first
 
 
 def render(result: StressTest) -> str:
@@ -20,9 +21,9 @@ def render(result: StressTest) -> str:
     return html_template(Path(__file__).parent, "page.html.jinja").render(
         result=result,
         charts=[_chart(result, weakness) for weakness in result.weaknesses],
-        highest=_highest(result),
+        highest=_upper_end(result),
         strengths=STRENGTHS,
-        failed=list(_failed(result)),
+        failed=list(_failing_images(result)),
         width=_WIDTH,
         height=_HEIGHT,
     )
@@ -31,7 +32,7 @@ def render(result: StressTest) -> str:
 def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
     """Return the curve of a corruption as SVG points, with its texts and example images."""
     scores = (result.clean, *weakness.scores)
-    highest = _highest(result)
+    highest = _upper_end(result)
     across = [_WIDTH * position / max(1, len(scores) - 1) for position in range(len(scores))]
 
     def points(values: Sequence[float]) -> list[tuple[float, float]]:
@@ -41,7 +42,8 @@ def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
     band = []
     if len(bounds) == len(scores):
         band = points([low for low, _ in bounds]) + points([high for _, high in bounds])[::-1]
-    shown = weakness.scores[:: max(1, (len(weakness.scores) - 1) // 2)]
+    # The mildest, a middle and the severest strength.
+    with_example = weakness.scores[:: max(1, (len(weakness.scores) - 1) // 2)]
     return {
         "weakness": weakness,
         "curve": points([score.value for score in scores]),
@@ -50,22 +52,23 @@ def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
             f"{weakness.corruption.describe(strength)}: {result.show(score.value)}"
             for strength, score in enumerate(weakness.scores)
         ],
-        "examples": [_uri(score.example) for score in shown],
+        "examples": [_example_uri(score.example) for score in with_example],
     }
 
 
-def _highest(result: StressTest) -> float:
+def _upper_end(result: StressTest) -> float:
     """Return the upper end of the charts, which all start at 0."""
-    found = (score.value for weakness in result.weaknesses for score in weakness.scores)
-    return 1.0 if result.share else max([*found, result.clean.value])
+    if result.share:
+        return 1.0
+    return max([result.clean.value, *(score.value for weakness in result.weaknesses for score in weakness.scores)])
 
 
-def _failed(result: StressTest) -> Iterator[dict[str, Any]]:
+def _failing_images(result: StressTest) -> Iterator[dict[str, Any]]:
     """Yield the images that fail first. `mild` has the corruptions under which they fail at the mildest strength."""
-    for position, times, mild in result.first_to_fail(_FAILED):
+    for position, times, mild in result.first_to_fail(_MAX_FAILING):
         file = result.files[position]
         yield {"name": name_of(file), "times": times, "mild": mild, "uri": thumbnail(file)}
 
 
-def _uri(image: Image.Image | None) -> str:
+def _example_uri(image: Image.Image | None) -> str:
     return data_uri(image, "JPEG", 82) if image else ""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -41,7 +42,7 @@ class Score:
 
     value: float
     interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
-    wrong: frozenset[int]  # positions of images with a wrong prediction, if the task has right and wrong ones
+    wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the task has no wrong ones
     example: Image.Image | None  # the first image as the model sees it
 
 
@@ -90,7 +91,7 @@ class StressTest:
         """The mean over all corruptions. Each corruption contributes the mean over its strengths."""
         return fmean(weakness.mean for weakness in self.weaknesses)
 
-    def lost(self, value: float) -> float:
+    def drop(self, value: float) -> float:
         """Return how much worse a score is than the clean score."""
         return value - self.clean.value if self.smaller else self.clean.value - value
 
@@ -109,10 +110,11 @@ class StressTest:
         return [self._sentence(weakness) for weakness in self.weaknesses[:most]]
 
     def _sentence(self, weakness: Weakness) -> str:
-        values = [self.clean.value, *(score.value for score in weakness.scores)]
-        strength = max(range(len(weakness.scores)), key=lambda at: self.lost(values[at + 1]) - self.lost(values[at]))
-        what = weakness.corruption.describe(strength)
-        return f"{what}: {self.show(self.clean.value)} → {self.show(values[strength + 1])}"
+        drops = [self.drop(score.value) for score in (self.clean, *weakness.scores)]
+        steps = [after - before for before, after in pairwise(drops)]
+        strength = steps.index(max(steps))
+        score = weakness.scores[strength].value
+        return f"{weakness.corruption.describe(strength)}: {self.show(self.clean.value)} → {self.show(score)}"
 
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
         """Return the images with the most wrong predictions, among those that are right without corruption.
@@ -120,11 +122,17 @@ class StressTest:
         Each entry has the position of the image, the number of passes with a wrong prediction, and the corruptions with
         a wrong prediction at the mildest strength.
         """
-        passes = [score.wrong for weakness in self.weaknesses for score in weakness.scores]
-        counts = np.bincount([i for wrong in passes for i in wrong - self.clean.wrong], minlength=1)
-        order = [int(i) for i in np.argsort(-counts, kind="stable")[:most] if counts[i]]
-        mild = [(weakness.corruption.name, weakness.scores[0].wrong) for weakness in self.weaknesses]
-        return [(i, int(counts[i]), [name for name, wrong in mild if i in wrong]) for i in order]
+        failures: dict[int, int] = {}
+        for weakness in self.weaknesses:
+            for score in weakness.scores:
+                for position in score.wrong - self.clean.wrong:
+                    failures[position] = failures.get(position, 0) + 1
+        worst = sorted(failures, key=lambda position: (-failures[position], position))[:most]
+
+        def mild_failures(position: int) -> list[str]:
+            return [tested.corruption.name for tested in self.weaknesses if position in tested.scores[0].wrong]
+
+        return [(position, failures[position], mild_failures(position)) for position in worst]
 
     @property
     def _digest(self) -> str:
@@ -141,8 +149,8 @@ class StressTest:
             "metric": [self.smaller, *((0, 1) if self.share else (None, None))],
             "tested": f"{self.images} images, corruptions {self._digest}",
             "corruptions": [
-                {**asdict(found.corruption), "scores": [*map(_plain, found.scores)], "mean": found.mean}
-                for found in self.weaknesses
+                {**asdict(weakness.corruption), "scores": [*map(_plain, weakness.scores)], "mean": weakness.mean}
+                for weakness in self.weaknesses
             ],
             "left_out": self.left_out,
         }
@@ -154,10 +162,11 @@ def _plain(score: Score) -> dict[str, Any]:
 
 def _cropped(trained: Trained, split: Split) -> Split:
     """Decode and crop all images once, because creating a GPU decoder for each pass would take half a second."""
-    plan, usual = build_plan(trained.config.aug, "val").only(), trained.loader(split)
-    order, placement = Order(usual.batch_size, 0, RankShard(0, 1), False), usual.placement
+    crop_only = build_plan(trained.config.aug, "val").only()
+    validation = trained.loader(split)
+    order, placement = Order(validation.batch_size, 0, RankShard(0, 1), False), validation.placement
     files, targets = list[MemoryImage](), list[Any]()
-    with session(trained.config), closing(Loader(plan, split, order, placement, Form(raw=True))) as loader:
+    with session(trained.config), closing(Loader(crop_only, split, order, placement, Form(raw=True))) as loader:
         for batch in loader:
             for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
                 files.append(MemoryImage(name_of(split.files[index]), pixels))
@@ -202,21 +211,23 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         aug = replace(aug, val=tuple(step for step in aug.val if step.op.kind != "crop"))
     passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
     left_out: dict[str, str] = {}
-    for one in corruptions:
+    for tested in corruptions:
         try:
-            passes += [(one, one.plan(aug, strength, moving_targets=moving)) for strength in range(len(one.values))]
+            plans = [tested.plan(aug, strength, moving_targets=moving) for strength in range(len(tested.values))]
         except UserError as error:  # the op needs RGB
-            left_out[one.name] = first_line(error)
-    found: dict[Corruption | None, list[Score]] = {}
+            left_out[tested.name] = first_line(error)
+        else:
+            passes += [(tested, plan) for plan in plans]
+    scores: dict[Corruption | None, list[Score]] = {}
     for (corruption, _), score in zip(passes, _scores(trained, split, [plan for _, plan in passes]), strict=True):
         if isinstance(score, Score):
-            found.setdefault(corruption, []).append(score)
+            scores.setdefault(corruption, []).append(score)
         elif corruption is None:
             raise score
         else:
             left_out[corruption.name] = first_line(score)
-    (clean,) = found.pop(None)
-    if not found:
+    (clean,) = scores.pop(None)
+    if not scores:
         why = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise UserError(f"--ops: none of these ops can be tested on this run ({why}). Name other ops.")
     display = trained.task.display(trained.classes)
@@ -224,8 +235,9 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
         trained.run, display.score, display.score_title, display.share, display.smaller, len(split), clean, (),
         left_out, split.files,
     )  # fmt: skip
-    weaknesses = [Weakness(tested, tuple(scores)) for tested, scores in found.items() if tested is not None]
-    return replace(result, weaknesses=tuple(sorted(weaknesses, key=lambda one: -result.lost(one.mean))))
+    weaknesses = [Weakness(key, tuple(of_strengths)) for key, of_strengths in scores.items() if key is not None]
+    weaknesses.sort(key=lambda weakness: -result.drop(weakness.mean))
+    return replace(result, weaknesses=tuple(weaknesses))
 
 
 def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
@@ -234,11 +246,12 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
-        following, validate = _prepared(trained, split, plans[0], placement), None
+        validate = None
+        next_loader = _prepared(trained, split, plans[0], placement)
         for number in range(len(plans)):
-            loader = following
+            loader = next_loader
             if number + 1 < len(plans):  # build the next pipeline while this one runs
-                following = _prepared(trained, split, plans[number + 1], placement)
+                next_loader = _prepared(trained, split, plans[number + 1], placement)
             if isinstance(loader, Loader):
                 validate = validate or trained.validator(loader, graph=config.fit.graph)
                 yield _score(trained, loader, validate)

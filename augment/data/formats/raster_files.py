@@ -229,7 +229,8 @@ def _is_ordinary_tiff(content: Content) -> bool:
         with Image.open(BytesIO(content), formats=["TIFF"]) as image:
             tags: Any = image.tag_v2  # type: ignore[attr-defined]
             bits, kinds, mode, size = tags.get(258, (1,)), tags.get(339, (1,)), image.mode, image.size
-            if max(bits) > 8 or set(kinds) != {1} or mode == "LA":
+            # Of images with more channels, Pillow and DALI would read only the first ones.
+            if max(bits) > 8 or set(kinds) != {1} or mode == "LA" or _samples(image) > (1 if mode == "L" else 4):
                 return False
             if mode != "L" or getattr(image, "n_frames", 1) == 1:
                 return True
@@ -243,9 +244,14 @@ def has_fourth_channel(content: Content) -> bool:
     """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders take for transparency."""
     try:
         with Image.open(BytesIO(content), formats=["TIFF"]) as image:
-            return image.mode in ("RGBA", "RGBX")
+            return image.mode in ("RGB", "RGBA") and _samples(image) == 4
     except DECODER_ERRORS:
         return False
+
+
+def _samples(image: Image.Image) -> int:
+    """Return the number of channels of an opened TIFF, including channels that Pillow ignores."""
+    return int(image.tag_v2.get(277, 1))  # type: ignore[attr-defined]
 
 
 def _open_tiff(content: Content) -> OpenedRaster:
@@ -266,6 +272,8 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
+    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill them with zeros, for hours if there are many
+        raise PixelsError("is broken: it lacks strips or tiles")
 
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
@@ -304,7 +312,7 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
         raise PixelsError(NOT_DECODED) from None
     if image.mode.startswith(("I", "F")):
         raise PixelsError(f"is a {image.format} with more than 8 bits per channel. Save it as 16-bit PNG or TIFF")
-    if channels == 4 and image.format == "TIFF" and len(image.tag_v2.get(258, ())) == 4:  # type: ignore[attr-defined]
+    if channels == 4 and image.format == "TIFF" and _samples(image) == 4:
         return _open_tiff(content)  # the fourth channel may be near infrared, which Pillow drops
     mode = MODES.get(channels, "RGB")
 

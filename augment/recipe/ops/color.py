@@ -16,7 +16,7 @@ LUMA = (0.299, 0.587, 0.114)
 _YIQ = np.array([LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
 _RGB = np.linalg.inv(_YIQ)
 
-# The default pivot of contrast. The image's mean needs a few more operators.
+# The default pivot of contrast, because the image's mean would need more DALI operators.
 _GRAY = 128.0
 
 

@@ -34,7 +34,7 @@ def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
     return dali.fn.gaussian_blur(images, sigma=sigma)
 
 
-def _lines(size: Size, length: Array, angle: Array) -> dict[str, Array]:
+def _line_kernels(size: Size, length: Array, angle: Array) -> dict[str, Array]:
     """Rasterize lines through the center of kernels, (N, K, K), each with sum 1. K is odd and at least any length."""
     middle = int(np.ceil(length.max(initial=1) / 2))
     span = np.maximum(length - 1, 0)[:, None]  # between the centers of the first and the last pixel
@@ -55,22 +55,22 @@ def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
     images = np.zeros((len(x), side, side), np.float32)
     left, top = np.floor(x).astype(int), np.floor(y).astype(int)
     for start in range(0, len(x), _SCATTERED):
-        some = slice(start, start + _SCATTERED)
-        count = len(x[some])
+        block = slice(start, start + _SCATTERED)
+        count = len(x[block])
         begin = np.arange(count)[:, None] * side**2
         total = np.zeros(count * side**2)
         for right, below in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            share = np.abs(1 - right - (x[some] - left[some])) * np.abs(1 - below - (y[some] - top[some]))
-            pixels = begin + (top[some] + below) * side + left[some] + right
-            total += np.bincount(pixels.ravel(), (share * weight[some]).ravel(), len(total))
-        images[some] = total.reshape(count, side, side)
+            share = np.abs(1 - right - (x[block] - left[block])) * np.abs(1 - below - (y[block] - top[block]))
+            pixels = begin + (top[block] + below) * side + left[block] + right
+            total += np.bincount(pixels.ravel(), (share * weight[block]).ravel(), len(total))
+        images[block] = total.reshape(count, side, side)
     return images
 
 
 @local(
     moves=False,
     channels="any",
-    prepare=_lines,
+    prepare=_line_kernels,
     length_range=Range(default=(3, 9), within=(1, 101), unit="px", doc="length of the camera's motion"),
     angle_range=Range(
         default=(0, 180), within=(-360, 360), unit="deg", doc="direction of the motion, counter-clockwise"
@@ -81,7 +81,7 @@ def motion_blur(images: Node, dali: "Dali", kernel: Node) -> Node:
     return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
 
 
-def _sharpening(size: Size, factor: Array) -> dict[str, Array]:
+def _sharpening_kernels(size: Size, factor: Array) -> dict[str, Array]:
     smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
     itself = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
     factor = factor[:, None, None]
@@ -91,12 +91,12 @@ def _sharpening(size: Size, factor: Array) -> dict[str, Array]:
 @local(
     moves=False,
     channels="any",
-    prepare=_sharpening,
+    prepare=_sharpening_kernels,
     neutral={"factor": 1.0},
     factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="sharpness: 0 smooths, 1 changes nothing, 2 sharpens"),
 )
 def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
-    """Scale the distance of every pixel from its neighbors' mean (like PIL's Sharpness, but also at the edges)."""
+    """Scale the difference from the smoothed image (like PIL's Sharpness, but also at the edges)."""
     return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
 
 
@@ -143,13 +143,13 @@ def shot_noise(images: Node, dali: "Dali", factor: Node) -> Node:
 # --- compression and resolution ---
 
 
-def _whole(size: Size, quality: Array) -> dict[str, Array]:
+def _whole_quality(size: Size, quality: Array) -> dict[str, Array]:
     return {"quality": quality.astype(np.int32)}
 
 
 @local(
     moves=False,
-    prepare=_whole,
+    prepare=_whole_quality,
     quality_range=Range(default=(30, 90), within=(1, 100), severe=(5,), whole=True, doc="JPEG quality"),
 )
 def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
@@ -157,7 +157,7 @@ def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
     return dali.fn.jpeg_compression_distortion(images, quality=quality)
 
 
-def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
+def _smaller_sides(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
     sides = [np.maximum(1, np.rint(side * scale)) for side in size]
     return {"side": np.stack(sides, axis=1).astype(np.float32)}
 
@@ -165,7 +165,7 @@ def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
 @local(
     moves=False,
     channels="any",
-    prepare=_smaller,
+    prepare=_smaller_sides,
     scale_range=Range(
         default=(0.25, 0.75),
         within=(0, 1),
@@ -221,13 +221,13 @@ def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
 
 
-def _masks(size: Size, bits: Array) -> dict[str, Array]:
+def _bit_masks(size: Size, bits: Array) -> dict[str, Array]:
     return {"mask": (256 - 2 ** (8 - bits)).astype(np.uint8)}
 
 
 @local(
     moves=False,
-    prepare=_masks,
+    prepare=_bit_masks,
     neutral={"bits": 8},
     bits_range=Range(default=(4, 8), within=(1, 8), severe=(1,), whole=True, doc="number of bits to keep"),
 )
@@ -267,7 +267,7 @@ def autocontrast(images: Node, dali: "Dali") -> Node:
 # --- holes ---
 
 
-def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
+def _holes(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
     (rows, columns), side = size, math.sqrt(size[0] * size[1])  # side of a square with the image's area
     width = np.clip(np.rint(side * np.sqrt(area * aspect)), 0, columns)
     height = np.clip(np.rint(side * np.sqrt(area / aspect)), 0, rows)
@@ -282,7 +282,7 @@ def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: s
     moves=False,
     channels="any",
     random=True,
-    prepare=_windows,
+    prepare=_holes,
     neutral={"area": 0.0},
     uniforms=("x", "y"),
     area_range=Range(

@@ -1,4 +1,4 @@
-"""Batch ops, which mix each sample with others of its batch, and their targets in the same proportions."""
+"""Batch ops, which mix each sample and its target with other samples of the batch in the same proportions."""
 
 import numpy as np
 
@@ -15,22 +15,22 @@ def _beta(uniform: Array, alpha: float) -> Array:
     return np.asarray(betaincinv(alpha, alpha, uniform), np.float64)
 
 
-def _whole(size: Size, count: int, samples: int) -> Array:
-    """Return the `parts` of images that show each of their samples completely."""
+def _full_parts(size: Size, count: int, samples: int) -> Array:
+    """Return `parts`, (count, samples, 7), for images that show all of each sample."""
     return np.tile([0.0, 0, size.width, size.height, 1, 0, 0], (count, samples, 1))
 
 
-def _shares(size: Size, uniform: Array, alpha: float) -> dict[str, Array]:
+def _mixup_shares(size: Size, uniform: Array, alpha: float) -> dict[str, Array]:
     return {"share": _beta(uniform, alpha).astype(np.float32)}
 
 
-def _both(size: Size, share: Array) -> Array:
-    return _whole(size, len(share), 2) * np.stack([share <= 1, share < 1], axis=1)[..., None]
+def _mixup_parts(size: Size, share: Array) -> Array:
+    return _full_parts(size, len(share), 2) * np.stack([share <= 1, share < 1], axis=1)[..., None]
 
 
 @batch(
-    prepare=_shares,
-    parts=_both,
+    prepare=_mixup_shares,
+    parts=_mixup_parts,
     blends=True,
     neutral={"uniform": 1.0},
     uniforms=("uniform",),
@@ -44,33 +44,34 @@ def mixup(images: Tensor, partners: Tensor, share: Tensor, alpha: float) -> tupl
     return partners.lerp(images, share[:, None, None, None].to(images.dtype)), share
 
 
-def _between(side: int, center: Array, part: Array) -> Mask:
-    """Return which pixels of a side lie in an interval, (N, side). `center` and `part` are shares of the side."""
-    half = side * part / 2
+def _interval_mask(side: int, center: Array, length: Array) -> Mask:
+    """Return which pixels of a side lie in an interval, (N, side). `center` and `length` are shares of the side."""
+    half = side * length / 2
     start, end = (np.clip(np.rint(side * center + sign * half), 0, side)[:, None] for sign in (-1, 1))
     pixel = np.arange(side)
     return (pixel >= start) & (pixel < end)
 
 
-def _boxes(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
+def _cutmix_rectangles(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
     """Return the columns, (N, width), and the rows, (N, height), of rectangles, and the share outside them."""
     height, width = size
-    part = np.sqrt(1 - _beta(uniform, alpha))  # the rectangle's share of each side
-    across, down = _between(width, x, part), _between(height, y, part)
+    length = np.sqrt(1 - _beta(uniform, alpha))  # the rectangle's share of each side
+    across, down = _interval_mask(width, x, length), _interval_mask(height, y, length)
     share = 1 - np.count_nonzero(across, axis=1) * np.count_nonzero(down, axis=1) / (height * width)
     return {"across": across, "down": down, "share": share.astype(np.float32)}
 
 
-def _pasted(size: Size, across: Mask, down: Mask, share: Array) -> Array:
-    parts = _whole(size, len(share), 2)
-    starts, sides = (np.stack([of(across, axis=1), of(down, axis=1)], axis=1) for of in (np.argmax, np.sum))
+def _cutmix_parts(size: Size, across: Mask, down: Mask, share: Array) -> Array:
+    parts = _full_parts(size, len(share), 2)
+    starts = np.stack([np.argmax(across, axis=1), np.argmax(down, axis=1)], axis=1)
+    sides = np.stack([np.sum(across, axis=1), np.sum(down, axis=1)], axis=1)
     parts[:, 1, :4] = np.concatenate([starts, starts + sides], axis=1)
     return parts
 
 
 @batch(
-    prepare=_boxes,
-    parts=_pasted,
+    prepare=_cutmix_rectangles,
+    parts=_cutmix_parts,
     neutral={"uniform": 1.0},
     uniforms=("uniform", "x", "y"),
     writes=False,
@@ -85,9 +86,9 @@ def cutmix(
     return torch.where(across[:, None, None, :] & down[:, None, :, None], partners, images), share
 
 
-def _tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
+def _mosaic_tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
     """Return the tiles as `parts`, (N, 4, 7), and their shares of the image's area, (N, 4)."""
-    (height, width), tiles = size, _whole(size, len(x), 4)
+    (height, width), tiles = size, _full_parts(size, len(x), 4)
     column, row = (np.clip(np.rint(side * at), 1, side) for side, at in ((width, x), (height, y)))
     tiles[:, ::2, 2] = tiles[:, 1::2, 0] = column[:, None]
     tiles[:, :2, 3] = tiles[:, 2:, 1] = row[:, None]
@@ -98,7 +99,7 @@ def _tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
 
 
 @batch(
-    prepare=_tiles,
+    prepare=_mosaic_tiles,
     parts=lambda size, tiles, share: tiles,
     neutral={"x": 1.0, "y": 1.0},
     writes=False,

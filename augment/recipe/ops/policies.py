@@ -34,27 +34,27 @@ _RAND = {"shear": 0.3, "translate": 150 / 331, "rotate": 30.0, "factor": 0.9, "p
 _WIDE = {"shear": 0.99, "translate": 32 / 224, "rotate": 135.0, "factor": 0.99, "posterize": 6}
 
 
-def _op(name: str, parts: Iterable[float], most: dict[str, float], border: dict[str, Any]) -> dict[str, Any]:
-    """Return the step for an op of the papers.
+def _op(name: str, shares: Iterable[float], strongest: dict[str, float], border: dict[str, Any]) -> dict[str, Any]:
+    """Return the step that implements an op of the policies' papers.
 
     Args:
         name: the op's name in the papers, in snake_case.
-        parts: the magnitudes to draw from, as shares of the highest magnitude.
-        most: the strength of each op at the highest magnitude.
+        shares: the magnitudes to draw from, as shares of the highest magnitude.
+        strongest: the strength of each op at the highest magnitude.
         border: the parameters border and fill of geometry ops.
     """
-    parts, (kind, _, axis) = list(parts), name.partition("_")
-    slants = [math.degrees(math.atan(part * most["shear"])) for part in parts]
+    shares, (kind, _, axis) = list(shares), name.partition("_")
+    angles = [math.degrees(math.atan(share * strongest["shear"])) for share in shares]
     along, across = f"{axis}_range", "y_range" if axis == "x" else "x_range"
-    factors = {"values": [1 + sign * part * most["factor"] for part in parts for sign in (-1, 1)]}
+    factors = {"values": [1 + sign * share * strongest["factor"] for share in shares for sign in (-1, 1)]}
     steps: Steps = {
-        "shear": {"op": "shear", along: _signed(slants), across: [0, 0], "center": "corner", **border},
-        "translate": {"op": "translate", along: _signed([part * most["translate"] for part in parts]),
+        "shear": {"op": "shear", along: _signed(angles), across: [0, 0], "center": "corner", **border},
+        "translate": {"op": "translate", along: _signed([share * strongest["translate"] for share in shares]),
                       across: [0, 0], **border},
-        "rotate": {"op": "rotate", "angle_range": _signed([part * most["rotate"] for part in parts]), **border},
+        "rotate": {"op": "rotate", "angle_range": _signed([share * strongest["rotate"] for share in shares]), **border},
         "posterize": {"op": "posterize",
-                      "bits_range": {"values": [8 - round(part * most["posterize"]) for part in parts]}},
-        "solarize": {"op": "solarize", "threshold_range": {"values": [255 * (1 - part) for part in parts]}},
+                      "bits_range": {"values": [8 - round(share * strongest["posterize"]) for share in shares]}},
+        "solarize": {"op": "solarize", "threshold_range": {"values": [255 * (1 - share) for share in shares]}},
         "autocontrast": {"op": "autocontrast"},
         "equalize": {"op": "equalize"},
         "invert": {"op": "invert"},
@@ -89,16 +89,16 @@ _NOT_IDENTITY = len(_OPS) / (len(_OPS) + 1)
 )
 def rand_augment(num_ops: int, magnitude: float, **border: Any) -> Steps:
     """Apply a few of fourteen ops, all at the same magnitude (RandAugment, Cubuk et al. 2020)."""
-    part = magnitude / (_BINS - 1)
-    steps = {name: _op(name, [part], _RAND, border) for name in _OPS}
+    share = magnitude / (_BINS - 1)
+    steps = {name: _op(name, [share], _RAND, border) for name in _OPS}
     return {f"{number + 1}": {"op": "one_of", "p": _NOT_IDENTITY, "steps": steps} for number in range(num_ops)}
 
 
 @policy(**_BORDER)
 def trivial_augment(**border: Any) -> Steps:
     """Apply one of fourteen ops at a random magnitude (TrivialAugment Wide, Mueller and Hutter 2021)."""
-    parts = [bin / (_BINS - 1) for bin in range(_BINS)]
-    steps = {name: _op(name, parts, _WIDE, border) for name in _OPS}
+    shares = [bin / (_BINS - 1) for bin in range(_BINS)]
+    steps = {name: _op(name, shares, _WIDE, border) for name in _OPS}
     return {"1": {"op": "one_of", "p": _NOT_IDENTITY, "steps": steps}}
 
 
@@ -130,22 +130,23 @@ shear_y 7 6, solarize 4 8 / invert 6 -, rotate 8 4 / shear_y 3 7, translate_x 9 
 solarize 7 2, translate_y 6 7 / shear_y 8 4, invert 8 - / shear_x 7 9, translate_y 8 3 / shear_y 8 5, autocontrast 7 -
 shear_x 7 2, invert 1 -
 """
-_FOUND = {"imagenet": _IMAGENET, "cifar10": _CIFAR10, "svhn": _SVHN}
+_AUTO_AUGMENT = {"imagenet": _IMAGENET, "cifar10": _CIFAR10, "svhn": _SVHN}
 
 
 @policy(
-    found_on=Choice(default="imagenet", options=tuple(_FOUND), doc="dataset for which the policy was found"),
+    found_on=Choice(default="imagenet", options=tuple(_AUTO_AUGMENT), doc="dataset for which the policy was found"),
     **_BORDER,
 )
 def auto_augment(found_on: str, **border: Any) -> Steps:
     """Apply one of 25 pairs of ops, each with its own p and magnitude (AutoAugment, Cubuk et al. 2019)."""
     pairs: Steps = {}
-    for number, pair in enumerate(_FOUND[found_on].strip().replace("\n", "/").split("/"), 1):
+    texts = _AUTO_AUGMENT[found_on].strip().replace("\n", "/").split("/")
+    for number, pair in enumerate(texts, 1):
         steps = {}
-        for position, text in enumerate(pair.split(","), 1):
-            name, tenths, magnitude = text.split()
-            part = 0.0 if magnitude == "-" else int(magnitude) / 9
-            steps[f"{position}_{name}"] = {**_op(name, [part], _RAND, border), "p": int(tenths) / 10}
+        for position, op in enumerate(pair.split(","), 1):
+            name, tenths, magnitude = op.split()
+            share = 0.0 if magnitude == "-" else int(magnitude) / 9
+            steps[f"{position}_{name}"] = {**_op(name, [share], _RAND, border), "p": int(tenths) / 10}
         pairs[f"pair_{number}"] = {"op": "sequence", "steps": steps}
     return {"one": {"op": "one_of", "steps": pairs}}
 
@@ -159,11 +160,11 @@ _ORDER = Choice(
 )
 
 
-def _one_of(weights: Array) -> list[dict[int, float]]:
-    return [{i: float(w) for i, w in enumerate(weights / weights.sum())}]
+def _one_of_slots(weights: Array) -> list[dict[int, float]]:
+    return [dict(enumerate((weights / weights.sum()).tolist()))]
 
 
-def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
+def _lay_out_slots(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
     """Lay out steps in slots. In listed order, each step has a slot. In random order, a step may run in any slot.
 
     Args:
@@ -177,19 +178,19 @@ def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int,
     return [dict.fromkeys(range(count), share / count) for share in shares if share]
 
 
-def _all(weights: Array, order: str) -> list[dict[int, float]]:
-    return _in_order(weights, order, [1.0] * len(weights))
+def _sequence_slots(weights: Array, order: str) -> list[dict[int, float]]:
+    return _lay_out_slots(weights, order, [1.0] * len(weights))
 
 
-def _some(weights: Array, count_range: Interval | Values, order: str) -> list[dict[int, float]]:
+def _some_of_slots(weights: Array, count_range: Interval | Values, order: str) -> list[dict[int, float]]:
     if isinstance(count_range, Values):
         counts = np.array(count_range.values)
     else:
         counts = np.arange(count_range[0], count_range[1] + 1)
-    return _in_order(weights, order, [float((counts > n).mean()) for n in range(len(weights))])
+    return _lay_out_slots(weights, order, [float((counts > n).mean()) for n in range(len(weights))])
 
 
-def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
+def _steps_in_slots(uniform: Array, count: Array, order: str) -> Chosen:
     """Return which step runs in each slot, (N, slots), for the `count` steps with the smallest random numbers."""
     steps = np.arange(uniform.shape[1])
     if order == "listed" and (count == len(steps)).all():
@@ -201,7 +202,7 @@ def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
     return np.where(rank < count[:, None], steps, -1)
 
 
-@combinator(_one_of, weighted=True, numbers=1)
+@combinator(_one_of_slots, weighted=True, numbers=1)
 def one_of(weights: Array, uniform: Array) -> Chosen:
     """Apply one of the nested `steps`, chosen in proportion to their `weight` (default 1)."""
     edges = np.cumsum(weights[:-1] / weights.sum())
@@ -209,16 +210,16 @@ def one_of(weights: Array, uniform: Array) -> Chosen:
 
 
 @combinator(
-    _some,
+    _some_of_slots,
     count_range=Range(default=(1, 2), within=(0, 64), whole=True, doc="number of steps, drawn for each sample"),
     order=_ORDER,
 )
 def some_of(weights: Array, uniform: Array, count: Array, order: str) -> Chosen:
     """Apply some of the nested `steps`, each at most once and with equal probability."""
-    return _arranged(uniform, count, order)
+    return _steps_in_slots(uniform, count, order)
 
 
-@combinator(_all, order=_ORDER)
+@combinator(_sequence_slots, order=_ORDER)
 def sequence(weights: Array, uniform: Array, order: str) -> Chosen:
     """Apply all nested `steps`, or none of them with probability 1 - p."""
-    return _arranged(uniform, np.full(len(uniform), uniform.shape[1]), order)
+    return _steps_in_slots(uniform, np.full(len(uniform), uniform.shape[1]), order)

@@ -48,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"aug.{split} has no steps. Add aug=NAME for a recipe, or --op NAME for an op.")
         # Slow imports, after the overrides have been validated.
         from augment.data.dataset import NO_VAL, Dataset
+        from augment.data.format_detection import measured
         from augment.data.sources import load_dataset
         from augment.drawing.contact_sheet import draw, lay_out
         from augment.drawing.figure_style import DPI, save_figure
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         dataset = Dataset((), NO_VAL, NO_VAL) if options.photos else load_dataset(recipe.source())
         files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
         photos = Photos.of(files, getattr(dataset, split), dataset.classes)
-        aug = replace(aug, pixels=dataset.pixels)
+        aug = replace(aug, pixels=measured(dataset, aug.mean, aug.std))
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"

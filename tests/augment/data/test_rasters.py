@@ -16,7 +16,7 @@ from stores import write_tar
 
 from augment.data import format_detection, rasters
 from augment.data.dataset import Dataset, Split
-from augment.data.format_detection import measure
+from augment.data.format_detection import measured
 from augment.data.formats.folder import find_images
 from augment.data.images import portable_name
 from augment.data.rasters import Raster, in_format
@@ -131,6 +131,12 @@ def test_8_bit_png_and_tiff_stay_rgb(mode: str, kind: str) -> None:
     assert ("data.channels=4" in "".join(dataset.notices)) == ((mode, kind) == ("RGBA", "TIFF"))
 
 
+def test_a_notice_names_an_ignored_channel_that_is_not_transparency() -> None:
+    image = tiff(pixels(4, "uint8", size=(16, 16)), photometric="rgb", extrasamples=["unspecified"])
+    put({"0.tif": image, "1.tif": image})
+    assert "data.channels=4" in "".join(load().notices)
+
+
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (4, "RGBA")])
 def test_8_bit_images_with_other_channels(channels: int, mode: str) -> None:
     put({"0.png": encoded("RGBA"), "1.png": encoded("RGBA")})
@@ -216,12 +222,13 @@ def test_damaged_statistics_are_computed_again(damage: str) -> None:
     assert load(range="auto") == before
 
 
-def test_measure_reads_rgb_images() -> None:
+def test_rgb_images_are_measured_on_request() -> None:
     put({"0.png": encoded(), "1.png": encoded()})
-    mean, std = measure(load().train.files, RGB)
+    assert measured(load(), None, (0.5, 0.5, 0.5)) == RGB
+    found = measured(load(), "auto", None)
     values = np.asarray(Image.open("image")) / 255
-    np.testing.assert_allclose(mean, values.mean(axis=(0, 1)), rtol=1e-6)
-    np.testing.assert_allclose(std, values.std(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(found.mean, values.mean(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(found.std, values.std(axis=(0, 1)), rtol=1e-6)
 
 
 # --- settings that contradict the images ---
@@ -364,6 +371,7 @@ def check(dataset: Dataset, images: list[NDArray[Any]]) -> None:
         assert len(split) == len(images)
         for file, image in zip(split.files, images, strict=True):
             np.testing.assert_array_equal(file.read_pixels(), image)
+            assert file.read_pixels().dtype == np.uint16  # in the byte order of the machine, as DALI expects
         (*futures,) = Raster.begin(dict(enumerate(split.files)))
         assert sum(len(future.result()) for future in futures) == len(images)
 
@@ -403,9 +411,10 @@ def test_lists_and_boxes() -> None:
     np.testing.assert_array_equal(dataset.train.targets[0].boxes, [[1, 1, 4, 3]])
 
 
-def test_arrays_of_images() -> None:
+@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
+def test_arrays_of_images(dtype: str) -> None:
     images = arrays()
-    np.save("x.npy", np.stack(images))
+    np.save("x.npy", np.stack(images).astype(dtype))
     np.save("y.npy", np.arange(6) % 2)
     given = {"train": "x.npy", "train_targets": "y.npy", "val": "x.npy", "val_targets": "y.npy"}
     check(load_source("numpy", **given), images)
@@ -420,7 +429,7 @@ def test_images_of_own_code(workers: int, folder: Path, monkeypatch: pytest.Monk
         "    def __len__(self): return 6\n"
         "    def __getitem__(self, index):\n"
         "        if index > 5: raise IndexError\n"
-        "        return np.full((5, 7, 10), index, np.uint16), index % 2\n"
+        "        return np.full((5, 7, 10), index, '>u2'), index % 2\n"
     )
     name = f"own{workers}.Images"
     dataset = load_source("own", train=name, val=name, workers=workers, range=[0, 10])

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 from rasters import draw_raster, write_rasters
 
+from augment import load_recipe, make_loader
 from augment.cli.compose import compose_recipe
 from augment.data.display import stretch
 from augment.data.sources import load_dataset
@@ -73,6 +74,21 @@ def test_previews_show_images_of_any_format(four: list[str]) -> None:
     assert preview([*four, "aug.train={rotate: {}, brightness: {}}", "aug.size=16", "--count", "1"]) == 0
     with Image.open("outputs/preview.png") as image:
         assert np.asarray(image.convert("L"))[200:-100, 50:-50].std() > 10
+
+
+def test_tools_and_loaders_measure_the_mean_of_rgb_images(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "val"):
+        for number in range(2):
+            (file := own_folder / "d" / split / str(number) / "0.png").parent.mkdir(parents=True)
+            Image.new("RGB", (8, 8), (51 * number, 102, 204)).save(file)
+    recipe = load_recipe({"size": 8, "mean": "auto", "std": "auto"})
+    loader = make_loader(recipe, data="folder", root="d", split="val", batch_size=2, device="cpu")
+    assert loader.plan.mean == pytest.approx((0.1, 0.4, 0.8))
+    assert loader.plan.std == pytest.approx((0.1, 1, 1))
+    given = ["data=folder", "data.root=d", "aug.mean=auto", "aug.size=8"]
+    assert plan(given) == 0
+    assert "mean [0.1, 0.4, 0.8]" in capsys.readouterr().out
+    assert preview([*given, "aug.train={flip: {}}", "--count", "1"]) == 0
 
 
 def test_info_lists_the_values_of_each_channel(four: list[str], capsys: pytest.CaptureFixture[str]) -> None:

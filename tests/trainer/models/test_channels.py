@@ -63,7 +63,7 @@ def test_new_input_weights_of_torchvision_have_its_distribution(name: str) -> No
 def test_pretrained_weights_are_adapted_as_in_timm(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     state = timm.create_model("test_resnet").state_dict()
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", lambda *_, **__: dict(state))
-    monkeypatch.setattr(Timm, "missing", lambda _: "")
+    monkeypatch.setattr(Timm, "download_url", lambda _: "")
     network = Timm(name="test_resnet", pretrained=True).build(3, SIZE, channels)
     expected = timm.models.adapt_input_conv(channels, state["conv1.0.weight"])
     assert torch.equal(network.get_parameter("conv1.0.weight"), expected)

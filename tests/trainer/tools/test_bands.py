@@ -75,12 +75,13 @@ def arrays(folder: Path) -> list[NDArray[Any]]:
 
 
 def same_in_other_files(file: Path, folder: Path) -> list[Path]:
-    """Write an image as TIFF with channels last or first, and as .npz."""
+    """Write an image as TIFF with channels last or first, as .npz, and as .npy with big-endian numbers."""
     image, folder = np.load(file), folder / file.parent.name
     folder.mkdir(parents=True, exist_ok=True)
     tifffile.imwrite(folder / f"{file.stem}.tif", image, compression="deflate")
     tifffile.imwrite(folder / f"{file.stem}_first.tif", image.transpose(2, 0, 1), photometric="minisblack")
     np.savez(folder / f"{file.stem}.npz", image)
+    np.save(folder / f"{file.stem}_big.npy", image.astype(">u2"))
     return sorted(folder.glob(f"{file.stem}*"))
 
 
@@ -103,7 +104,7 @@ def test_files_and_arrays_give_the_same_predictions(
     expected = [probabilities(found) for found in model.predict(bands / "val")]
     assert [max(shares, key=shares.__getitem__) for shares in expected] == [file.parent.name for file in files]
     found = model.predict([*arrays(bands / "val"), files[0].read_bytes(), *same_in_other_files(files[0], tmp_path)])
-    assert [*map(probabilities, found)] == [pytest.approx(one) for one in [*expected, *[expected[0]] * 4]]
+    assert [*map(probabilities, found)] == [pytest.approx(one) for one in [*expected, *[expected[0]] * 5]]
     prepared = model.preprocess(files)
     assert prepared.shape == (6, 4, 16, 16)
     assert torch.equal(model.preprocess(arrays(bands / "val")), prepared)
@@ -169,15 +170,17 @@ def test_the_graph_computes_what_validation_does(pixels: PixelFormat, crop: str)
         assert difference.max() < 0.01
 
 
-def test_pixels_without_data_become_black_in_the_graph() -> None:
+def test_pixels_without_data_become_black_in_graph_and_transform(device: torch.device) -> None:
     pixels = PixelFormat(2, "float32", low=(0.5, -1), high=(1, 3), rgb=None, mean=(0, 0), std=(1, 1), nodata=-9999)
-    aug = replace(parse_aug({"size": 12, "val": {"resize": None}}), pixels=pixels)
+    recipe = load_recipe({"size": 12, "mean": [0, 0], "std": [1, 1], "val": {"resize": {}}})
+    transform = Transform(recipe, "val", device=device, pixels=pixels)
     image = np.random.default_rng(0).random((12, 12, 2), np.float32)
     expected = pixels.levels(image)
     image[2:5, 3], image[0, 0] = -9999, np.nan
     expected[2:5, 3] = expected[0, 0] = 0
-    found = Crop(build_plan(aug, "val"))(torch.from_numpy(image)[None])[0].permute(1, 2, 0) * 255
-    np.testing.assert_allclose(found, expected, atol=1e-3)
+    batch = torch.from_numpy(image)[None]
+    for found in (Crop(transform.plan)(batch), transform(batch.to(device)), transform([image])):
+        np.testing.assert_allclose(found[0].permute(1, 2, 0).cpu() * 255, expected, atol=1e-3)
 
 
 def test_an_export_predicts_what_predict_does(
@@ -197,7 +200,9 @@ def test_an_export_predicts_what_predict_does(
         assert dict(zip(script["CLASSES"], found, strict=True)) == pytest.approx(probabilities(expected), abs=1e-3)
     Image.new("RGB", (9, 9)).save(tmp_path / "photo.png")
     (tmp_path / "broken.tif").write_bytes(b"II*\0")
-    wrong = [str(tmp_path / "photo.png"), str(tmp_path / "broken.tif")]
+    turned = np.zeros((9, 9, 4), np.uint16)
+    tifffile.imwrite(tmp_path / "turned.tif", turned, photometric="rgb", extratags=[(274, "H", 1, 6, True)])
+    wrong = [str(tmp_path / name) for name in ("photo.png", "broken.tif", "turned.tif")]
     for arguments, code in ([str(bands / "val/dark")], "0"), ([*wrong, str(files[0])], "2"):
         monkeypatch.setattr(sys, "argv", ["predict.py", *arguments])
         capsys.readouterr()
@@ -206,6 +211,7 @@ def test_an_export_predicts_what_predict_does(
     printed = capsys.readouterr()
     assert "photo.png: has shape (9, 9, 3) and uint8 pixels, but the model takes 4 channels of uint16" in printed.err
     assert "broken.tif: " in printed.err
+    assert "turned.tif: is rotated by its metadata" in printed.err
     assert "dark" in printed.out
 
 

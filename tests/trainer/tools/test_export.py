@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 import torch
 from documented import TEXTS, blocks
+from numpy.typing import NDArray
 from photos import draw_photo
-from PIL import Image
+from PIL import Image, ImageOps
 from raster_bytes import of_set, pixels
 from scripts import PACKAGES, imports_of
 
@@ -169,13 +170,26 @@ def test_the_script_survives_images_of_strangers(
     assert eps.startswith(f"{folder}/c.eps: ")
 
 
-def test_the_script_reads_no_other_tiff(tmp_path: Path) -> None:
-    source = predict_source(inside=True, pixels=PixelFormat(1, "uint16"))
+def reader_of(form: PixelFormat) -> Callable[[Path], NDArray[Any]]:
+    """Return the function of predict.py that reads an image."""
+    source = predict_source(inside=True, pixels=form)
     start = source.index("def read(file):")
-    exec(source[start : source.index("\n\n\n", start)], names := {"Path": Path, "np": np, "Image": Image})
+    names: dict[str, Any] = {"Path": Path, "np": np, "Image": Image, "ImageOps": ImageOps}
+    exec(source[start : source.index("\n\n\n", start)], names)
+    read: Callable[[Path], NDArray[Any]] = names["read"]
+    return read
+
+
+def test_the_script_reads_no_other_tiff(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"{number}.tif").write_bytes(of_set(pixels(1) + number, number))
-    np.testing.assert_array_equal(names["read"](tmp_path / "1.tif"), pixels(1) + 1)
+    np.testing.assert_array_equal(reader_of(PixelFormat(1, "uint16"))(tmp_path / "1.tif"), pixels(1) + 1)
+
+
+def test_the_script_does_not_clip_16_bit_images(tmp_path: Path) -> None:
+    Image.fromarray(pixels(1)[..., 0]).save(tmp_path / "16.png")
+    with pytest.raises(OSError, match="more than 8 bits"):
+        reader_of(PixelFormat.of(1))(tmp_path / "16.png")
 
 
 NAMES = ("x", "year", "y", "z")

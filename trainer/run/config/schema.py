@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from augment.cli.compose import TOP, check_keys, keys_of
 from augment.cli.trust import KINDS, SETTINGS
 from augment.data.dataset import Dataset
-from augment.data.format_detection import measure
+from augment.data.format_detection import measured
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, Source, load_dataset, parse_data
 from augment.data.sources.registry import PIXEL_SETTINGS
@@ -104,17 +104,15 @@ class Config:
         The mean and std of initial weights apply only to images with the same number of channels.
         """
         dataset, aug = self.dataset, self.aug
-        pixels = dataset.pixels
         given: dict[str, Any] = {"mean": aug.mean, "std": aug.std}
-        misfit = [name for name, value in given.items() if isinstance(value, tuple) and len(value) != pixels.channels]
+        misfit = [
+            name for name, value in given.items() if isinstance(value, tuple) and len(value) != dataset.pixels.channels
+        ]
         if misfit:
             expected = dict(zip(given, _normalization(self.model, self.fit.resume) or (None, None), strict=True))
             given.update({name: None for name in misfit if given[name] == expected[name]})
             aug = replace(aug, **given)
-        if pixels.is_rgb and AUTO in (aug.mean, aug.std):
-            mean, std = measure(dataset.train.files, pixels)
-            pixels = replace(pixels, mean=mean, std=tuple(value or 1.0 for value in std))  # constant channels have 0
-        return replace(aug, pixels=pixels)
+        return replace(aug, pixels=measured(dataset, aug.mean, aug.std))
 
     def sized(self, size: int, why: str) -> "Config":
         """Return the configuration with a new batch size, and scale `fit.lr` from `fit.base_batch_size` to it.

@@ -49,8 +49,9 @@ def exact(content: bytes, expected: NDArray[Any]) -> None:
         lambda image: tiff(image, planarconfig=None),
         lambda image: tiff(image, bigtiff=True, tile=(16, 16), compression="lzw"),
         lambda image: tiff(image, compression="deflate", predictor=True),
+        lambda image: tiff(image, compression="deflate", planarconfig="separate"),
     ],
-    ids=["npy", "npz", "interleaved", "big_endian", "planar", "pages", "tiles", "compressed"],
+    ids=["npy", "npz", "interleaved", "big_endian", "planar", "pages", "tiles", "compressed", "compressed_planar"],
 )
 def test_round_trips_are_exact(encode: Callable[[NDArray[Any]], bytes], dtype: str) -> None:
     for channels in CHANNELS:
@@ -133,6 +134,13 @@ def test_a_tiff_keeps_its_fourth_channel() -> None:
     exact(stream.getvalue(), image)
 
 
+@pytest.mark.parametrize("channels", [5, 6])
+def test_a_tiff_keeps_all_channels_after_red_green_and_blue(channels: int) -> None:
+    """Pillow and DALI ignore them."""
+    extra = ["unspecified"] * (channels - 3)
+    exact(tiff(pixels(channels, "uint8"), photometric="rgb", extrasamples=extra), pixels(channels, "uint8"))
+
+
 def test_dicom() -> None:
     unsigned, signed, color = pixels(1), pixels(1, "int16") // 4, pixels(3, "uint8")
     exact(dicom(unsigned[..., 0]), unsigned)
@@ -194,6 +202,16 @@ def test_archives_are_not_unpacked_before_their_size_is_known() -> None:
         archive.writestr("0.npy", npy(pixels(3)) + bytes(10**6))
     with pytest.raises(PixelsError, match="more than one array"):
         open_raster(stream.getvalue())
+
+
+def test_a_tiff_lists_all_its_strips() -> None:
+    """tifffile would fill the others with zeros, which takes minutes for an image of millions of rows."""
+    content = bytearray(tiff(pixels(5), rowsperstrip=1))
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        start = file.pages[0].tags["ImageLength"].valueoffset
+    content[start : start + 4] = (5_000_000).to_bytes(4, "little")
+    with pytest.raises(PixelsError, match="lacks strips"):
+        read(bytes(content))
 
 
 def test_deflated_dicom_is_rejected() -> None:

@@ -11,7 +11,7 @@ from lazily import LazyModule
 from PIL import Image
 from rendering import SIZE, Pixels, draws_of, plan_of, read, render, rounding
 
-from augment.recipe.ops.policies import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
+from augment.recipe.ops.policies import _AUTO_AUGMENT, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
 
 autoaugment = LazyModule("torchvision.transforms.autoaugment")
 
@@ -152,7 +152,7 @@ def test_magnitudes_of_trivial_augment() -> None:
         assert_table(name, step, space[NAMES[name]], list(range(31)), size=224)
 
 
-@pytest.mark.parametrize("found_on", list(_FOUND))
+@pytest.mark.parametrize("found_on", list(_AUTO_AUGMENT))
 def test_sub_policies_of_auto_augment(found_on: str) -> None:
     policy = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy(found_on))
     space = policy._augmentation_space(10, (SIZE, SIZE))
