@@ -28,9 +28,10 @@ from augment.support.formatting import from_table_cell, printable, table_cell
 from augment.support.untrusted_files import read_object
 from augment.support.yaml_files import read_yaml
 from trainer.loop.checkpoint import FORMAT, FitState, load
-from trainer.run.config.sweep_settings import JOURNAL_FILE, SearchSettings
+from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.initial_weights import read_weights
-from trainer.sweeps.study import Search, best_trials, counted
+from trainer.sweeps.search_space import parse_space
+from trainer.sweeps.trials import TRIALS_FILE, Search
 
 LIMIT = 20  # seconds of each case
 
@@ -145,70 +146,29 @@ def test_expressions_that_are_useful(pattern: str) -> None:
     assert len(groups_by_name([Path("d/video7_1.jpg")], pattern)) == 1
 
 
-# --- the journal of a search ---
+# --- the trials of a search ---
 
-FLOAT = json.dumps({"name": "FloatDistribution", "attributes": {"step": None, "low": 0.0, "high": 1.0, "log": False}})
-CHOICES = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": [[1], {"a": 1}]}})
-NOW = "2026-01-01T00:00:00"
-STUDY = {"op_code": 0, "study_name": "search", "directions": [2]}
-TRIAL = {"op_code": 4, "study_id": 0, "datetime_start": NOW}
-PARAM = {"op_code": 5, "trial_id": 0, "param_name": "x", "param_value_internal": 0.5, "distribution": FLOAT}
-JOB = {"op_code": 8, "trial_id": 0, "user_attr": {"job": "0001"}}
-DONE = {"op_code": 6, "trial_id": 0, "state": 1, "values": [0.5], "datetime_complete": NOW}
-
-RECORDS: dict[str, list[Any]] = {
+TRIALS = {
+    "another job": [{"chosen": {"fit.lr": 0.1}, "job": ["0001"]}],
+    "no job": [{"chosen": {"fit.lr": 0.1}}],
     "a list": [[1]],
-    "another operation": [{"op_code": 99}],
-    "a text as operation": [{"op_code": "4"}],
-    "a job that is a list": [TRIAL, JOB | {"user_attr": {"job": [1]}}],
-    "a job that is a mapping": [TRIAL, JOB | {"user_attr": {"job": {}}}],
-    "another attribute": [TRIAL, JOB | {"user_attr": {"x": 1, "job": "1"}}],
-    "a score that is a text": [TRIAL, JOB, DONE | {"values": ["0.5"]}],
-    "a score that is a number": [TRIAL, JOB, DONE | {"values": 0.5}],
-    "no score": [TRIAL, JOB, DONE | {"values": None}],
-    "two scores": [TRIAL, JOB, DONE | {"values": [1, 2]}],
-    "another state": [TRIAL, DONE | {"state": 9}],
-    "a time": [TRIAL | {"datetime_start": 3}],
-    "a time before all": [TRIAL | {"datetime_start": "0001-01-01T00:00:00"}],
-    "a trial to come": [TRIAL | {"state": 4, "system_attrs": {"fixed_params": {"x": []}}}],
-    "another study": [TRIAL | {"study_id": [0]}],
-    "a trial without a number": [TRIAL, JOB | {"trial_id": "0"}],
-    "a distant trial": [TRIAL, JOB | {"trial_id": 10**9}],
-    "a distribution": [TRIAL, PARAM | {"distribution": 3}],
-    "an unknown distribution": [TRIAL, PARAM | {"distribution": '{"name": "X", "attributes": {}}'}],
-    "choices that are lists": [TRIAL, PARAM | {"distribution": CHOICES, "param_value_internal": 0}],
-    "a value out of range": [TRIAL, PARAM | {"param_value_internal": 7}],
-    "a value that is a text": [TRIAL, PARAM | {"param_value_internal": "x"}],
-    "a base that is a text": [{"op_code": 2, "study_id": 0, "user_attr": {"base": "x"}}],
-    "deep": [{"op_code": 9, "trial_id": 0, "system_attr": {"a": eval("[" * 60 + "]" * 60)}}],
-    "too many trials": [TRIAL] * 20_001,
-    "parameters that are looked for": [
-        *[TRIAL] * 20_000, *(PARAM | {"trial_id": 19_999, "param_name": str(n)} for n in range(3000))
-    ],
-}  # fmt: skip
+    "values that are a list": [{"chosen": [1], "job": "0001"}],
+    "a mapping": {"chosen": {}, "job": "0001"},
+    "deep": [{"chosen": {"a": eval("[" * 60 + "]" * 60)}, "job": "0001"}],
+}
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_journals(name: str, tmp_path: Path) -> None:
-    lines = [json.dumps({"worker_id": "w", **one} if isinstance(one, dict) else one) for one in [STUDY, *RECORDS[name]]]
-    (tmp_path / JOURNAL_FILE).write_text("\n".join(lines) + "\n")
-    search = Search(SearchSettings(), tmp_path, "val_accuracy", 3)
-    text = said(search.study)
-    assert JOURNAL_FILE in text
-    assert "delete this file" in text
+@pytest.mark.parametrize("name", TRIALS)
+def test_trials(name: str, tmp_path: Path) -> None:
+    (tmp_path / TRIALS_FILE).write_text(json.dumps({"trials": TRIALS[name]}))
+    search = Search(SearchSettings(), tmp_path, "val_accuracy")
+    assert TRIALS_FILE in said(search.recorded)
 
 
-def test_a_long_journal_is_read_once(tmp_path: Path) -> None:
-    records = [STUDY]
-    for number in range(3000):
-        records += [TRIAL, *(record | {"trial_id": number} for record in (PARAM, JOB, DONE))]
-    lines = (json.dumps({"worker_id": "w", **record}) + "\n" for record in records)
-    (tmp_path / JOURNAL_FILE).write_text("".join(lines))
-    search = Search(SearchSettings(), tmp_path, "val_accuracy", 3)
-    for _ in range(100):
-        study = search.study()
-        assert len(counted(study)) == 3000
-    assert len(best_trials(study, {"0001"})) == 1
+@pytest.mark.parametrize("value", [7, "0.5", True, None, [1], {"a": 1}])
+def test_a_value_that_is_not_in_the_space(value: object) -> None:
+    (one,) = parse_space(["++fit.lr=interval(0,1)"])
+    assert "is not a value of this search" in said(lambda: one.value(value))  # type: ignore[arg-type]
 
 
 # --- checkpoints ---

@@ -1,4 +1,4 @@
-"""Searches that are killed at random moments, also with the lock of the journal, and resumed to their end."""
+"""Searches that are killed at random moments, also while they plan a trial, and resumed to their end."""
 
 import json
 import signal
@@ -17,20 +17,18 @@ from trainer.run.folder.locks import SWEEP_FILE
 
 pytestmark = pytest.mark.faults
 
-# Runs the trainer until it opens the journal for the nth time to append to it; then it dies, after half a line or none.
+# Runs the trainer until it opens a file of the trials for the nth time. Then it dies.
 DYING = """
 import os, runpy, signal, sys
 
-nth, half, left = int(sys.argv.pop(1)), sys.argv.pop(1) == "half", []
+nth, left = int(sys.argv.pop(1)), []
 
 
 def die(event, arguments):
-    if event != "open" or not str(arguments[0]).endswith("study.journal") or not arguments[2] & os.O_RDWR:
+    if event != "open" or "trials." not in str(arguments[0]):
         return
     left.append(arguments)
     if len(left) == nth:
-        if half:
-            os.write(os.open(arguments[0], os.O_WRONLY | os.O_APPEND), b'{"op_code":5,"worker_id":"')
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -45,12 +43,12 @@ SEARCH = [
 ]
 WORKERS = "hydra.launcher.n_jobs=2"
 
-# How they are killed: by the clock, at an append to the journal, or in the middle of it.
-WAYS = ("clock", "none", "half")
+# How they are killed: by the clock, or when they open a file of the trials.
+WAYS = ("clock", "trials")
 CASES = [(number, how, workers) for number in range(5) for how in WAYS for workers in (False, True)]
 
-# About as many appends as a search makes.
-APPENDS = 40
+# About as many files as a search opens.
+OPENED = 40
 
 # Seconds in which a search ends even on a busy machine; on an idle one, in ten.
 LIMIT = 180
@@ -92,7 +90,7 @@ def search(data: Path, workers: bool) -> list[str]:
 
 @pytest.mark.parametrize(
     ("number", "how", "workers"),
-    [pytest.param(*case, marks=[pytest.mark.sample] * (case == (0, "half", False))) for case in CASES],
+    [pytest.param(*case, marks=[pytest.mark.sample] * (case == (0, "trials", False))) for case in CASES],
 )
 def test_a_killed_search_is_resumed_to_its_end(
     number: int, how: str, workers: bool, data: Path, tmp_path: Path
@@ -102,7 +100,7 @@ def test_a_killed_search_is_resumed_to_its_end(
         after = rng.uniform(0.02, undisturbed(data, workers))
         killed = run(["-m", "trainer", *search(data, workers)], tmp_path, after=after)
     else:
-        dying = ["-c", DYING, str(rng.integers(1, APPENDS)), how]
+        dying = ["-c", DYING, str(rng.integers(1, OPENED))]
         killed = run([*dying, *search(data, workers)], tmp_path)
     assert killed.returncode in (0, -signal.SIGKILL), killed.stdout
     begun = (tmp_path / "opt" / SWEEP_FILE).is_file()

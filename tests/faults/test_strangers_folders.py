@@ -30,12 +30,12 @@ RUN_FILES = [
     *("last.pt", "best.pt", "trainer.log", ".lock", ".hydra/overrides.yaml", ".hydra", "run.json", "mistakes.json"),
 ]
 JOB_FILES = ["job.json", "../sweep.yaml", "../sweep.md", "../sweep.json"]
-SEARCH_FILES = ["../study.journal", "../.study.lock", "../search.md", "../search.json"]
+SEARCH_FILES = ["../trials.json", "../.trials.lock", "../search.md", "../search.json"]
 RUN_TEXTS = [(name, content) for name in ("config.yaml", "summary.json", "metrics.jsonl", ".hydra/overrides.yaml")
              for content in ("", DEEP, "[1, 2]", DIGITS)]  # fmt: skip
 RUN_TEXTS += [("run.json", DEEP), ("run.json", '{"task": ["x"], "images": [1]}')]
 JOB_TEXTS = [(name, content) for name in ("job.json", "summary.json", TOP) for content in ("", DEEP, "[1]", DIGITS)]
-SEARCHED = [("../study.journal", content) for content in ("", "{", DEEP, "[1]\n", '{"op_code": 99}\n', "\0" * 99)]
+SEARCHED = [("../trials.json", text) for text in ("", "{", DEEP, "[1]", '{"trials": [{"chosen": 1}]}', "\0" * 99)]
 
 
 def named(files: list[str], texts: list[tuple[str, str]], *tables: dict[str, Tamper]) -> dict[str, Tamper]:

@@ -24,13 +24,11 @@ class FakeRuns:
         fail: returns what the run of a configuration raises; None: nothing.
         seconds: returns how long the run of a configuration takes.
         runs: for each run: its folder's name, and whether it was resumed.
-        plans: for each run: whether it prints its plan.
     """
 
     def __init__(self) -> None:
         self.score: Callable[[Mapping[str, Any]], float] = lambda config: 0.5
         self.runs: list[tuple[str, bool]] = []
-        self.plans: list[bool] = []
         self.stopped: Callable[[Mapping[str, Any]], str] = lambda config: ""
         self.seconds: Callable[[Mapping[str, Any]], float] = lambda config: 1.0
         self.fail: Callable[[Mapping[str, Any]], BaseException | None] = lambda config: None
@@ -43,11 +41,9 @@ class FakeRuns:
         *,
         again: bool,
         callbacks: Sequence[Callback] = (),
-        plan: bool = True,
         **_: Any,
     ) -> Summary:
         self.runs.append((folder.name, not again))
-        self.plans.append(plan)
         if error := self.fail(config.resolved):
             raise error
         row = {"epoch": 0.0, "val_accuracy": self.score(config.resolved)}

@@ -1,17 +1,12 @@
 """The callback for LoRA runs (`model.lora`). It saves the base, the weights that are not trained, only once."""
 
-from __future__ import annotations
-
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from trainer.loop.callback import Callback
+from trainer.loop.lazy_learner import Learner
 from trainer.models.lora import base_state
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 BASE = "base.safetensors"
 

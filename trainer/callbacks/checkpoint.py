@@ -1,13 +1,10 @@
 """The callback that saves `last.pt` and `best.pt`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from augment.params import Count, Number, setting
 from augment.params.pixel_format import RGB
@@ -15,13 +12,11 @@ from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save, to_host
+from trainer.loop.lazy_learner import Learner
+from trainer.loop.progress import Position
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import best_row, monitor_param, monitored
 from trainer.tasks.task import AUTO
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
-    from trainer.loop.progress import Position
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:

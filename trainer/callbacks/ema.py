@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.models.lora import is_base
 from trainer.optim.schedules import position
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy_torch import nn
 from trainer.loop.callback import Callback, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.optim.layers import layer_of, matches
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -14,11 +14,11 @@ from augment.params import Count, setting
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 
 if TYPE_CHECKING:
     from augment.data.dataset import Split
-    from trainer.loop.learner import Learner
 
 _TOGETHER = 16  # batches that are added to the table at once
 # Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all 20 epochs counted, an audit of Imagenette
@@ -49,13 +49,12 @@ class LabelAudit(Callback):
     # weighted sum of each label's margins, and the sum of the weights.
     table: Tensor | None = field(default=None, init=False)
     given: Tensor | None = field(default=None, init=False)  # the targets in the dataset
-    _measured: Tensor | None = field(default=None, init=False)
     _loaded: Tensor | None = field(default=None, init=False)
     _waiting: list[tuple[Tensor, ...]] = field(default_factory=list, init=False)  # batches to add
 
     def before_fit(self, learner: Learner) -> None:
         """Allocate the table, or continue with the table of the resumed run."""
-        self.table = self.given = self._measured = None
+        self.table = self.given = None
         self._waiting = []
         split: Any = getattr(learner.train_loader, "split", None)
         kind, names = getattr(split, "kind", None), len(learner.classes)
@@ -72,10 +71,9 @@ class LabelAudit(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Store the outputs of a training batch. Several batches are added to the table at once, which is faster."""
-        loss = getattr(learner, "loss", None)
-        if self.table is None or not learner.training or loss is self._measured or not learner.batch.share:
+        if self.table is None or not learner.training or learner.loss is None or not learner.batch.share:
             return  # the batch was skipped, or only pads the pass
-        self._measured, progress = loss, learner.progress
+        progress = learner.progress
         if progress.epoch + 1 > max(_EPOCHS, _SHARE * progress.epochs):
             return
         targets = learner.task.targets_of(learner.batch)

@@ -10,11 +10,11 @@ from augment.params import Number, setting
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 
 if TYPE_CHECKING:
     from augment.pipeline.batch import Batch
-    from trainer.loop.learner import Learner
 
 
 @configurable
@@ -35,7 +35,6 @@ class LabelCorrection(Callback):
     # `targets` before the pass, equal on all ranks. None for a single rank.
     _at_start: Tensor | None = field(default=None, init=False)
     _given: Batch | None = field(default=None, init=False)  # the current batch with its labels
-    _loss: Any = field(default=None, init=False)
     _loaded: Tensor | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
@@ -66,7 +65,7 @@ class LabelCorrection(Callback):
         if not learner.training:
             return
         assert self.targets is not None
-        self._given, self._loss = learner.batch, getattr(learner, "loss", None)
+        self._given = learner.batch
         if self._given.targets.ndim != 1:
             raise _unsupported("a recipe that does not mix images. Remove mixup, cutmix and similar steps")
         learner.batch = replace(self._given, targets=self.targets[self._given.indices])
@@ -77,7 +76,7 @@ class LabelCorrection(Callback):
             return
         batch, self._given = self._given, None
         learner.batch = batch
-        was_skipped = getattr(learner, "loss", None) is self._loss or not batch.share
+        was_skipped = learner.loss is None or not batch.share
         progress = learner.progress
         if was_skipped or progress.batches_done <= self.start * progress.total_batches:
             return

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.params import Count, Number, setting
 from augment.support.errors import UserError
@@ -16,13 +16,11 @@ from augment.support.signals import StopSignals
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelFit, Phase, configurable
+from trainer.loop.lazy_learner import Learner
+from trainer.loop.progress import Position
 from trainer.optim.schedules import Schedule, drops, position
 from trainer.tasks.registry import monitor_param, smaller_is_better
 from trainer.tasks.task import AUTO
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
-    from trainer.loop.progress import Position
 
 # After this number of batches, initial values contribute less than 1% to running statistics: 0.9 ** 50.
 _FEW = 50

@@ -1,11 +1,8 @@
 """The callback that draws the first batch, and the figure of the task. The report draws the curves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +11,7 @@ from augment.params import Count, setting
 from augment.support.background import Background
 from trainer.callbacks.checkpoint import best_model
 from trainer.loop.callback import Callback, Phase, configurable
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
+from trainer.loop.lazy_learner import Learner
 
 BATCH = "batch.png"
 REPORT = "report.html"  # `trainer.report` writes it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -15,10 +15,8 @@ from augment.support.console import PlainConsole, progress_bar
 from augment.support.formatting import duration
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 def seconds_left(learner: Learner) -> float | None:

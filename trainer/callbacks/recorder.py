@@ -1,28 +1,24 @@
 """The callback that measures every pass, and writes a row of metrics for each epoch."""
 
-from __future__ import annotations
-
 import errno
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
-from augment.support.lazy_torch import Tensor, torch
+from augment.support.lazy_torch import torch
 from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Phase
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 from trainer.tasks.loss import weight_of
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import MetricsRow, Samples, TaskMetric
 from trainer.tasks.task import AUTO
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
@@ -80,7 +76,6 @@ class Recorder(Callback):
         self.saved_ranks: int | None = None  # number of ranks of the resumed run, if known
         self.steps: list[StepRow] = []  # running values, the oldest first. A long run drops some of them.
         self._train: Meter | None = None
-        self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None
         self._row: MetricsRow = {}
         self._begun = 0.0
@@ -131,16 +126,14 @@ class Recorder(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Add the batch to the sums, and read the running values if they are due."""
-        loss: Tensor | None = getattr(learner, "loss", None)
-        if loss is None or loss is self._measured or not learner.batch.share:
+        if learner.loss is None or not learner.batch.share:
             return  # the batch was skipped, or only pads the pass
-        self._measured = loss
         meter = self._meter(learner)
         batch, task = learner.batch, learner.task
         targets = task.targets_of(batch)
         weight = weight_of(learner.loss_function if learner.training else learner.val_loss_function, targets)
         given = targets, batch.indices
-        meter.update(loss, learner.output, *given, frames=task.frames_of(batch), weight=weight)
+        meter.update(learner.loss, learner.output, *given, frames=task.frames_of(batch), weight=weight)
         # The running values are from rank 0 only, so that no rank waits for another.
         if learner.training and learner.ranks.is_main and monotonic() >= self._due:
             self._read(learner, meter)

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 from uuid import uuid4
 
 from PIL import Image
@@ -29,11 +29,9 @@ from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.figures.images import worst_images
 from trainer.loop.callback import Callback, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.progress import Position
 from trainer.tasks.registry import best_row
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 # Names of values other than metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"

@@ -1,7 +1,5 @@
 """The files of a label audit: labels.csv with all samples, and labels.json with the most suspicious samples."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import Counter

@@ -62,15 +62,6 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
-# Words in hook names of other libraries, and the levels that they stand for. The first match wins.
-_LEVELS = {
-    "batch": "batch",
-    "step": "step",
-    "val": "validate",
-    "test": "validate",
-    "train_epoch": "train",
-    "epoch": "epoch",
-}
 EVENTS = tuple(f"{when}_{level}" for level in CANCELS for when in ("before", "after"))
 
 
@@ -171,7 +162,7 @@ class Callback:
     def after_batch(self, learner: Any) -> None:
         """Runs after each batch, in training and validation. `learner.output` and `learner.loss` are on the device.
 
-        The next batch may overwrite them. Clone what you keep.
+        The next batch may overwrite them. Clone what you keep. If the batch was cancelled, the loss is None.
         """
 
     def after_train(self, learner: Any) -> None:
@@ -227,15 +218,9 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
         for name in dir(given):
             hook = name.startswith("on_") and callable(getattr(kind, name, None))
             if (hook or name.startswith(("before_", "after_"))) and name not in EVENTS:
-                near = f" Did you mean '{_nearest(name)}'?" if hook else suggest(name, EVENTS)
+                near = f" Allowed: {', '.join(EVENTS)}." if hook else suggest(name, EVENTS)
                 raise UserError(f"{kind.__name__}.{name}: unknown event.{near}")
     return tuple(sorted(checked, key=lambda callback: callback.order))
-
-
-def _nearest(hook: str) -> str:
-    """Return the event that corresponds to a hook of another library, such as on_train_epoch_end."""
-    level = next((level for word, level in _LEVELS.items() if word in hook), "fit")
-    return f"{'after' if hook.endswith('_end') or 'after' in hook else 'before'}_{level}"
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:

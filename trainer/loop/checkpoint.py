@@ -231,10 +231,7 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
-                # Earlier versions reject files with these fields, so write them only if they are set.
-                new = ("thresholds", "pixels")
-                kept = {name: value for name, value in vars(state).items() if name not in new or value}
-                torch.save({"format": FORMAT, **kept}, file)
+                torch.save({"format": FORMAT, **vars(state)}, file)
             except RuntimeError as error:
                 if isinstance(error.__context__, OSError | KeyboardInterrupt):  # PyTorch raises its own error instead
                     raise error.__context__ from None

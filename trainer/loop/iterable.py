@@ -27,7 +27,7 @@ class IterableLoader:
         batches: the iterable.
         device: the device of images and targets.
         accumulate: training batches per step. The weight of each batch is its share of the step's images. So all
-            batches of a step are read before the first is used, unless a `DataLoader` states their sizes.
+            batches of a step are read before the first is used.
     """
 
     plan = None
@@ -36,10 +36,7 @@ class IterableLoader:
         self._batches, self._device = batches, device
         self._length: int | None = None
         self.classes = tuple(map(str, getattr(getattr(batches, "dataset", None), "classes", ())))
-        self._batch_size: int | None = getattr(batches, "batch_size", None)
-        self._sampler: Any = getattr(batches, "sampler", None)
-        self._sizes_are_known = self._batch_size is not None and hasattr(self._sampler, "__len__")
-        self._read_ahead = 1 if self._sizes_are_known else accumulate
+        self._read_ahead = accumulate
         self._start_epoch()
 
     def _start_epoch(self) -> None:
@@ -66,8 +63,6 @@ class IterableLoader:
         return max(1, self._images_until(first + batches) - self._images_until(first))
 
     def _images_until(self, batch: int) -> int:
-        if self._sizes_are_known:
-            return min(batch * (self._batch_size or 0), len(self._sampler))
         return self._images_before + sum(self._sizes[: batch - self._first]) if batch else 0
 
     def __iter__(self) -> Iterator[Batch]:

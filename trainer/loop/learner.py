@@ -169,6 +169,7 @@ class Learner:
 
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
+        self.loss: Any = None  # a batch that is cancelled before its pass has no loss
         self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._level("batch", *bodies)
 

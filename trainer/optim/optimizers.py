@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from augment.support.errors import UserError, first_line, nearest, suggest
+from augment.params import check_known
+from augment.support.errors import UserError, first_line, nearest
 from augment.support.torch_versions import keep_eager, step_eagerly
 from augment.support.user_code import registering
 from trainer.optim.layers import layer_of, matches
@@ -25,6 +26,9 @@ _MOMENTUM = 0.9
 
 # Options that select an implementation. They depend on the device, so they are not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
+
+# Arguments that are no options, because other settings determine them.
+_NO_OPTIONS = ("params", "lr", "weight_decay", "momentum", "betas", "beta2", "eps", "nesterov", *IMPLEMENTATION)
 
 # Optimizers with fused kernels in PyTorch. On a GPU, the kernels decide whether to skip a step, so the host does not
 # wait.
@@ -50,7 +54,9 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     """
     make, preset = _find(settings.optimizer)
     takes = signature(make).parameters
-    arguments = {**preset, **_own_arguments(settings, takes), **_checked(settings.optimizer_options or {}, takes)}
+    options = settings.optimizer_options or {}
+    check_known(options, {name: None for name in takes if name not in _NO_OPTIONS}, "fit.optimizer_options")
+    arguments = {**preset, **_own_arguments(settings, takes), **options}
     cuda = any(p.is_cuda for p in network.parameters())
     if make in _FUSED:
         arguments["fused" if cuda else "foreach"] = True
@@ -158,23 +164,6 @@ def _own_arguments(settings: OptimizerSettings, parameters: Mapping[str, Paramet
     if betas:
         arguments["betas"] = tuple(betas)
     return arguments
-
-
-def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the options, after checking that the optimizer takes them and that no other setting exists for them."""
-    elsewhere = {name: name for name in ("lr", "weight_decay", "momentum", "eps", "beta2", "nesterov")}
-    elsewhere["betas"] = "momentum and fit.beta2"
-    allowed = [
-        name
-        for name, parameter in takes.items()
-        if parameter.kind is not Parameter.VAR_KEYWORD and name not in (*elsewhere, *IMPLEMENTATION, "params")
-    ]
-    for name in given:
-        if name in elsewhere and name in (*takes, "weight_decay"):
-            raise UserError(f"fit.optimizer_options.{name}: not allowed. Set fit.{elsewhere[name]} instead.")
-        if name not in allowed:
-            raise UserError(f"fit.optimizer_options.{name}: unknown key.{suggest(name, allowed)}")
-    return dict(given)
 
 
 def _keep_implementation(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:

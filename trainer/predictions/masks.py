@@ -1,12 +1,10 @@
 """Write predicted masks at the size of their images, and draw predictions on images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +20,10 @@ from augment.support.files import write_atomically
 from augment.support.formatting import percent
 from augment.support.lazy_torch import F, Tensor, torch
 from trainer.loop.callback import Callback
+from trainer.loop.lazy_learner import Learner
 from trainer.tasks.display import NOTHING, Prediction
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.task import Task
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 _MOST = 2**25  # maximum number of values to sample at once
 _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction

@@ -1,13 +1,10 @@
 """Run a trained model on images."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from augment.cli.parser import writing
 from augment.data.check import check_files
@@ -19,15 +16,13 @@ from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback
+from trainer.loop.lazy_learner import Learner
 from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
 from trainer.run.best_model import KeptOutputs, Trained
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.display import FoundObjects, Prediction
 from trainer.tasks.segment import Segment
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 def predict(

@@ -1,13 +1,10 @@
 """The callback that writes a run's report, in the background during the fit and completely after it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from augment.params import Count, setting
 from augment.support.background import Refresher
@@ -17,12 +14,10 @@ from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.lazy_learner import Learner
 from trainer.report.run_content import MISTAKES, REPORT_FILE, RunRecord, write_best
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import RUNNING, summarize
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from augment.drawing.figure_style import BLUE
 from augment.support.formatting import amount
+from augment.support.nested import value_at
 from trainer.figures.batches import LOCK, SPLITS, frame
 from trainer.report.run_content import RunRecord
 
@@ -125,7 +126,7 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
         x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
         done = x <= len(record.run.rows)
         rates = column(record.run.rows, "lr")
-        if name == "lr" and len(rates) and record.run.facts.settings.get("fit.schedule") == "plateau":
+        if name == "lr" and len(rates) and value_at(record.run.config, "fit.schedule") == "plateau":
             values = rates[x.astype(int).clip(max=len(rates) - 1)]  # these rates are known only for epochs that ran
         axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
         axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)

@@ -15,6 +15,7 @@ from typing import Any
 
 from augment.support.files import json_line, write_atomically
 from augment.support.formatting import amount, as_bytes, duration, percent
+from augment.support.nested import value_at
 from augment.support.untrusted_files import read_as, read_text
 from augment.support.yaml_files import MAX_BYTES
 from trainer.callbacks.plots import BATCH
@@ -89,12 +90,12 @@ def render(record: RunRecord) -> str:
         batch=_inline(run.folder / BATCH),
         plan=run.attempt(PLAN_FILE, read, ""),
         config=run.attempt(CONFIG_FILE, read, ""),
-        command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
+        command=shlex.join(["python", "-m", "trainer", *run.overrides]),
         resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
         facts={
             **run.versions(),
-            "seed": run.facts.settings.get("seed"),
-            "images": run.facts.settings.get("data.root"),
+            "seed": run.config.get("seed"),
+            "images": value_at(run.config, "data.root"),
             "folder": folder,
         },
         table=_table(record),
@@ -105,7 +106,7 @@ def render(record: RunRecord) -> str:
 def _headline(record: RunRecord) -> dict[str, Any]:
     """Return the top of the page, which describes the best epoch. Unknown values are left out or None."""
     display, best, found = record.display, record.best, record.best_pass
-    chosen = record.run.facts.settings.get("callbacks.checkpoint.monitor", AUTO)
+    chosen = value_at(record.run.config, "callbacks.checkpoint.monitor") or AUTO
     monitor = display.monitor if chosen == AUTO else chosen
     key, name = f"val_{display.score}", f"validation {display.score_title.lower()}"
     show = partial(percent, digits=1) if display.share else "{:.4g}".format
@@ -135,7 +136,7 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     """Yield the tiles that do not depend on scores: time, speed, model, data and device."""
     facts = record.run.facts
     if isfinite(record.run.summary.seconds):
-        notes = ["since resuming"] if facts.settings.get("fit.resume") else []
+        notes = ["since resuming"] if value_at(record.run.config, "fit.resume") else []
         notes += [] if record.left is None else [f"about {duration(record.left)} left"]
         yield "time", duration(record.run.summary.seconds), ", ".join(notes)
     rates = [row["images_per_second"] for row in record.run.rows if isfinite(row.get("images_per_second", nan))]

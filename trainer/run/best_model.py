@@ -21,6 +21,7 @@ from augment.support.nested import section_of
 from augment.support.untrusted_files import contents
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, differing, load
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.settings import LoopSettings
 from trainer.models.registry import build_network
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
@@ -31,7 +32,6 @@ from trainer.tasks.task import Task
 if TYPE_CHECKING:
     from augment.pipeline.graph.decoding import Placement
     from augment.pipeline.loader import Loader
-    from trainer.loop.learner import Learner
 
 
 class KeptOutputs(Callback):

@@ -34,7 +34,6 @@ from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_tex
 from trainer.run.failures import explain, explained
 from trainer.run.folder.coco_ids import IDS_FILE, ids_of
 from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
-from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import RUNNING, Summary, summarize
 from trainer.run.teacher import distill
 from trainer.tasks.registry import unused_settings
@@ -292,7 +291,7 @@ def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | 
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
     """Write the run's facts, and print the important ones: stages, decoding, settings without effect, data."""
-    dataset, facts = config.dataset, facts_of(config, learner, RunFolder(folder).overrides)
+    dataset, facts = config.dataset, facts_of(config, learner)
     write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
     if ids := ids_of(dataset):
         write_atomically(folder / IDS_FILE, json_line(ids))

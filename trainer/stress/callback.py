@@ -1,19 +1,14 @@
 """The callback that runs a stress test after training."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from augment.params import Count, setting
 from augment.support.errors import UserError, first_line
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST
+from trainer.loop.lazy_learner import Learner
 from trainer.stress.command import IMAGES, stress
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
 

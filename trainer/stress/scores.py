@@ -1,7 +1,5 @@
 """Score a trained model on validation images under one corruption at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace

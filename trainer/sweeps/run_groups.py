@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import mean
@@ -13,7 +13,7 @@ from augment.support.nested import grouped, leaves, section_of, value_at
 from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
-from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
+from trainer.sweeps.verdict import Difference, Metric, Replicates
 from trainer.tasks.registry import of_loss, range_of, smaller_is_better, task_of
 
 # Settings whose values only repeat an experiment.
@@ -21,7 +21,7 @@ REPEATED = SEED, FOLD = "seed", "data.fold"
 
 # Settings of the data in which compared runs may differ: they change only the training images, choose the fold, or
 # concern how files are read.
-_OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "max_bad", "workers"}
+_OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
 # The key of the number of validation images in a group's basis.
@@ -98,9 +98,6 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
     found = grouped(((value_of(run, SEED), value_of(run, FOLD)), run.last[key]) for run in runs)
     scores = {replicate: mean(values) for replicate, values in found.items()}
     metric = Metric(key, smaller_is_better(key), range_of(key))
-    if metric.share and len(set(scores.values())) == 1:
-        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.summary.best))
-        metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
     return RunGroup(name, Replicates(scores), metric, tuple(runs), basis_of(runs[0]))
 
 

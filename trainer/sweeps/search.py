@@ -1,27 +1,27 @@
 """Search for a good configuration, then compare it with the starting configuration on fresh seeds."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from augment.cli.parser import table_console
 from augment.cli.trust import UntrustedError
 from augment.support.errors import UserError, describe_error
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
+from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder
-from trainer.run.folder.summary import FINISHED, PRUNED, RUNNING
+from trainer.run.folder.run_names import rank
+from trainer.run.folder.summary import RUNNING
 from trainer.run.jobs import check_configs
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.journal import JOB
 from trainer.sweeps.launchers import Launcher
-from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.run_groups import group_runs
 from trainer.sweeps.search_space import SearchPlan, Value, overrides_of, suggest_from
-from trainer.sweeps.study import best_trials, counted
+from trainer.sweeps.trials import Trial
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.verdict_text import Part, markdown_page, present, score
 from trainer.sweeps.workers import Worker, time_left
@@ -42,13 +42,12 @@ def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
     """Run the trials, then the finalists, then the confirmation. Return the exit code."""
     worker = replace(worker, search=plan, left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
-    study, settings = plan.study(), plan.settings
-    states = [trial.state for trial in counted(study)]
+    trials, settings = plan.frozen(), plan.settings
+    states = [trial.state for trial in trials]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     counts = [amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())]
     lines = [f"{', '.join(counts)}."]
-    known = {job.id for job in read_ledger(plan.folder)}
-    best = best_trials(study, known)[: max(1, settings.finalists)]
+    best = _best(plan, trials)[: max(1, settings.finalists)]
     if not best:
         present(worker.console, [*lines, "No trial finished."])
         return 1
@@ -82,7 +81,7 @@ def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
     """Run trials until there are enough."""
     jobs: list[Job] = []
     while True:
-        begun = _update_study(plan)
+        begun = _begun(plan)
         jobs = unfinished(jobs)
         known = {job.id for job in jobs}
         jobs += [job for job in begun if job.id not in known and job.status() != RUNNING]
@@ -96,53 +95,45 @@ def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
 def _next(plan: SearchPlan, worker: Worker) -> Job | None:
     """Plan the job of a new trial. Return None if there are enough trials."""
     while True:
-        with plan.locked() as study:
-            if len(counted(study)) >= plan.settings.n_trials:
+        with plan.locked():
+            trials = plan.frozen()
+            if len(trials) >= plan.settings.n_trials:
                 return None
-            study.sampler = plan.sampler(len(study.get_trials(deepcopy=False)))
-            trial = study.ask()
-            chosen = suggest_from(trial, plan.space)
+            chosen = suggest_from(plan.study(trials).ask(), plan.space)
             try:
                 check_configs([config := plan.config(chosen)])
             except UntrustedError:  # all other trials would raise the same error
                 raise
             except UserError as error:
-                worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
-                trial.set_user_attr(JOB, "none")  # so that the trial counts
-                study.tell(trial, state=TrialState.FAIL)
+                worker.say(f"trial {len(trials)} is not possible: {describe_error(error)}", "red")
+                plan.add(Trial(chosen, ""))
                 continue
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
-            (job,) = plan_jobs(plan.folder, [(config, overrides)], plan.fixed, trial=trial.number)
-            trial.set_user_attr(JOB, job.id)
+            (job,) = plan_jobs(plan.folder, [(config, overrides)], plan.fixed, trial=len(trials))
+            plan.add(Trial(chosen, job.id))
         return job
 
 
-def _update_study(plan: SearchPlan) -> list[Job]:
-    """Record in the study which trials have ended. Return the jobs of unfinished trials."""
-    study, known = plan.study(), {job.id: job for job in read_ledger(plan.folder)}
-    running = []
-    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan its job
-            continue
-        status = known[name].status() if name in known else DELETED
-        if status not in ENDED:
-            # The folder may come from a stranger, so its configuration is not used.
-            running.append(replace(known[name], config=plan.config(trial.params).resolved))
-            continue
-        last = RunFolder(plan.folder / name).last if status == FINISHED else {}
-        value = last.get(plan.metric, math.nan)
-        state = TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
-        if status == PRUNED:
-            state = TrialState.PRUNED
-        study.tell(trial.number, None if math.isnan(value) else value, state=state, skip_if_finished=True)
-    return running
+def _begun(plan: SearchPlan) -> list[Job]:
+    """Return the jobs of the trials that have begun and not ended."""
+    jobs = {job.id: job for job in unfinished(read_ledger(plan.folder))}
+    trials = {trial.job: trial for trial in plan.recorded().trials if trial.job in jobs}
+    # The folder may come from a stranger, so the configuration in it is not used.
+    return [replace(jobs[name], config=plan.config(trial.chosen).resolved) for name, trial in trials.items()]
+
+
+def _best(plan: SearchPlan, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the complete trials, the best first. Each job counts once."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    complete.sort(key=lambda trial: rank(plan.metric, trial.value or 0.0))
+    return [same[0] for same in grouped((trial.user_attrs["job"], trial) for trial in complete).values()]
 
 
 def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Estimate how long some jobs will take. If they are trials, include the trials that are still to come."""
     if jobs[0].trial is None:
         return time_left(jobs, at_a_time)
-    further = max(0, plan.settings.n_trials - len(counted(plan.study())))
+    further = max(0, plan.settings.n_trials - len(plan.recorded().trials))
     jobs = [job for job in read_ledger(plan.folder) if job.trial is not None]
     return time_left(jobs, at_a_time, further)
 

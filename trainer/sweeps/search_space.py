@@ -1,20 +1,19 @@
-"""Parse and check the settings and the space of a search, and compare them with what its study recorded."""
+"""The plan of a search: its space, its starting configuration, and how Optuna chooses the next trial."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep, Sweep
-from optuna.distributions import (
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-    check_distribution_compatibility,
-)  # fmt: skip
-from optuna.trial import BaseTrial
+from optuna import logging, samplers
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.study import Study, create_study
+from optuna.trial import BaseTrial, FrozenTrial, TrialState, create_trial
 
 from augment.cli.compose import Edit, edited
 from augment.cli.config_files import group_names
@@ -22,22 +21,23 @@ from augment.cli.overrides import check_range, key_of, parse
 from augment.cli.trust import Saved, Start
 from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
-from augment.support.files import shown
+from augment.support.files import shown, write_json
 from augment.support.formatting import list_some
 from augment.support.secrets import as_written
+from augment.support.seeds import derive_seed
 from augment.support.untrusted_files import contents
 from trainer.run.config.equality import identity
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.locks import SWEEP_FILE
+from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import FAILED, FINISHED, PRUNED
 from trainer.run.jobs import check_configs
+from trainer.sweeps.ledger import ENDED, Job, read_ledger
 from trainer.sweeps.run_groups import REPEATED, flat
-from trainer.sweeps.study import Search
+from trainer.sweeps.trials import TRIALS_FILE, Search, Trial, Trials
 from trainer.tasks.metric import PACE, columns_of
-from trainer.tasks.registry import of_loss, task_named
-
-# The attribute of a study that holds the configuration it started with.
-_BASE = "base"
+from trainer.tasks.registry import of_loss, smaller_is_better, task_named
 
 _METRICS = "hydra.sweeper.metrics"
 
@@ -59,7 +59,7 @@ class Dimension:
     key: str
     distribution: Values
     plus: str  # the plus signs of its overrides
-    values: Mapping[str, Any] = field(default_factory=dict)  # the values behind choices that the study stores as text
+    values: Mapping[str, Any] = field(default_factory=dict)  # the values behind choices that trials store as text
     group: bool = False  # whether its choices are config files
 
     def override(self, value: Value) -> str:
@@ -76,7 +76,7 @@ class Dimension:
         return "null" if value is None else str(value)
 
     def value(self, chosen: Value) -> Any:
-        """Return the value of a setting for a choice of the study. Interpolations stay unresolved."""
+        """Return the value of a setting for a value of a trial. Interpolations stay unresolved."""
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
             allowed = any(type(one) is type(chosen) and one == chosen for one in values.choices)
@@ -185,7 +185,7 @@ def _distribution(override: Override, token: str) -> Values:
 
 @dataclass(frozen=True)
 class SearchPlan(Search):
-    """A search: its study, the settings that it varies, and the configuration that it starts from."""
+    """A search: its trials, the settings that it varies, and the configuration that it starts from."""
 
     space: tuple[Dimension, ...]
     fixed: tuple[str, ...]  # the normalized overrides that it does not vary, for people
@@ -244,7 +244,80 @@ class SearchPlan(Search):
 
     def plain(self) -> dict[str, Any]:
         """Return the search as plain values for the file of a sweep, so that it can be resumed without Hydra."""
-        return {"fixed": list(self.fixed), "space": list(map(_plain, self.space)), "bases": as_written(self.bases)}
+        plain = {"fixed": list(self.fixed), "space": list(map(_plain, self.space))}
+        return plain | {"bases": as_written(self.bases)}
+
+    @property
+    def start(self) -> dict[str, str]:
+        """The settings that cannot change when the search continues, because its scores could not be compared."""
+        resolved = self.base.resolved
+        return {**flat(identity(resolved) | {"aug": resolved["aug"]}), _METRICS: self.metric}
+
+    def check_start(self) -> None:
+        """Check that earlier trials in the folder had the same `start`, and that the space contains them.
+
+        Raises:
+            UserError: a setting or the space differs.
+        """
+        recorded, now = self.recorded(), self.start
+        before = recorded.start or now
+        changed = [key for key in {**now, **before} if now.get(key) != before.get(key)]
+        if changed:
+            texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
+            raise UserError(
+                f"{list_some(texts, 3, '; ')}: the search in {shown(self.folder)} started with a different "
+                "configuration. Use that configuration, or choose another hydra.sweep.dir."
+            )
+        for trial in recorded.trials:
+            self.params(trial.chosen)
+
+    def add(self, trial: Trial) -> None:
+        trials = Trials(self.start, (*self.recorded().trials, trial))
+        write_json(self.folder / TRIALS_FILE, asdict(trials))
+
+    def params(self, chosen: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the values of a trial. Raise UserError if one of them is not in the space."""
+        own = [one for one in self.space if one.key in chosen]
+        for one in own:
+            one.value(chosen[one.key])
+        return {one.key: chosen[one.key] for one in own}
+
+    def frozen(self) -> list[FrozenTrial]:
+        """Return the trials for Optuna, with the ID of the job as user attribute."""
+        jobs = {job.id: job for job in read_ledger(self.folder)}
+        return [self._frozen(trial, jobs.get(trial.job)) for trial in self.recorded().trials]
+
+    def _frozen(self, trial: Trial, job: Job | None) -> FrozenTrial:
+        """Return a trial for Optuna. It has failed if it has no score, or if the folder of its job was deleted."""
+        params = self.params(trial.chosen)
+        status = FAILED if job is None else job.status()
+        last = RunFolder(job.folder).last.get(self.metric, math.nan) if job and status == FINISHED else math.nan
+        state = {FINISHED: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}.get(status, TrialState.FAIL)
+        if status not in ENDED:
+            state = TrialState.RUNNING
+        elif status == FINISHED and math.isnan(last):
+            state = TrialState.FAIL
+        return create_trial(
+            state=state,
+            value=None if math.isnan(last) else last,
+            params=params,
+            distributions={one.key: one.distribution for one in self.space if one.key in params},
+            intermediate_values=self.scores(job) if job and status == PRUNED else {},
+            user_attrs={"job": trial.job},
+        )
+
+    def study(self, trials: Sequence[FrozenTrial]) -> Study:
+        """Return a study that chooses the next trial. Its choice depends only on the seed and on the trials."""
+        logging.set_verbosity(logging.ERROR)
+        seed = derive_seed("search", self.settings.seed, len(trials)) % 2**32
+        sampler: samplers.BaseSampler = samplers.RandomSampler(seed=seed)
+        if self.settings.sampler == "tpe":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                sampler = samplers.TPESampler(seed=seed, multivariate=True, group=True)
+        study = create_study(sampler=sampler, direction="minimize" if smaller_is_better(self.metric) else "maximize")
+        study.add_trials([trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)])
+        return study
 
     @classmethod
     def made(
@@ -263,14 +336,13 @@ class SearchPlan(Search):
         base = parse_config(Saved(bases[BASE], folder / SWEEP_FILE, trust).with_overrides())
         check_configs([base])
         metric = _metric(settings, base, space)
-        epochs = 0 if base.fit.steps else base.fit.epochs
-        return cls(settings, folder, metric, epochs, tuple(space), tuple(fixed), base, bases, trust)
+        return cls(settings, folder, metric, tuple(space), tuple(fixed), base, bases, trust)
 
     def config(self, chosen: Mapping[str, Value], seed: int | None = None) -> Config:
         """Return the configuration of a trial, by default with the seed of the starting configuration.
 
         Raises:
-            UserError: a value is not in the space. The study may come from a stranger.
+            UserError: a value is not in the space. The trials may come from a stranger.
         """
         files = {one.key: chosen[one.key] for one in self.space if one.group and one.key in chosen}
         if (base := self.bases.get(_choice(files))) is None:
@@ -332,34 +404,3 @@ def _dimension(found: Mapping[str, Any]) -> Dimension:
     low, high, log = found["low"], found["high"], found["log"] is True
     kind = IntDistribution if isinstance(low, int) else FloatDistribution
     return Dimension(str(found["key"]), kind(low, high, log=log), *about)
-
-
-def begin(plan: SearchPlan) -> None:
-    """Record the configuration in the study, or check that it and the space match the recorded ones."""
-    folder, now = shown(plan.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
-    now[_METRICS] = plan.metric
-    with plan.locked() as study:
-        known = study.user_attrs
-        before = known.get(_BASE, now)
-        changed = [key for key in (now | before) if now.get(key) != before.get(key)]
-        texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
-        orders = [[key for key in settings if key.startswith("aug.")] for settings in (now, before)]
-        if not changed and orders[0] != orders[1]:
-            texts = ["aug: steps or views in a different order"]
-        if texts:
-            raise UserError(
-                f"{list_some(texts, 3, '; ')}: the search in {folder} started with a different configuration. Use that "
-                "configuration, or choose another hydra.sweep.dir."
-            )
-        for one in plan.space:
-            for trial in study.get_trials(deepcopy=False):
-                began = trial.distributions.get(one.key, one.distribution)
-                try:
-                    check_distribution_compatibility(began, one.distribution)
-                except ValueError as error:
-                    raise UserError(
-                        f"{one.key}: {one.distribution} does not fit the search in {folder}, which started with "
-                        f"{began}. Use the same choices, an interval of the same kind, or another hydra.sweep.dir."
-                    ) from error
-        if _BASE not in known:
-            study.set_user_attr(_BASE, now)

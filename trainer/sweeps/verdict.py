@@ -5,9 +5,8 @@ These are functions of numbers. `run_groups` collects the scores of runs, and `v
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from statistics import mean, stdev
 
 from augment.support.nested import grouped
@@ -28,18 +27,14 @@ MANY = 10_000
 # Smaller spreads, relative to the scores or to 1, are rounding errors.
 _ROUNDING = 1e-12
 
-# The largest validation set to consider. Scores that are not ratios of counts look like ratios of larger counts.
-_LARGEST = 10**6
-
 
 @dataclass(frozen=True)
 class Metric:
-    """The key, direction, range and resolution of a score."""
+    """The key, direction and range of a score."""
 
     key: str  # in the rows of a run, such as val_accuracy
     smaller: bool = False  # whether a smaller score is better
     within: Range = ANY  # the lowest and the highest possible score
-    resolution: float = 0.0  # the smallest possible difference of two scores, 0 if they are not ratios of counts
 
     @property
     def share(self) -> bool:
@@ -84,7 +79,7 @@ class Replicates:
         Over folds, it is a little too narrow. Folds share training images, so their scores are not independent. No
         unbiased estimate of their variance exists (Bengio and Grandvalet 2004).
         """
-        return mean_interval(self.samples, metric.within, metric.resolution)
+        return mean_interval(self.samples, metric.within)
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ class Difference:
         return self.significant and not self.least
 
 
-def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: float = 0.0) -> Range | None:
+def mean_interval(samples: Sequence[float], within: Range = ANY) -> Range | None:
     """Return the 95% confidence interval of a mean. It never leaves the range of possible scores.
 
     Between two bounds, the variance is assumed to shrink toward them like the variance of a share. For a mean m, it is
@@ -124,51 +119,27 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
     at most t standard errors at m. This is Wilson's interval with the samples' spread and Student's t. With one bound
     or none, it is Student's t interval, cut off at the bound.
 
-    If all samples are equal, their spread is too small for their resolution to show. Their spread is then assumed to be
-    so large that all of them are equal with a probability of 5%.
-
     Args:
         samples: independent scores.
         within: the lowest and the highest possible score.
-        resolution: the smallest possible difference of two scores, 0 if it is unknown.
 
     Returns:
-        None if nothing is known about the spread: for a single score, and for equal scores of unknown resolution.
+        None if nothing is known about the spread: for a single score, and for equal scores.
     """
-    from scipy.special import ndtri, stdtrit  # importing it takes a while
+    from scipy.special import stdtrit  # importing it takes a while
 
-    n = len(samples)
-    if n < 2:
+    n, spread = len(samples), _spread(samples)
+    if not spread:
         return None
     low, high = within if within[0] <= min(samples) and max(samples) <= within[1] else ANY
-    middle, spread = mean(samples), _spread(samples)
-    if spread:
-        half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * spread / math.sqrt(n)
-    elif resolution:
-        widest = resolution / (2 * float(ndtri((1 + LEVEL ** (1 / n)) / 2)))
-        half = float(ndtri(1 - LEVEL / 2)) * widest / math.sqrt(n)
-    else:
-        return None
-    if spread and math.isfinite(high - low):
+    middle, half = mean(samples), float(stdtrit(n - 1, 1 - LEVEL / 2)) * spread / math.sqrt(n)
+    if math.isfinite(high - low):
         # (m - middle) ** 2 = k (m - low) (high - m), solved for m
         room = (middle - low) * (high - middle)
         k = half**2 / room
         middle = (middle + k * (low + high) / 2) / (1 + k)
         half = math.sqrt(k * room + (k * (high - low) / 2) ** 2) / (1 + k)
     return max(low, middle - half), min(high, middle + half)
-
-
-def resolution_of(scores: Iterable[float]) -> float:
-    """Return 1 / N for the smallest N for which all scores are ratios of counts k / N, such as accuracies. Else 0."""
-    least = 1
-    for score in set(scores):
-        if not 0 <= score <= 1:
-            return 0.0
-        ratio = Fraction(score).limit_denominator(_LARGEST)
-        least = math.lcm(least, ratio.denominator)
-        if least > _LARGEST or abs(float(ratio) - score) > _ROUNDING:
-            return 0.0
-    return 1 / least
 
 
 def compare(

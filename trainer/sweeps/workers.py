@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -30,6 +30,7 @@ from augment.support.signals import StopSignals
 from augment.support.untrusted_files import APPENDING, open_regular
 from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.loop.checkpoint import LAST, DamagedError
+from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import LostRankError, leave, reported
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
@@ -39,10 +40,7 @@ from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, R
 from trainer.run.jobs import check_configs, run_job
 from trainer.run.ranks import share
 from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
-    from trainer.sweeps.study import Search
+from trainer.sweeps.trials import Search
 
 NO_FURTHER_JOB = "Stopped. No more jobs will start."
 
@@ -86,9 +84,8 @@ class Worker:
 
     console: Console
     signals: StopSignals  # end the work between two jobs
-    search: "Search | None" = None  # the search whose trials may be pruned
+    search: Search | None = None  # the search whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
-    planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
     ranks: int = 1  # processes that train a job together
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -175,7 +172,6 @@ class Worker:
         try:
             config = self._config(job, resumed)
             share(config.resolved)
-            planned, self.planned = self.planned, True
             summary = run_job(
                 config,
                 job.overrides,
@@ -185,7 +181,7 @@ class Worker:
                 group=job.folder.parent.resolve().name,
                 varied=job.varied,
                 callbacks=self._callbacks(job),
-                plan=not planned,
+                plan=False,  # plans would hide the scores
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
@@ -223,12 +219,12 @@ class Worker:
         return config
 
 
-def first_line_of(search: "Search | None", count: int, ranks: int = 1) -> str:
+def first_line_of(search: Search | None, count: int, ranks: int = 1) -> str:
     """Return the first line that a worker process reads: its search, its ranks, and the number of jobs that follow."""
     plain: dict[str, Any] = {"jobs": count, "ranks": ranks}
     if search is not None:
         settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
-        plain |= {"settings": settings, "metric": search.metric, "epochs": search.epochs}
+        plain |= {"settings": settings, "metric": search.metric}
     return f"{json.dumps(plain)}\n"
 
 
@@ -240,10 +236,8 @@ def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     plain = json.loads(next(lines))
     worker.ranks = plain["ranks"]
     if "settings" in plain:
-        from trainer.sweeps.study import Search  # importing Optuna takes a while
-
         settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
-        worker.search = Search(settings, folder, plain["metric"], plain["epochs"])
+        worker.search = Search(settings, folder, plain["metric"])
     worker.work([read_job(next(lines), folder) for _ in range(plain["jobs"])])
     worker.follow(read_job(line, folder) for line in lines)
 

@@ -4,8 +4,6 @@ These rates, Cohen's kappa and Matthews' coefficient are computed from a few cou
 need all predictions, but the masks of a segmentation pass do not fit into memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Classification: each image has one class."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A detector with masks, such as Mask R-CNN, returns a small grid of probabilities
 object's box. The output row of an object contains its box, label and score, and then this grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Estimate how many labels are wrong, and which ones, from the mean predictions of a model during training."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Losses for `fit.loss`: functions with the decorator `loss`. The setting may name a sum, such as ce+dice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Multi-label classification: each image has any number of labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar

@@ -5,8 +5,6 @@ which it was found, or 0 if it was missed. The other rows are wrong objects. Cro
 objects that match only these are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

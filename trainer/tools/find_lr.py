@@ -6,14 +6,11 @@ rate of a schedule, used only briefly (Smith 2018, arXiv:1803.09820). The first 
 because their moving average has not settled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, png_file, positive_number, readable_errors, whole_number, writing
@@ -26,14 +23,12 @@ from augment.support.secrets import as_written
 from trainer.callbacks.optimizer_steps import GradClip
 from trainer.callbacks.progress import PassBar
 from trainer.loop.callback import Callback, CancelFit, CancelValidate, Phase
+from trainer.loop.lazy_learner import Learner
 from trainer.optim.schedules import exp
 from trainer.run.config.schema import Config, new_folder, parse_config
 from trainer.run.failures import explained
 from trainer.run.jobs import require_ranks
 from trainer.tasks.loss import weight_of
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 _START, _END, _STEPS = 1e-6, 10.0, 100
 

@@ -275,7 +275,6 @@ class CheckedSource(Source):
     """Base of the sources whose images are checked."""
 
     skip_bad: bool = setting(Flag(default=False, doc="skip images that cannot be decoded, instead of an error"))
-    max_bad: int = setting(Count(default=100, within=(0, 10**9), doc="no effect, kept for older configurations"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from trainer.loop.learner import Learner
 from trainer.predictions.activation_maps import MapWriter
 from trainer.predictions.masks import MaskWriter
 from trainer.run.config.sweep_settings import SearchSettings
-from trainer.sweeps.study import Prune, Search
+from trainer.sweeps.trials import Prune, Search
 
 # --- what all callbacks have in common ---
 
@@ -47,7 +47,7 @@ every_callback = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name_
 
 def make(cls: type[Callback]) -> Callback:
     if cls is Prune:
-        return Prune(Search(SearchSettings(), Path("nowhere"), ("another",), 1), 0)
+        return Prune(Search(SearchSettings(), Path("nowhere"), "another"), "job")
     return ParamScheduler({"lr": lin(0.1, 0.0)}) if cls is ParamScheduler else cls()
 
 

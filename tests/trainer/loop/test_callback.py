@@ -44,19 +44,9 @@ def test_an_unknown_event_is_rejected_with_the_nearest(given: str, meant: str | 
     assert all(event in str(caught.value) for event in EVENTS)
 
 
-@pytest.mark.parametrize(
-    ("hook", "meant"),
-    [
-        ("on_train_epoch_end", "after_train"),
-        ("on_validation_epoch_end", "after_validate"),
-        ("on_train_batch_start", "before_batch"),
-        ("on_before_optimizer_step", "before_step"),
-        ("on_epoch_end", "after_epoch"),
-        ("on_train_end", "after_fit"),
-    ],
-)
-def test_a_hook_of_another_library_is_rejected_with_the_nearest_event(hook: str, meant: str) -> None:
-    with pytest.raises(UserError, match=rf"{hook}.*'{meant}'"):
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_before_optimizer_step"])
+def test_a_hook_of_another_library_is_rejected(hook: str) -> None:
+    with pytest.raises(UserError, match=rf"{hook}: unknown event\. Allowed: .*after_train"):
         make_learner(on(hook, print))
 
 

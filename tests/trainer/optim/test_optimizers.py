@@ -139,7 +139,7 @@ def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
         ),
         (
             {"optimizer_options": {"momentum": 1}},
-            "fit.optimizer_options.momentum: not allowed. Set fit.mom",
+            "fit.optimizer_options.momentum: unknown key. ",
         ),
     ],
 )

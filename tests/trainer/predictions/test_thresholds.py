@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
@@ -80,7 +79,6 @@ def test_a_run_without_thresholds_uses_the_default(run: Path, tmp_path: Path) ->
     old = load_model(with_thresholds(run, tmp_path, ()), device="cpu")
     assert old.thresholds == ()
     assert old.predict("photo.png") == old.predict("photo.png", threshold=0.5)
-    assert "thresholds" not in torch.load(tmp_path / BEST, weights_only=True)
 
 
 def test_evaluate_scores_with_the_thresholds_and_with_one_half(run: Path, tmp_path: Path) -> None:

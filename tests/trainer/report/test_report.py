@@ -160,7 +160,8 @@ def test_curves_show_the_data(run: Path) -> None:
 
 def test_every_schedule_has_a_curve_and_on_a_plateau_the_rate_is_that_of_the_epochs(run: Path) -> None:
     read, schedules = read_record(run), {"lr": (1, 1), "momentum": (0.9, 0.8, 0.9)}
-    read.run.facts = replace(read.run.facts, schedules=schedules, settings={"fit.schedule": "plateau"})
+    read.run.facts = replace(read.run.facts, schedules=schedules)
+    read.run.config = {"fit": {"schedule": "plateau"}}
     for epoch, metrics in enumerate(read.run.rows):
         metrics["lr"] = 0.5**epoch
     captions = {chart.title: chart.caption for chart in charts(read)}

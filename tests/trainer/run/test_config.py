@@ -23,7 +23,7 @@ from trainer.models.registry import MODELS, Timm, model
 from trainer.optim.optimizers import optimizer
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.fit import Fit
-from trainer.run.config.schema import RunLabels, parse_config
+from trainer.run.config.schema import CONFIG_FILE, RunLabels, load_config, parse_config
 from trainer.tasks.loss import loss
 from trainer.tasks.metric import metric
 from trainer.tasks.registry import known_tasks
@@ -40,12 +40,9 @@ def test_a_run_without_a_recipe_is_noted(aug: Mapping[str, Any] | None) -> None:
     assert not notes_of((aug or {}) | {"train": {}})  # as +aug=none has it
 
 
-def test_a_limit_of_bad_images_is_noted_because_it_has_no_effect() -> None:
-    data = {"source": "folder", "root": "/photos", "max_bad": 5}
-    config = parse_config({"data": data, "model": {"kind": "cnn"}, "aug": {"train": {}}})
-    assert config.notes == (
-        "data.max_bad has no effect: an image that becomes unreadable during training ends the run",
-    )
+def test_settings_that_were_removed_are_ignored_in_a_run_folder(tmp_path: Path) -> None:
+    (tmp_path / CONFIG_FILE).write_text("data: {source: folder, root: /photos, max_bad: 5}\nmodel: {kind: cnn}\n")
+    assert parse_config(load_config(tmp_path)).data.root == "/photos"  # type: ignore[attr-defined]
 
 
 FIXED = {

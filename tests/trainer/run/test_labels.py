@@ -14,11 +14,11 @@ from trainer.run.folder.summary import Summary
     ("varied", "name"),
     [
         ([], ""),
-        (["aug.train.rotate.p=0.075", "seed=1"], "rotate.p=0.075 seed=1"),
-        (["++fit.lr=0.1", "+aug=imagenette", "data.fold=3"], "lr=0.1 aug=imagenette fold=3"),
+        (["aug.train.rotate.p=0.075", "seed=1"], "aug.train.rotate.p=0.075 seed=1"),
+        (["++fit.lr=0.1", "+aug=imagenette", "data.fold=3"], "fit.lr=0.1 aug=imagenette data.fold=3"),
         (["aug.train.rotate.p=1", "aug.val.rotate.p=0"], "aug.train.rotate.p=1 aug.val.rotate.p=0"),
-        (["data.token=abc", "data.root='a=b'"], "token=*** root='a=b'"),
-        (["fit.stages=" + 200 * "x"], "stages=" + 112 * "x" + "\u2026"),
+        (["data.token=abc", "data.root='a=b'"], "data.token=*** data.root='a=b'"),
+        (["fit.stages=" + 200 * "x"], "fit.stages=" + 108 * "x" + "\u2026"),
     ],
 )
 def test_a_job_of_a_sweep_is_called_by_what_it_varies(varied: list[str], name: str) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from augment.support.errors import UserError
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.run.best_model import load_trained
 from trainer.run.config.checks import check_config
-from trainer.run.config.equality import identity, identity_text
-from trainer.run.config.fit import parse_fit
 from trainer.run.config.schema import Config
 from trainer.run.jobs import saved_run
 from trainer.run.teacher import distill
@@ -73,22 +70,6 @@ def test_the_loss(mixed: bool, weights: Tensor | None, images: Path, teacher: Pa
     assert outputs.grad is not None
 
 
-def test_the_digest_of_large_weights_takes_little_memory(tmp_path: Path) -> None:
-    torch.save({"a": torch.zeros(2**25)}, tmp_path / BEST)
-    tracemalloc.start()
-    assert parse_fit({"teacher": str(tmp_path)}).teacher_digest
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**24
-
-
-def test_a_file_that_is_no_checkpoint_has_no_digest(tmp_path: Path) -> None:
-    """It may have holes, and so any size."""
-    with (tmp_path / BEST).open("wb") as file:
-        file.truncate(2**40)
-    assert parse_fit({"teacher": str(tmp_path)}).teacher_digest is None
-
-
 def test_classes_are_matched_by_name(images: Path, teacher: Path, tmp_path: Path) -> None:
     """A teacher with other positions, and with more classes."""
     turned = shutil.copytree(teacher, tmp_path / "turned")
@@ -126,18 +107,6 @@ def test_runs_with_a_teacher(images: Path, teacher: Path, own_folder: Path) -> N
     load_trained(own_folder / "whole", data=False)  # needs no teacher
     with pytest.raises(UserError, match=r"^fit\.teacher: .* is not used"):
         saved_run(own_folder / "whole", trust=False).with_overrides()
-
-
-def test_a_run_belongs_to_its_teacher(images: Path, teacher: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(teacher, tmp_path / "other")
-    config = student(images, other)
-    assert config.resolved["fit"]["teacher_digest"] == student(images, teacher).resolved["fit"]["teacher_digest"]
-    best = load(other / BEST, BestModel)
-    save(BestModel(**{**vars(best), "row": {**best.row, "epoch": 7}}), other / BEST)
-    changed = student(images, other)
-    assert identity_text(identity(changed.resolved)) != identity_text(identity(config.resolved))
-    with pytest.raises(UserError, match=r"^fit\.teacher=.* differs .* fit\.teacher_digest=null"):
-        student(images, other, f"fit.teacher_digest={config.fit.teacher_digest}")
 
 
 def test_teachers_that_do_not_fit(images: Path, teacher: Path, own_folder: Path) -> None:

@@ -208,7 +208,7 @@ def test_names_are_overrides_where_those_are_fewer(tmp_path: Path) -> None:
 
 
 def test_names_leave_out_what_follows_from_the_source_or_the_model(tmp_path: Path) -> None:
-    folder = {"data.source": "folder", "data.val_dir": None, "data.max_bad": 100}
+    folder = {"data.source": "folder", "data.val_dir": None}
     write_run(tmp_path / "a", 0.5, {"data.source": "sample", "data.dir": "outputs/data", "data.root": "~"})
     write_run(tmp_path / "b", 0.5, {**folder, "data.root": "/cats"})
     write_run(tmp_path / "c", 0.5, {**folder, "data.root": "/dogs", "model.kind": "xresnet", "model.depth": 18})

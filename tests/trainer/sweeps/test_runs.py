@@ -52,7 +52,7 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     assert runs[0].overrides == ("seed=1",)
     job = {"id": "90", "order": 9, "overrides": ["++fit.lr=1", "++seed=1"], "varied": ["++fit.lr=1", "++seed=1"]}
     (sweep / "90" / "job.json").write_text(json.dumps(job))
-    assert RunFolder(sweep / "90").name == "lr=1 seed=1"
+    assert RunFolder(sweep / "90").name == "fit.lr=1 seed=1"
     twice = find_runs([single, sweep / "a0", tmp_path, tmp_path / "day" / "linked"])
     assert [run.folder.name for run in twice] == ["zebra", "a0", "90"]
 

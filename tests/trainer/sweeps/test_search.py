@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 from jobs import FakeRuns, runs
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 from PIL import Image
 from rich.console import Console
 
 from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError
-from trainer.run.config.sweep_settings import JOURNAL_FILE, SAMPLERS
+from trainer.run.config.sweep_settings import SAMPLERS
 from trainer.run.folder.locks import claimed
 from trainer.sweeps.launchers import Launcher, Local
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.search import search
-from trainer.sweeps.search_space import SearchPlan, begin, suggest_from
-from trainer.sweeps.study import JOB, Prune
+from trainer.sweeps.search_space import SearchPlan, suggest_from
+from trainer.sweeps.trials import Prune, Trial
 from trainer.sweeps.workers import Worker
 
 __all__ = ["runs"]
@@ -69,15 +69,13 @@ def scored(gain: float) -> Callable[[Mapping[str, Any]], float]:
 def test_each_sampler_runs_as_many_trials_as_asked(runs: FakeRuns, tmp_path: Path, sampler: str) -> None:
     plan = make(tmp_path, sampler=sampler)
     assert search(plan, Local(), runs.worker()) == 0
-    trials = plan.study().trials
-    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
-    assert {trial.user_attrs.get(JOB) for trial in trials} == {job.id for job in read_ledger(tmp_path)}
-    assert (tmp_path / JOURNAL_FILE).is_file()
+    assert [trial.state for trial in plan.frozen()] == [TrialState.COMPLETE] * 4
+    assert {trial.job for trial in plan.recorded().trials} == {job.id for job in read_ledger(tmp_path)}
     before = len(runs.runs)
     assert search(plan, Local(), runs.worker()) == 0
     assert len(runs.runs) == before
     search(make(tmp_path, sampler=sampler, n_trials=5), Local(), runs.worker())
-    assert len(plan.study().trials) == 5
+    assert len(plan.recorded().trials) == 5
 
 
 def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path) -> None:
@@ -141,14 +139,13 @@ def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: P
     """Those of the next seed are others, not the same ones a trial later."""
     tried = []
     for seed in (0, 0, 1):
-        plan = make(tmp_path / str(len(tried)), sampler=sampler, seed=seed)
-        drawn = []
+        plan = make(tmp_path, sampler=sampler, seed=seed)
+        drawn, trials = [], []
         for _ in range(6):
-            with plan.locked() as study:
-                study.sampler = plan.sampler(len(study.trials))
-                trial = study.ask()
-                drawn.append(tuple(suggest_from(trial, plan.space).values()))
-                study.tell(trial, drawn[-1][-1])
+            chosen = suggest_from(plan.study(trials).ask(), plan.space)
+            distributions = {one.key: one.distribution for one in plan.space}
+            drawn.append(tuple(chosen.values()))
+            trials.append(create_trial(value=drawn[-1][-1], params=chosen, distributions=distributions))
         tried.append(drawn)
     first, same, other = tried
     assert first == same
@@ -164,7 +161,7 @@ def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeR
     runs.stopped = when(0.75, "pruned after 1 epoch", "")
     plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2,0.25,0.75"], sampler="random", n_trials=16)
     search(plan, Local(), runs.worker())
-    found = {(trial.params["aug.train.rotate.p"], trial.state) for trial in plan.study().trials}
+    found = {(trial.params["aug.train.rotate.p"], trial.state) for trial in plan.frozen()}
     failed = {(p, TrialState.FAIL) for p in (0.5, 2, 0.25)}
     assert found == {(0, TrialState.COMPLETE), (0.75, TrialState.PRUNED), *failed}
     job = read_ledger(tmp_path)[0]
@@ -188,34 +185,21 @@ def test_losses_of_other_kinds_are_not_searched_by(tmp_path: Path) -> None:
 
 
 def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: Path) -> None:
-    """Scores of other configurations cannot be compared, and Optuna rejects other choices."""
-    plan = make(tmp_path, n_trials=1)
-    begin(plan)
+    """Scores of other configurations cannot be compared."""
+    plan = make(tmp_path, n_trials=2)
     search(plan, Local(), runs.worker())
-    begin(make(tmp_path, ["++fit.lr=tag(log,interval(1e-2,1))", SWEPT[1]]))
-    begin(make(tmp_path, [*SWEPT, "++fit.weight_decay=interval(0,1)"], n_trials=9))
-    for swept, message in (
-        (
-            "++aug.train.rotate.p=0,1",
-            r"^aug\.train\.rotate\.p: .*\(0, 1\)\) does not fit .* with .*\(0, 0\.5\)\)\. Use the same",
-        ),
-        ("++fit.lr=interval(1e-3,1)", r"^fit\.lr: .*log=False.* started with .*log=True"),
-        ("++fit.lr=1,2", r"^fit\.lr: "),
-    ):
-        with pytest.raises(UserError, match=message):
-            begin(make(tmp_path, [swept]))
+    make(tmp_path, ["++fit.lr=interval(1e-4,2)", "++aug.train.rotate.p=0,0.5,1"]).check_start()
+    make(tmp_path, [*SWEPT, "++fit.weight_decay=interval(0,1)"], n_trials=9).check_start()
+    for swept in ("++aug.train.rotate.p=1,2", "++fit.lr=interval(5,6)"):
+        with pytest.raises(UserError, match=r": .* is not a value of this search\. Choose another"):
+            make(tmp_path, [swept]).check_start()
     other = SearchPlan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, check=False)
     with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: the search in .* started with a different"):
-        begin(other)
-    swapped = ["++aug={train: {flip: {}, rotate: {}}}", "++aug={train: {rotate: {}, flip: {}}}"]
-    before, after = (SearchPlan.of(SWEEPER, [aug], SWEPT[:1], tmp_path / "steps", check=False) for aug in swapped)
-    begin(before)
-    with pytest.raises(UserError, match=r"^aug: steps or views in a different order: the search in .* started with"):
-        begin(after)
+        other.check_start()
     for metric in ("val_loss", "val_top5"):  # one of them is to be maximized as before
         message = rf"^hydra\.sweeper\.metrics={metric}, was val_accuracy: the search in .* started with a different"
         with pytest.raises(UserError, match=message):
-            begin(make(tmp_path, metrics=[metric]))
+            make(tmp_path, metrics=[metric]).check_start()
 
 
 def test_deleted_and_failed_jobs_leave_a_verdict(runs: FakeRuns, tmp_path: Path) -> None:
@@ -228,35 +212,24 @@ def test_deleted_and_failed_jobs_leave_a_verdict(runs: FakeRuns, tmp_path: Path)
     assert "No verdict: no run of the starting configuration" in text
     assert "scores below" not in text  # there are none
     failing = {1001}
-    (best, *_), study = read_ledger(tmp_path), plan.study()
+    best, *_ = read_ledger(tmp_path)
     shutil.rmtree(best.folder)
     for job in read_ledger(tmp_path):
         job.retry()
-    study.ask().set_user_attr("job", "deleted")
+    plan.add(Trial({}, "deleted"))
     assert search(plan, Local(), runs.worker()) == 0
-    assert [trial.state for trial in study.trials][2:] == [TrialState.FAIL]
+    assert [trial.state for trial in plan.frozen()] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.FAIL]
     found = json.loads((tmp_path / "search.json").read_text())
     assert [group["n"] for group in found["comparison"]["groups"]] == [2, 2]
     assert not (tmp_path / best.id).exists()
 
 
-def test_half_a_line_in_the_journal_is_dropped(tmp_path: Path) -> None:
-    """A full disk or a power failure leaves one, which later lines would be appended to."""
-    searched = make(tmp_path)
-    journal = tmp_path / JOURNAL_FILE
-    searched.study().set_user_attr("a", 1)
-    journal.write_bytes(journal.read_bytes() + b'{"op_code":2,"wor')
-    searched.study().set_user_attr("b", 2)
-    assert searched.study().user_attrs | {"a": 1, "b": 2} == searched.study().user_attrs
-    journal.write_bytes(b"{\n" + journal.read_bytes())
-    with pytest.raises(UserError, match=rf"{JOURNAL_FILE} is damaged or too large \(.*\)\. .* delete this file"):
-        searched.study()
-
-
-def test_a_file_system_without_locks_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_rejected(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(UserError, match=r"has no file locks .* set hydra"):
-        begin(make(tmp_path))
+        search(make(tmp_path), Local(), runs.worker())

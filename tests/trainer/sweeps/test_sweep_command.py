@@ -196,7 +196,7 @@ def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
     assert not Path("T").exists()
 
 
-def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
+def test_a_folder_holds_a_run_or_a_sweep(call: Call) -> None:
     Path("R").mkdir()
     Path("R/config.yaml").write_text("seed: 0\n")
     for sweeper in ((), ("hydra/sweeper=optuna",)):
@@ -204,11 +204,5 @@ def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
         assert (code, text) == (2, "error: hydra.sweep.dir=R already contains a run. Choose another folder.\n")
         assert [file.name for file in Path("R").iterdir()] == ["config.yaml"]
     assert call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 0
-    before = Path("S/sweep.yaml").read_text()
     with pytest.raises(UserError, match=r"^folder=S: this folder holds a sweep\. Use a separate folder"):
         reserve(Path("S"))
-    code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
-    assert (code, text) == (2, "error: hydra.sweep.dir=S already contains a plain sweep. Choose another folder.\n")
-    assert Path("S/sweep.yaml").read_text() == before
-    Path("S/study.journal").touch()
-    assert "hydra.sweep.dir=S already contains a search" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]

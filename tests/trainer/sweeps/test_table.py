@@ -181,7 +181,7 @@ def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> 
     lines, _ = printed(tmp_path)
     (mean,) = json.loads((tmp_path / "sweep.json").read_text())["comparison"]["groups"]
     assert mean["scores"] == [0.5, 0.6]
-    chose = "lr=0.1 seed=0, lr=0.1 seed=1"
+    chose = "fit.lr=0.1 seed=0, fit.lr=0.1 seed=1"
     assert f"Left out: trials and finalists of a search, whose scores are too optimistic ({chose})." in lines
     compared, _ = compare_runs(find_runs([tmp_path]))
     assert compared is not None

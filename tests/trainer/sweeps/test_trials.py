@@ -1,5 +1,6 @@
 """Search spaces in Hydra's syntax, and trials that are behind others."""
 
+import json
 import math
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,11 +11,13 @@ import optuna
 import pytest
 
 from augment.support.errors import UserError
+from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.callback import CancelFit
 from trainer.loop.ranks import Ranks
 from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.folder.reader import JOB_FILE, find_runs
 from trainer.sweeps.search_space import overrides_of, parse_space, suggest_from
-from trainer.sweeps.study import JOB, Prune, Search
+from trainer.sweeps.trials import Prune, Search
 from trainer.sweeps.workers import EndWithMain
 
 # --- spaces ---
@@ -89,21 +92,19 @@ EPOCHS = 8
 
 
 def search_in(folder: Path) -> Search:
-    return Search(SearchSettings(min_epochs=1, reduction=2), folder, "val_accuracy", EPOCHS)
+    return Search(SearchSettings(min_epochs=1, reduction=2), folder, "val_accuracy")
 
 
-def train(search: Search, score: float, first: int = 0) -> Prune:
+def train(search: Search, name: str, score: float) -> Prune:
     """Return the callback of a new trial after epochs that all have one score, or after the one that ended it."""
-    with search.locked() as study:
-        trial = study.ask()
-        trial.set_user_attr(JOB, f"job {trial.number}")
-    prune = Prune(search, trial.number)
-    for epoch in range(first, EPOCHS):
-        rows = [{"val_accuracy": score}]
+    (folder := search.folder / name).mkdir()
+    (folder / JOB_FILE).write_text(json.dumps({"order": 0, "overrides": [], "trial": 0}))
+    prune, rows = Prune(search, name), list[dict[str, float]]()
+    for epoch in range(EPOCHS):
+        rows.append({"epoch": epoch, "val_accuracy": score})
+        (folder / METRICS_FILE).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         progress = SimpleNamespace(epoch=epoch, epochs=EPOCHS)
-        learner: Any = SimpleNamespace(
-            progress=progress, find=lambda _, rows=rows: SimpleNamespace(rows=rows), ranks=Ranks()
-        )
+        learner: Any = SimpleNamespace(progress=progress, find=lambda _: SimpleNamespace(rows=rows), ranks=Ranks())
         try:
             prune.after_epoch(learner)
         except CancelFit:
@@ -113,11 +114,22 @@ def train(search: Search, score: float, first: int = 0) -> Prune:
 
 def test_a_trial_that_is_behind_ends_early(tmp_path: Path) -> None:
     search = search_in(tmp_path)
-    assert [train(search, score).reason for score in (0.5, 0.6, 0.7)] == [""] * 3
-    assert train(search, 0.4).reason == "pruned, behind other trials"
-    assert train(search, 0.8).reason == ""
-    values = [trial.intermediate_values for trial in search.study().trials]
-    assert [len(value) for value in values] == [7, 7, 7, 1, 7]  # nothing can be gained by ending the last epoch
+    reasons = [train(search, f"{score}", score).reason for score in (0.5, 0.6, 0.7, 0.4, 0.8)]
+    assert reasons == ["", "", "", "pruned, behind other trials", ""]
+    lengths = [len(find_runs([tmp_path / name])[0].rows) for name in ("0.4", "0.8")]
+    assert lengths == [1, EPOCHS]
+
+
+@pytest.mark.parametrize(("score", "epochs"), [(0.45, 1), (0.75, 2), (0.85, EPOCHS)])
+def test_a_trial_is_compared_after_one_and_two_epochs(score: float, epochs: int, tmp_path: Path) -> None:
+    """At each of them, the better half of the trials continues."""
+    search = search_in(tmp_path)
+    for better, done in ((0.5, 1), (0.6, 1), (0.7, 2), (0.8, EPOCHS)):
+        train(search, f"{better}", better)
+        file = tmp_path / f"{better}" / METRICS_FILE
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:done]))
+    train(search, "new", score)
+    assert len(find_runs([tmp_path / "new"])[0].rows) == epochs
 
 
 @pytest.mark.parametrize("pruned", [True, False])
@@ -131,5 +143,5 @@ def test_all_ranks_of_a_trial_end_together(pruned: bool) -> None:
 def test_no_trial_ends_where_it_cannot_be_compared(tmp_path: Path) -> None:
     search = search_in(tmp_path)
     for better in (0.5, 0.6, 0.7):
-        train(search, better)
-    assert train(search, math.nan).reason == ""
+        train(search, f"{better}", better)
+    assert train(search, "nan", math.nan).reason == ""

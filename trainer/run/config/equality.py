@@ -24,7 +24,6 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
         "teacher": None,
         "teacher_weight": 0.5,
         "teacher_temperature": 1.0,
-        "teacher_digest": None,
     },
 }
 
@@ -51,6 +50,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(plain.get(key), Mapping)
     }
     data = dict(section_of(plain, "data"))
+    if "skip_bad" in data:
+        data["max_bad"] = 100  # a removed setting, which is still part of job ids
     if "labels" in data:
         data["labels"] = str(data["labels"]).rpartition("#")[2]  # the file's hash, because its path does not matter
     aug, fit = section_of(plain, "aug"), {**REMOVED, **section_of(plain, "fit")}

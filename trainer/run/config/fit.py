@@ -3,15 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import file_digest
-from pathlib import Path
 from typing import Any
 
 from augment.params import READS, Count, Flag, Number, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
-from augment.support.untrusted_files import regular
-from trainer.loop.checkpoint import BEST, is_whole
 from trainer.loop.resize_stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
@@ -104,13 +100,6 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             "classes that the teacher considers unlikely",
         )
     )
-    teacher_digest: str | None = setting(
-        Text(
-            optional=True,
-            doc="SHA-256 of the teacher's best.pt. Default: computed from the file. A resumed run fails if the file "
-            "has changed",
-        )
-    )
     stages: tuple[StageSettings, ...] = field(default=())
 
     @property
@@ -147,23 +136,7 @@ def parse_fit(given: object) -> Fit:
         return parse_settings(Fit, given, "fit")
     check_known(given, {**settings(Fit), "stages": None}, "fit")
     fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, "fit")
-    digest = None if fit.teacher is None else _teacher_digest(Path(fit.teacher), fit.teacher_digest)
-    return replace(fit, stages=parse_stages(given.get("stages")), teacher_digest=digest)
-
-
-def _teacher_digest(teacher: Path, known: str | None) -> str | None:
-    """Return the digest of the teacher's weights. It makes configurations with different teachers unequal."""
-    file = teacher / BEST
-    if not file.is_file() or not is_whole(regular(file)):
-        return known  # `check_teacher` reports this
-    with file.open("rb") as stream:
-        digest = file_digest(stream, "sha256").hexdigest()
-    if known not in (None, digest):
-        raise UserError(
-            f"fit.teacher={teacher}: its {BEST} differs from the teacher of the saved configuration. Restore the file, "
-            "or set fit.teacher_digest=null to use another teacher."
-        )
-    return digest
+    return replace(fit, stages=parse_stages(given.get("stages")))
 
 
 def check_ranks(fit: Fit, size: Size) -> None:

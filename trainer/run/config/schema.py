@@ -3,7 +3,6 @@
 Nothing here imports PyTorch or DALI. Checks that need them are in `trainer.run.config.checks`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,6 +45,9 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
+
+# Settings that earlier versions wrote to `CONFIG_FILE`. They are ignored.
+_REMOVED = [("data", "max_bad"), ("fit", "teacher_digest")]
 
 # `augment.cli.trust` needs these sections to decide which values of a stranger's folder are used.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
@@ -199,8 +201,6 @@ def parse_config(given: Mapping[str, Any]) -> Config:
 
 def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterator[str]:
     """Yield warnings: a setting has no effect, no recipe was chosen, or validation is random."""
-    if getattr(data, "max_bad", 100) != 100:  # its default
-        yield "data.max_bad has no effect: an image that becomes unreadable during training ends the run"
     if fit.steps is not None and fit.epochs != settings(Fit)["epochs"].default:
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
@@ -286,6 +286,8 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")
+    for section, removed in _REMOVED:
+        loaded[section] = {key: value for key, value in section_of(loaded, section).items() if key != removed}
     return {str(key): value for key, value in loaded.items()}
 
 
@@ -318,12 +320,5 @@ def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str
 
 
 def varied_name(varied: Sequence[str]) -> str:
-    """Make a name from overrides, such as "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
-
-    A key loses its section and keeps at most two parts, unless two keys would then be equal.
-    """
-    pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
-    short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
-    times = Counter(short.values())
-    name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
-    return clip(name, 120)
+    """Make a name from overrides, such as "aug.train.rotate.p=0.075 seed=1"."""
+    return clip(" ".join(masked(override.lstrip("+~")) for override in varied), 120)

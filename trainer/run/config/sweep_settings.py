@@ -6,8 +6,7 @@ from typing import Any
 
 from augment.params import Choice, Count, Flag, Number, OptionMap, Text, Texts, setting
 
-JOURNAL_FILE = "study.journal"  # in the folder of a search
-MAX_TRIALS = 20_000  # so that the journal stays quick to read
+MAX_TRIALS = 20_000  # so that the trials stay quick to read
 
 SAMPLERS = ("tpe", "random")
 

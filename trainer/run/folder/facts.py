@@ -1,28 +1,21 @@
 """What a run records at its start: facts for its report and for dashboards, versions and devices."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.files import installed_version
-from augment.support.nested import leaves
-from augment.support.secrets import as_written
+from trainer.loop.lazy_learner import Learner
 from trainer.models.registry import count_parameters
 from trainer.run.config.schema import Config
 from trainer.tasks.display import Display
 
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
-
 FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 
 _POINTS = 401  # recorded values of a schedule
-_SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
 _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
@@ -43,16 +36,9 @@ class Facts:
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     display: Display | None = None  # how reports and dashboards show the task
-    overrides: tuple[str, ...] = ()  # the overrides of the run, without leading plus signs
-    settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
 
 
-def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that reports and dashboards need, by key."""
-    return {key: value for key, value in leaves(config) if key in _SETTINGS}
-
-
-def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
+def facts_of(config: Config, learner: Learner) -> Facts:
     """Collect the facts of a run that is about to start."""
     import torch
 
@@ -71,8 +57,6 @@ def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Fact
         schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
         warnings=dataset.notices,
         display=learner.task.display(dataset.classes, config.asked_metrics),
-        overrides=tuple(overrides),
-        settings=page_settings(as_written(config.resolved)),
     )
 
 

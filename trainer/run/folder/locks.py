@@ -1,7 +1,5 @@
 """Locks: a run's folder belongs to one run, and to one process at a time."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

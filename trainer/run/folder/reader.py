@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from augment.support.untrusted_files import MAX_VALUES, contents, read_as, read_
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
-from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
+from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
 from trainer.run.folder.locks import status_of
 from trainer.run.folder.summary import OVERRIDES_FILE, SUMMARY_FILE, Summary
 from trainer.tasks.metric import MetricsRow
@@ -72,9 +71,8 @@ class RunFolder:
 
     @cached_property
     def facts(self) -> Facts:
-        """The contents of run.json. If it cannot be read, overrides and settings come from other files."""
-        facts = self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
-        return facts if facts.display else replace(facts, overrides=self.overrides, settings=page_settings(self.config))
+        """The contents of run.json."""
+        return self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
 
     @cached_property
     def summary(self) -> Summary:

@@ -1,12 +1,10 @@
 """How a run ended: its summary and its status."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.errors import describe_error
 from augment.support.files import shown, write_json
@@ -15,10 +13,8 @@ from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.optimizer_steps import ending_of
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.checkpoint import LAST
+from trainer.loop.lazy_learner import Learner
 from trainer.tasks.registry import describe_metrics, task_of
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 SUMMARY_FILE, OVERRIDES_FILE = "summary.json", Path(".hydra") / "overrides.yaml"
 

@@ -29,7 +29,6 @@ from augment.support.untrusted_files import check_folder
 from augment.support.yaml_files import read_yaml
 from trainer.run import ranks
 from trainer.run.config.schema import CONFIG_FILE
-from trainer.run.config.sweep_settings import JOURNAL_FILE
 from trainer.run.folder.locks import SWEEP_FILE, named_folder
 from trainer.run.folder.summary import FAILED
 from trainer.run.jobs import check_jobs
@@ -100,7 +99,8 @@ def sweep(request: Request, signals: StopSignals) -> int:
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
     check_folder(folder)
     searches = is_search(section["sweeper"])
-    _check_content(folder, searches=searches)
+    if (folder / CONFIG_FILE).is_file():
+        raise UserError(f"hydra.sweep.dir={shown(folder)} already contains a run. Choose another folder.")
     worker = Worker(PlainConsole(), signals, ranks=launcher.ranks)
     about = {
         "command": [*request.fixed, *request.swept, *request.hydra],
@@ -125,17 +125,6 @@ def sweep(request: Request, signals: StopSignals) -> int:
     return run(folder, jobs, launcher, worker)
 
 
-def _check_content(folder: Path, *, searches: bool) -> None:
-    """Check that a folder holds no run. A search and a plain sweep cannot share a folder either."""
-    content = ""
-    if (folder / CONFIG_FILE).is_file():
-        content = "a run"
-    elif (folder / SWEEP_FILE).is_file() and (folder / JOURNAL_FILE).is_file() != searches:
-        content = "a plain sweep" if searches else "a search"
-    if content:
-        raise UserError(f"hydra.sweep.dir={shown(folder)} already contains {content}. Choose another folder.")
-
-
 def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
     """Run a sweep's unfinished jobs and print its tables. Return the exit code."""
     if done := len(jobs) - len(unfinished(jobs)):
@@ -152,14 +141,13 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
 def search(plan: "SearchPlan", about: Mapping[str, Any], launcher: Launcher, worker: Worker) -> int:
     """Run a search and print its result. `about` goes into the sweep's file. Return the exit code."""
     from trainer.sweeps import search as searching  # importing Optuna takes a while
-    from trainer.sweeps.search_space import begin
 
     folder = plan.folder
     launcher.check([plan.base])
     worker.signals.check()
     worker.signals.hold()
+    plan.check_start()
     with writing(f"hydra.sweep.dir={shown(folder)}"):
-        begin(plan)
         write_sweep(folder, {**about, **plan.plain()})
     worker.search = plan
     with continued(folder), launcher.pool(folder, worker) as pool:

@@ -4,7 +4,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, cast
 
 from augment.cli.benchmark import Result, Row, compare, consumer, endless
 from augment.pipeline.batch import Batch
@@ -12,6 +11,7 @@ from augment.support.console import text_console
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
+from trainer.loop.iterable import IterableLoader
 from trainer.optim.schedules import constant
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.config.schema import Config
@@ -19,26 +19,6 @@ from trainer.run.teacher import distill
 
 # Waiting for data may cost this share of the speed. If it costs more, training is reported as bound by the input.
 _CHEAP = 0.05
-
-
-class _Pass:
-    """A loader for fits of one pass that are neither saved nor resumed."""
-
-    def __init__(self, batches: Iterator[Batch], count: int) -> None:
-        self._batches, self._count = batches, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Batch]:
-        return islice(self._batches, self._count)
-
-    def batches_in(self, epoch: int) -> int:
-        return self._count
-
-    def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of batches. Callers use only ratios, and all batches have the same size."""
-        return batches
 
 
 def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
@@ -66,8 +46,9 @@ def make_rows(config: Config) -> list[Row]:
     fixed = next(stream)  # stays on the device
 
     def train(batches: Iterator[Batch], count: int) -> int:
-        learner.train_loader = learner.progress.train_loader = cast(Any, _Pass(batches, count))
-        learner.fit()
+        loader = IterableLoader(islice(batches, count), learner.device, config.fit.accumulate)
+        learner.train_loader = learner.progress.train_loader = loader
+        learner.fit(steps=-(-count // config.fit.accumulate))
         return count * len(fixed)
 
     ahead = config.aug.prefetch + 1
