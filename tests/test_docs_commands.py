@@ -56,7 +56,7 @@ def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatc
         if is_search(section["sweeper"]):
             swept = [*request.params(section["sweeper"]), *request.swept]
             plan = SearchPlan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), check=False)
-            assert plan.sampler(0)
+            assert plan.study([]).sampler
             return
         tokens = [*request.fixed, *request.swept]
         assert ("-m" in arguments) == (len(split_sweep(normalize(tokens))) > 1)

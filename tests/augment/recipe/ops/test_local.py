@@ -17,7 +17,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from rendering import SIZE, Pixels, compare, draws_of, one_of_values, plan_of, read, render, rounding, save
 from torch.nn import functional as F
 
-from augment.recipe.ops.local import _lines
+from augment.recipe.ops.local import _line_kernels
 
 
 def by_pillow(function: Callable[..., Image.Image]) -> Callable[..., Pixels]:
@@ -144,7 +144,7 @@ def test_autocontrast_keeps_a_channel_of_a_single_level(grays: list[Path], devic
 
 def test_kernels_of_motion_blur() -> None:
     lengths, angles = np.array([1, 5, 5, 5, 7.3]), np.array([30, 0, 90, 45, 200.0])
-    kernels = _lines(SIZE, lengths, angles)["kernel"]
+    kernels = _line_kernels(SIZE, lengths, angles)["kernel"]
     assert kernels.shape == (5, 9, 9)
     np.testing.assert_allclose(kernels.sum(axis=(1, 2)), 1, rtol=1e-6)
     np.testing.assert_allclose(kernels[0], np.eye(9)[:, [4]] @ np.eye(9)[[4]], atol=1e-7, err_msg="1 px: no blur")
