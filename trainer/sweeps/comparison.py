@@ -17,7 +17,7 @@ from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.run.folder.run_names import place, rank, score_of, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
-from trainer.sweeps.run_groups import RunGroup, first_difference, group_runs
+from trainer.sweeps.run_groups import CORRUPTIONS, RunGroup, first_difference, group_runs
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import OF_LOSSES, range_of
@@ -186,6 +186,11 @@ def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
     if (found := first_difference(group.basis, baseline.basis)) is None:
         return ""
     key, ours, theirs = found
+    if key == CORRUPTIONS:
+        return (
+            "not compared, because the corruptions of the stress tests differ. To compare them, run python -m trainer "
+            "stress RUN for both, with the same --ops"
+        )
     values = f"{key}={ours} here, {theirs} in the baseline"
     if key in OF_LOSSES:
         return f"not compared, because the losses differ: {values}. Choose another score with compare --metric"

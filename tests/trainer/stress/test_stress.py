@@ -176,11 +176,19 @@ def test_the_command_writes_its_result_and_compare_ranks_by_it(
     (other / "stress.json").write_text(json.dumps(written | {"mean": written["mean"] + 0.1}))
     assert compare([str(run), str(other), "--metric", "stress"]) == 0
     assert "not compared" not in capsys.readouterr().out
-    (other / "stress.json").write_text(json.dumps(written | {"tested": "other corruptions"}))
+    (other / "stress.json").write_text(json.dumps(written | {"tested": "9 images, corruptions 0123abcd"}))
     assert compare([str(run), str(other), "--metric", "stress"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "last stress" in shown
-    assert "not compared" in shown
+    assert "the validation images differ: stress test=9 images here, 24 images in the baseline." in shown
+    (other / "stress.json").write_text(json.dumps(written | {"tested": "24 images, corruptions 0123abcd"}))
+    assert compare([str(run), str(other), "--metric", "stress"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "not compared, because the corruptions of the stress tests differ. To compare them, run python -m trainer "
+        "stress RUN for both, with the same --ops."
+    ) in shown
+    assert "0123abcd" not in shown
 
 
 def test_images_that_fail_first_are_right_without_corruption(run: Path) -> None:
