@@ -71,7 +71,8 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
     epoch differs from the last epoch of the other runs.
     """
     groups, left = list[list[RunFolder]](), list[tuple[RunFolder, str]]()
-    for same in same_configuration(runs):
+    # The trials of a search do not count, so they do not decide which group is the first.
+    for same in same_configuration(sorted(runs, key=lambda run: run.chooses)):
         all_early = all(run.summary.stopped for run in same if run.status == FINISHED)
         kept = []
         for run in same:
