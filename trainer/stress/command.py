@@ -64,7 +64,7 @@ def stress(
     from trainer.run.best_model import load_trained  # PyTorch takes seconds to import
     from trainer.stress.corruptions import corruptions
     from trainer.stress.page import render
-    from trainer.stress.scores import stress_test
+    from trainer.stress.scores import NO_DROP, stress_test
     from trainer.tools.evaluate import evaluated_split
 
     trained = load_trained(run, overrides, trust=trust)
@@ -79,7 +79,7 @@ def stress(
     table.add_row(Text("mean of all"), "", "", result.show(result.mean), result.change(result.mean))
     console.print(table)
     score = f"{result.title} without corruption: {result.show(result.clean.value)} ({amount(result.images, 'image')})"
-    worst = [f"Worst: {sentence}" for sentence in result.sentences()]
+    worst = [f"Worst: {sentence}" for sentence in result.sentences()] or [NO_DROP]
     skipped = [f"{name} was left out: {why}" for name, why in result.left_out.items()]
     if len(skipped) > 2:
         skipped = [f"{len(skipped)} corruptions were left out: {', '.join(result.left_out)}. The page states why."]

@@ -7,10 +7,11 @@ from typing import Any
 from PIL import Image
 
 from augment.data.images import name_of
+from augment.support.formatting import amount
 from trainer.figures.images import data_uri, thumbnail
 from trainer.figures.templates import html_template
 from trainer.stress.corruptions import STRENGTHS
-from trainer.stress.scores import StressTest, Weakness
+from trainer.stress.scores import NO_DROP, StressTest, Weakness
 
 _WIDTH, _HEIGHT = 220.0, 90.0  # of a chart
 _MAX_FAILING = 24  # maximum number of images that fail first
@@ -20,6 +21,7 @@ def render(result: StressTest) -> str:
     """Render the page. It has no scripts and refers to no other files."""
     return html_template(Path(__file__).parent, "page.html.jinja").render(
         result=result,
+        no_drop=NO_DROP,
         charts=[_chart(result, weakness) for weakness in result.weaknesses],
         highest=_upper_end(result),
         strengths=STRENGTHS,
@@ -46,6 +48,7 @@ def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
     with_example = weakness.scores[:: max(1, (len(weakness.scores) - 1) // 2)]
     return {
         "weakness": weakness,
+        "harmful": result.harms(weakness),
         "curve": points([score.value for score in scores]),
         "band": band,
         "texts": [
@@ -67,7 +70,7 @@ def _failing_images(result: StressTest) -> Iterator[dict[str, Any]]:
     """Yield the images that fail first. `mild` has the corruptions under which they fail at the mildest strength."""
     for position, times, mild in result.first_to_fail(_MAX_FAILING):
         file = result.files[position]
-        yield {"name": name_of(file), "times": times, "mild": mild, "uri": thumbnail(file)}
+        yield {"name": name_of(file), "times": amount(times, "time"), "mild": mild, "uri": thumbnail(file)}
 
 
 def _example_uri(image: Image.Image | None) -> str:

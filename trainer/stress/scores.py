@@ -33,6 +33,8 @@ from trainer.run.failures import explained
 from trainer.stress.corruptions import Corruption
 from trainer.tasks.classify import wilson_interval
 
+NO_DROP = "No corruption makes the score worse on average."
+
 _SIDE = 96  # side of an example image, in pixels
 
 
@@ -100,17 +102,23 @@ class StressTest:
 
     def change(self, value: float) -> str:
         """Return the difference from the clean score as text."""
-        text = self.show(abs(value - self.clean.value))
-        if text == self.show(0):
-            return text
-        return f"{'+' if value > self.clean.value else '-'}{text}"
+        sizes = abs(value - self.clean.value), 0.0
+        text, none = (f"{100 * size:.1f} points" if self.share else short_number(size) for size in sizes)
+        return text if text == none else f"{'+' if value > self.clean.value else '-'}{text}"
+
+    def harms(self, weakness: Weakness) -> bool:
+        """Return whether a corruption makes the score worse, on average over its strengths."""
+        return self.drop(weakness.mean) > 1e-9
 
     def sentences(self, most: int = 3) -> list[str]:
-        """Describe the worst corruptions, each at the strength with the largest drop from the next milder one."""
-        return [self._sentence(weakness) for weakness in self.weaknesses[:most]]
+        """Describe the worst corruptions, each at the strength with the largest drop from the next milder one.
+
+        Corruptions that do not make the score worse are left out.
+        """
+        return [self._sentence(weakness) for weakness in self.weaknesses[:most] if self.harms(weakness)]
 
     def _sentence(self, weakness: Weakness) -> str:
-        drops = [self.drop(score.value) for score in (self.clean, *weakness.scores)]
+        drops = [max(0.0, self.drop(score.value)) for score in (self.clean, *weakness.scores)]
         steps = [after - before for before, after in pairwise(drops)]
         strength = steps.index(max(steps))
         score = weakness.scores[strength].value

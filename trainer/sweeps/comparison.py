@@ -17,7 +17,8 @@ from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.run.folder.run_names import place, rank, score_of, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
-from trainer.sweeps.run_groups import RunGroup, first_difference, group_runs
+from trainer.sweeps.run_groups import CORRUPTIONS, SEED, RunGroup, first_difference, group_runs
+from trainer.sweeps.trials import TRIALS_FILE
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import OF_LOSSES, range_of
@@ -121,8 +122,7 @@ def compare_runs(
 
     Args:
         runs: the runs, in the order of `find_runs`.
-        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first one with
-            several seeds, or else the first.
+        baseline: see `choose_baseline`.
         key: the score to compare by, which runs of other tasks may lack. None: see `score_of`.
         detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: 0.5 points, or 1% of
             the baseline's mean for other scores.
@@ -135,11 +135,7 @@ def compare_runs(
     missing = left_out((run.name, reason) for run, reason in left)
     if not groups:
         return None, missing
-    if baseline is not None:
-        base, why = find_group(groups, baseline), "the baseline"
-    else:
-        base = next((group for group in groups if len(group.replicates.samples) > 1), groups[0])
-        why = "the first configuration" if base is groups[0] else "the first configuration with several seeds"
+    base, why = choose_baseline(groups, baseline)
     metric = base.metric
     if detect is None:
         detect = POINTS if metric.share else RELATIVE * abs(base.replicates.mean)
@@ -164,6 +160,29 @@ def compare_runs(
     return Comparison(tuple(rows), base, why, detect, tuple(filter(None, notes))), missing
 
 
+def choose_baseline(groups: Sequence[RunGroup], text: str | None) -> tuple[RunGroup, str]:
+    """Return the group to compare with, and why.
+
+    Args:
+        groups: the groups, in the order in which their runs were found.
+        text: the name of a configuration, or the name or folder of one of its runs. None: the starting configuration
+            if a search comes first. Otherwise the first one with several seeds, or else the first.
+    """
+    if text is not None:
+        return find_group(groups, text), "the baseline"
+    if any(map(_starts_search, groups[0].runs)):
+        return groups[0], "the starting configuration"
+    base = next((group for group in groups if len(group.replicates.samples) > 1), groups[0])
+    return base, "the first configuration" if base is groups[0] else "the first configuration with several seeds"
+
+
+def _starts_search(run: RunFolder) -> bool:
+    """Return whether a run has the starting configuration of a search, with another seed."""
+    if run.job is None or not (run.folder.parent / TRIALS_FILE).is_file():
+        return False
+    return all(override.lstrip("+").startswith(f"{SEED}=") for override in run.job["varied"])
+
+
 def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
     """Find a group by its name, or by the name or folder of one of its runs."""
     folder = text.rstrip("/")
@@ -186,6 +205,11 @@ def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
     if (found := first_difference(group.basis, baseline.basis)) is None:
         return ""
     key, ours, theirs = found
+    if key == CORRUPTIONS:
+        return (
+            "not compared, because the corruptions of the stress tests differ. To compare them, run python -m trainer "
+            "stress RUN for both, with the same --ops"
+        )
     values = f"{key}={ours} here, {theirs} in the baseline"
     if key in OF_LOSSES:
         return f"not compared, because the losses differ: {values}. Choose another score with compare --metric"

@@ -27,6 +27,9 @@ _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targe
 # The key of the number of validation images in a group's basis.
 IMAGES = "number of images"
 
+# The key of the corruptions of a stress test in a group's basis. Its value is a digest.
+CORRUPTIONS = "corruptions"
+
 # Sections whose settings depend on the source or model. If only some groups have such a setting, names omit it.
 _OF_KINDS = ("data.", "model.")
 
@@ -68,7 +71,8 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
     epoch differs from the last epoch of the other runs.
     """
     groups, left = list[list[RunFolder]](), list[tuple[RunFolder, str]]()
-    for same in same_configuration(runs):
+    # The trials of a search do not count, so they do not decide which group is the first.
+    for same in same_configuration(sorted(runs, key=lambda run: run.chooses)):
         all_early = all(run.summary.stopped for run in same if run.status == FINISHED)
         kept = []
         for run in same:
@@ -115,7 +119,7 @@ def basis_of(run: RunFolder) -> Settings:
         given = {name: section[name] for name in names if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
     if run.score == STRESS:
-        basis["stress test"] = run.stress.get("tested", "")
+        basis["stress test"], _, basis[CORRUPTIONS] = run.stress.get("tested", "").partition(", corruptions ")
     basis[IMAGES] = str(_val_images(run) or "")
     return basis
 

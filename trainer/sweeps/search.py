@@ -161,10 +161,7 @@ def _confirm(plan: SearchPlan, winner: Chosen, launcher: Launcher, worker: Worke
     jobs = _run_seeds("confirmation", plan, [{}, winner], fresh, launcher, worker)
     base, others = ([RunFolder(job.folder) for job in same] for same in jobs)
     kept, _ = group_runs([run.scored_by(plan.metric) for run in base])
-    if not kept:
-        return None
-    baseline = kept[0].runs[0].folder.name
-    return compare_runs([*base, *others], baseline=baseline, key=plan.metric)[0]
+    return compare_runs([*base, *others], key=plan.metric)[0] if kept else None
 
 
 def _run_seeds(

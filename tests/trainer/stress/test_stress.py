@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from trainer.run.train import train
 from trainer.stress.command import main
 from trainer.stress.corruptions import Corruption, corruptions
 from trainer.stress.page import render
-from trainer.stress.scores import Score, StressTest, stress_test
+from trainer.stress.scores import Score, StressTest, Weakness, stress_test
 from trainer.sweeps.compare.command import main as compare
 from trainer.tools.evaluate import evaluate, evaluated_split
 
@@ -136,7 +137,48 @@ def test_scores_equal_an_evaluation_by_hand(run: Path) -> None:
 def test_an_unchanged_score_has_no_sign() -> None:
     clean = Score(0.1, None, frozenset(), None)
     result = StressTest(Path(), "accuracy", "Accuracy", True, False, 9, clean, (), {}, ())
-    assert [result.change(value) for value in (0.1, 0.09999, 0.2, 0.0)] == ["0.0%", "0.0%", "+10.0%", "-10.0%"]
+    assert [result.change(value) for value in (0.1, 0.09999, 0.2, 0.0)] == [
+        *["0.0 points"] * 2, "+10.0 points", "-10.0 points",
+    ]  # fmt: skip
+
+
+def test_corruptions_that_do_not_lower_the_score_are_no_weakness() -> None:
+    def result(*scores: Sequence[float]) -> StressTest:
+        (rotate,) = corruptions(["rotate"])
+        weaknesses = [Weakness(rotate, tuple(Score(one, None, wrong, None) for one in values)) for values in scores]
+        clean = Score(0.25, None, frozenset(), None)
+        files = [Path("missing.png")]
+        return StressTest(Path(), "accuracy", "Accuracy", True, False, 9, clean, tuple(weaknesses), {}, files)
+
+    wrong = frozenset({0})
+    harmful, better = (0.4, 0.26, 0.2, 0.1, 0.1), (0.25, 0.25, 0.25, 0.25, 0.28)
+    some = result(harmful, better, [0.25] * 5)
+    assert some.sentences() == ["rotate, angle 36 deg: 25.0% → 10.0%"]
+    page = render(some)
+    assert page.count("aug.train.rotate.p=0.5") == page.count('class="worse"') == 1
+    wrong = frozenset[int]()
+    none = result(better, [0.25] * 5)
+    assert none.sentences() == []
+    page = render(none)
+    assert "<li>No corruption makes the score worse on average.</li>" in page
+    assert "aug.train" not in page
+    assert 'worse"' not in page
+
+
+def test_an_image_that_is_wrong_once(run: Path) -> None:
+    clean, flip = Score(1.0, None, frozenset(), None), Score(0.5, None, frozenset({0}), None)
+    weakness = Weakness(Corruption("flip", "flip"), (flip,))
+    page = render(StressTest(run, "accuracy", "Accuracy", True, False, 2, clean, (weakness,), {}, [Path("a.png")]))
+    assert "wrong 1 time, even at the mildest flip" in page
+
+
+def test_the_command_states_that_no_corruption_is_harmful(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run), "--ops", "jpeg", "--images", "1"]) == 0
+    written = json.loads((run / "stress.json").read_text())
+    assert written["mean"] == written["clean"]["value"]
+    printed = capsys.readouterr().out
+    assert "\nNo corruption makes the score worse on average.\n" in printed
+    assert "Worst" not in printed
 
 
 def test_all_models_get_the_same_corrupted_images(run: Path, data: Path, tmp_path: Path) -> None:
@@ -176,11 +218,19 @@ def test_the_command_writes_its_result_and_compare_ranks_by_it(
     (other / "stress.json").write_text(json.dumps(written | {"mean": written["mean"] + 0.1}))
     assert compare([str(run), str(other), "--metric", "stress"]) == 0
     assert "not compared" not in capsys.readouterr().out
-    (other / "stress.json").write_text(json.dumps(written | {"tested": "other corruptions"}))
+    (other / "stress.json").write_text(json.dumps(written | {"tested": "9 images, corruptions 0123abcd"}))
     assert compare([str(run), str(other), "--metric", "stress"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "last stress" in shown
-    assert "not compared" in shown
+    assert "the validation images differ: stress test=9 images here, 24 images in the baseline." in shown
+    (other / "stress.json").write_text(json.dumps(written | {"tested": "24 images, corruptions 0123abcd"}))
+    assert compare([str(run), str(other), "--metric", "stress"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "not compared, because the corruptions of the stress tests differ. To compare them, run python -m trainer "
+        "stress RUN for both, with the same --ops."
+    ) in shown
+    assert "0123abcd" not in shown
 
 
 def test_images_that_fail_first_are_right_without_corruption(run: Path) -> None:

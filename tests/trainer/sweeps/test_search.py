@@ -22,6 +22,9 @@ from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError
 from trainer.run.config.sweep_settings import SAMPLERS
 from trainer.run.folder.locks import claimed
+from trainer.run.folder.reader import find_runs
+from trainer.sweeps.comparison import compare_runs
+from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.launchers import Launcher, Local
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.search import search
@@ -118,6 +121,14 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tm
     assert winner["difference"]["mean"] == pytest.approx(0.1, abs=0.02)
     assert winner["difference"]["corrected"] < 0.05
     assert "better" in winner["verdict"]
+    said = found["lines"][-2:]
+    assert said[0] == f"Compared with {found['comparison']['baseline']}, the starting configuration:"
+    # Other tools give the same verdict, though the winner's trial ran before the starting configuration.
+    jobs = find_runs([tmp_path])
+    compared, _ = compare_runs(jobs)
+    assert compared is not None
+    assert compared.lines()[:2] == said
+    assert collect(jobs, tmp_path, tmp_path)["sweeps"][0]["verdict"]["lines"][:2] == said
     # The seeds that confirm it are neither those of the search nor those that chose it.
     seeds = [int(job.overrides[-1].removeprefix("++seed=")) for job in read_ledger(tmp_path) if job.trial is None]
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
@@ -222,6 +233,19 @@ def test_deleted_and_failed_jobs_leave_a_verdict(runs: FakeRuns, tmp_path: Path)
     found = json.loads((tmp_path / "search.json").read_text())
     assert [group["n"] for group in found["comparison"]["groups"]] == [2, 2]
     assert not (tmp_path / best.id).exists()
+
+
+def test_a_starting_configuration_with_a_single_seed_is_the_baseline(runs: FakeRuns, tmp_path: Path) -> None:
+    plan = make(tmp_path, SWEPT[:1], n_trials=1, finalists=1, confirm=2)
+    start = plan.base.resolved["fit"]["lr"]
+    runs.fail = lambda config: OSError("no") if (config["fit"]["lr"], config["seed"]) == (start, 1002) else None
+    assert search(plan, Local(), runs.worker()) == 0
+    found = json.loads((tmp_path / "search.json").read_text())
+    assert found["comparison"]["baseline"] == f"fit.lr={start}"
+    assert sorted(group["n"] for group in found["comparison"]["groups"]) == [1, 2]
+    compared, _ = compare_runs(find_runs([tmp_path]))
+    assert compared is not None
+    assert compared.lines()[:2] == found["lines"][-3:-1]
 
 
 def test_a_file_system_without_locks_is_rejected(

@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="configuration to compare with, as the table names it, or one of its runs. Default: the first "
-        "configuration with several seeds, or else the first",
+        help="configuration to compare with, as the table names it, or one of its runs. Default: the "
+        "starting configuration of a search, or the first configuration with several seeds, or else the first",
     )
     parser.add_argument(
         "--metric",
