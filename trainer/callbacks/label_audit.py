@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,11 @@ from augment.data.targets.multilabel import LABELS
 from augment.params import Count, setting
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy_torch import Tensor, torch
+from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
+from trainer.tasks.label_errors import Learned
 
 if TYPE_CHECKING:
     from augment.data.dataset import Split
@@ -112,7 +115,9 @@ class LabelAudit(Callback):
         if split.repeated:
             rows = _joined(rows, split)
         files, targets = split.files[: split.images], split.targets[: split.images]
-        found = audit(rows, targets, learner.classes, learner.progress.position.epoch)
+        found = audit(
+            rows, targets, learner.classes, _learned(learner, "val_accuracy" if rows.ndim == 2 else "val_map")
+        )
         write_atomically(learner.folder / TABLE_FILE, found.as_csv(files))
         report = found.report(files, learner.classes, self.images, several=rows.ndim == 3)
         write_atomically(learner.folder / REPORT_FILE, json_line(asdict(report)))
@@ -133,6 +138,14 @@ class LabelAudit(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loaded = None if state["table"] is None else state["table"].cpu()
+
+
+def _learned(learner: Learner, metric: str) -> Learned:
+    """Return how much the model has learned, by the best validation score of an epoch."""
+    recorders = [callback for callback in learner.callbacks if isinstance(callback, Recorder)]
+    scores = [row.get(metric, math.nan) for recorder in recorders for row in recorder.rows]
+    known = [score for score in scores if not math.isnan(score)]
+    return Learned(learner.progress.position.epoch, metric, max(known, default=math.nan))
 
 
 def _joined(rows: Any, split: Split) -> Any:

@@ -16,7 +16,7 @@ from augment.support.background import in_threads
 from augment.support.formatting import table_cell
 from trainer.figures.images import THREADS, thumbnail
 from trainer.tasks.display import Finding
-from trainer.tasks.label_errors import Estimate, confident, estimate, why_unknown
+from trainer.tasks.label_errors import Estimate, Learned, confident, estimate, why_unknown
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
@@ -105,16 +105,17 @@ class Findings:
         return text.getvalue()
 
 
-def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], epochs: int) -> Findings:
+def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], learned: Learned) -> Findings:
     """Return the findings about classes. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
     seen = table[:, 1] > 0
     given = np.array(targets)[seen]
     score, probability = np.full((2, len(table)), math.nan)
     score[seen] = table[seen, 0] / table[seen, 1]
-    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), epochs))
+    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), learned))
     if not wrong_labels.unknown:
         mean_probabilities = table[seen, 2:] / table[seen, 1:2]
-        wrong_labels, probability[seen] = estimate(score[seen], given, confident(mean_probabilities, given))
+        sure = confident(mean_probabilities, given)
+        wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=learned.own_errors)
     # The suggested label is the most probable one of the other classes.
     others = table[:, 2:].copy()
     others[np.arange(len(others)), targets] = -1
@@ -124,7 +125,7 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], ep
     return Findings((wrong_labels,), score, probability, labels, suggested, pairs)
 
 
-def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], epochs: int) -> Findings:
+def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], learned: Learned) -> Findings:
     """Return the findings about several labels per image. `table` is (N, K, 2), see `LabelAudit`.
 
     Present and absent labels have different margins, so each kind has its own estimate. A sample is as suspicious as
@@ -139,7 +140,7 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     estimates = []
     for what, selected in (("labels", is_present & seen), ("missing labels", ~is_present & seen)):
         count = int(selected.sum())
-        wrong_labels = Estimate(what, count, unknown=why_unknown(count, epochs))
+        wrong_labels = Estimate(what, count, unknown=why_unknown(count, learned))
         if not wrong_labels.unknown:
             labels = is_present[selected].astype(np.int64)
             wrong_labels, probability[selected] = estimate(scores[selected], labels, sure[selected], what)

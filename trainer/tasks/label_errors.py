@@ -11,6 +11,8 @@ from augment.support.formatting import percent
 Array = NDArray[np.float64]
 
 _FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
+_LEAST_SCORE = 0.6  # lowest validation score for an estimate. A worse model is often wrong where it disagrees
+_OWN_ERRORS = 0.5  # share of its validation errors that a model may also make on training samples with right labels
 # The interval adds a share of the estimate and an absolute error to the sampling error. On Imagenette with 1 to 50%
 # wrong labels, estimates after 5 and 20 epochs differ from the truth by at most 12% of it or 0.9 percentage points,
 # whichever is larger.
@@ -41,17 +43,46 @@ class Estimate:
         """The estimate in words."""
         if self.unknown:
             return f"The share of wrong {self.what} is unknown. {self.unknown}"
-        wrong, bounds = f"{self.share * self.count:,.0f}", f"{percent(self.low, 1)} to {percent(self.high, 1)}"
-        return (
-            f"About {wrong} of {self.count:,} {self.what} are wrong: {percent(self.share, 1)}, 95% interval {bounds}."
-        )
+        wrong, most = (f"{share * self.count:,.0f} of {self.count:,} {self.what}" for share in (self.share, self.high))
+        share, bounds = percent(self.share, 1), f"95% interval {percent(self.low, 1)} to {percent(self.high, 1)}"
+        if not self.low:  # all of them may be the model's own errors
+            return f"At most {most} are wrong: {bounds}, estimate {share}."
+        return f"About {wrong} are wrong: {share}, {bounds}."
 
 
-def why_unknown(count: int, epochs: int) -> str:
-    """Return why there are too few samples or epochs for an estimate, or an empty string."""
+@dataclass(frozen=True)
+class Learned:
+    """How much a model has learned.
+
+    Attributes:
+        epochs: the number of epochs.
+        metric: the name of its validation score.
+        score: the best score of an epoch in 0..1, or NaN without validation data.
+    """
+
+    epochs: int
+    metric: str = "val_accuracy"
+    score: float = math.nan
+
+    @property
+    def own_errors(self) -> float:
+        """The share of samples with right labels on which the model may disagree. 0 if it is unknown."""
+        return 0.0 if math.isnan(self.score) else _OWN_ERRORS * (1 - self.score)
+
+
+def why_unknown(count: int, learned: Learned) -> str:
+    """Return why an estimate is not possible, or an empty string."""
     if count < _FEWEST:
         return f"Too few samples: {count:,}. An estimate needs at least {_FEWEST}."
-    return f"Too few epochs: {epochs}. An estimate needs at least {_EPOCHS}." if epochs < _EPOCHS else ""
+    if learned.epochs < _EPOCHS:
+        return f"Too few epochs: {learned.epochs}. An estimate needs at least {_EPOCHS}."
+    if learned.score < _LEAST_SCORE:
+        return (
+            f"The model is too weak, so many disagreements are its own errors: {learned.metric} is "
+            f"{percent(learned.score, 1)}. An estimate needs at least {percent(_LEAST_SCORE)}. Train longer, or use a "
+            "better model."
+        )
+    return ""
 
 
 def confident(means: Array, given: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -72,7 +103,7 @@ def confident(means: Array, given: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def estimate(
-    scores: Array, given: NDArray[np.int64], sure: NDArray[np.int64], what: str = "labels"
+    scores: Array, given: NDArray[np.int64], sure: NDArray[np.int64], what: str = "labels", own_errors: float = 0.0
 ) -> tuple[Estimate, Array]:
     """Estimate the share of wrong labels, and the probability that each label is wrong.
 
@@ -84,6 +115,7 @@ def estimate(
         given: (N,) the labels.
         sure: (N,) the result of `confident`.
         what: see `Estimate`.
+        own_errors: see `Learned`. The interval extends downward by this share.
 
     Returns:
         The estimate, and the probabilities, (N,). They are NaN if the share is unknown.
@@ -95,7 +127,8 @@ def estimate(
         return Estimate(what, len(scores), unknown=why), np.full(len(scores), math.nan)
     share = float(wrong.mean())
     error = 1.96 * math.sqrt(share * (1 - share) / len(wrong)) + _RELATIVE * share + _ABSOLUTE
-    found = Estimate(what, len(scores), share, max(0.0, share - error), min(1.0, share + error))
+    low, high = max(0.0, share - error - own_errors), min(1.0, share + error)
+    found = Estimate(what, len(scores), share, low, high)
     return found, _probabilities(scores, scores[counted], wrong, share)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from fakes import Logits, MemoryLoader, StateAt, frozen, logits_loader, make_lea
 
 from augment.data.dataset import Split
 from trainer.callbacks import label_audit
-from trainer.callbacks.label_audit import LabelAudit, _joined, _with_classes, _with_labels
+from trainer.callbacks.label_audit import LabelAudit, _joined, _learned, _with_classes, _with_labels
 from trainer.callbacks.recorder import Recorder
 from trainer.figures.label_report import LabelReport, audit_classes
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.run.folder.reader import RunFolder
-from trainer.tasks.label_errors import confident, estimate
+from trainer.tasks.label_errors import Learned, confident, estimate
 
 LOGITS = [[2.0, 1.0, 0.0], [5.0, 1.0, 0.0], [0.0, 1.0, 4.0]]
 GIVEN = [0, 1, 0]
@@ -168,6 +169,24 @@ def test_the_estimated_share_is_near_the_true_one(share: float) -> None:
         assert probability[wrong].mean() > 0.75
 
 
+def test_the_interval_allows_for_the_errors_of_the_model() -> None:
+    (scores, means, given), _, _ = simulated(0.25, 4000, 0)
+    sure = confident(means, given)
+    perfect, _ = estimate(scores, given, sure, own_errors=Learned(5, score=1.0).own_errors)
+    usual, _ = estimate(scores, given, sure, own_errors=Learned(5, score=0.9).own_errors)
+    unknown, _ = estimate(scores, given, sure, own_errors=Learned(5).own_errors)
+    assert usual.low == pytest.approx(perfect.low - 0.05)
+    assert (usual.share, usual.high) == (perfect.share, perfect.high)
+    assert unknown == perfect
+
+
+def test_the_best_validation_score_decides_whether_a_model_is_strong_enough() -> None:
+    learner = learner_of()
+    learner.find(Recorder).rows[:] = [{"val_accuracy": score} for score in (0.3, 0.7, math.nan, 0.5)]
+    assert _learned(learner, "val_accuracy").score == 0.7
+    assert math.isnan(_learned(learner, "val_map").score)
+
+
 def test_confident_classes_are_those_of_cleanlab() -> None:
     count = pytest.importorskip("cleanlab.count")
     (_, means, given), _, _ = simulated(0.2, 2000, 1)
@@ -177,11 +196,19 @@ def test_confident_classes_are_those_of_cleanlab() -> None:
     assert (joint == count.compute_confident_joint(given, means, calibrate=False)).all()
 
 
-@pytest.mark.parametrize(("count", "epochs", "why"), [(50, 5, "Too few samples"), (500, 1, "Too few epochs")])
-def test_answers_what_it_cannot_know(count: int, epochs: int, why: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "learned", "why"),
+    [
+        (50, Learned(5), "Too few samples"),
+        (500, Learned(1), "Too few epochs"),
+        (500, Learned(5, score=0.41), "val_accuracy is 41.0%"),
+        (500, Learned(5, "val_map", 0.5), "val_map is 50.0%"),
+    ],
+)
+def test_answers_what_it_cannot_know(count: int, learned: Learned, why: str) -> None:
     (scores, means, given), _, _ = simulated(0.2, count, 0)
     table = np.hstack([scores[:, None], np.ones((count, 1)), means])
-    found = audit_classes(table, given.tolist(), [str(number) for number in range(10)], epochs)
+    found = audit_classes(table, given.tolist(), [str(number) for number in range(10)], learned)
     assert why in found.estimates[0].sentence
     assert np.isnan(found.probability).all()
     assert found.order() == np.argsort(scores, kind="stable").tolist()
@@ -189,7 +216,7 @@ def test_answers_what_it_cannot_know(count: int, epochs: int, why: str) -> None:
 
 def test_a_model_that_knows_nothing_suspects_nothing() -> None:
     table = np.hstack([np.zeros((200, 1)), np.ones((200, 1)), np.full((200, 3), 1 / 3)])
-    found = audit_classes(table, [0] * 200, ("a", "b", "c"), 5)
+    found = audit_classes(table, [0] * 200, ("a", "b", "c"), Learned(5))
     assert not (found.probability > 0).any()
 
 
@@ -197,7 +224,7 @@ def test_suggests_the_class_that_the_model_predicts() -> None:
     (scores, means, given), wrong, true = simulated(0.3, 4000, 2)
     table = np.hstack([scores[:, None], np.ones((4000, 1)), means])
     names = [str(number) for number in range(10)]
-    found = audit_classes(table, given.tolist(), names, 5)
+    found = audit_classes(table, given.tolist(), names, Learned(5))
     assert (np.array(found.suggested)[wrong] == true[wrong].astype(str)).mean() > 0.85
     assert sum(found.pairs.values()) == (found.probability > 0.5).sum()
 
