@@ -81,12 +81,14 @@ class Choice(Param[str]):
     Attributes:
         options: the names.
         others: maps common aliases to names, for suggestions in errors.
+        hint: a sentence at the end of the error about an unknown name.
     """
 
     _lead = "Allowed:"
 
     options: Collection[str]
     others: Mapping[str, str] = field(default_factory=dict)
+    hint: str = ""
 
     def _convert(self, value: object) -> str | None:
         text = _as_text(value)  # a name may be a number, such as 320
@@ -95,7 +97,7 @@ class Choice(Param[str]):
     def _rejection(self, value: object, key: str) -> str:
         if (name := _as_text(value)) is None:
             return super()._rejection(value, key)
-        return f"unknown name '{name}'.{suggest(name, self.options, self.others)}"
+        return f"unknown name '{name}'.{suggest(name, self.options, self.others)} {self.hint}".rstrip()
 
     def _allowed(self) -> str:
         return ", ".join(self.options)

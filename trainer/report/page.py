@@ -88,6 +88,7 @@ def render(record: RunRecord) -> str:
         shown=record.best_pass,
         figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
         batch=_inline(run.folder / BATCH),
+        resumed=value_at(run.config, "fit.resume"),
         plan=run.attempt(PLAN_FILE, read, ""),
         config=run.attempt(CONFIG_FILE, read, ""),
         command=shlex.join(["python", "-m", "trainer", *run.overrides]),

@@ -299,6 +299,12 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)
     notes += filter(None, [config.fit.slow_precision])
+    notes += [
+        f"{key}={size}: the training set has {amount(len(dataset.train), 'image')}, so each epoch is a single batch. "
+        f"Set a smaller {key}"
+        for key, size, _ in config.fit.fed(config.aug.size)
+        if size > len(dataset.train)
+    ]
     for note in notes:
         log.warning("%s", note)
     if balance := describe_balance(dataset, config.data.balance):

@@ -4,6 +4,7 @@ from itertools import count
 from typing import Any
 
 from augment.support.errors import UserError, first_line
+from augment.support.user_code import OwnCodeError, describe_own
 from trainer.tasks.loss import LOSSES, LabelLoss, LossFunction, LossSettings, NamedLoss, declared, smooths
 from trainer.tasks.task import Task
 
@@ -56,10 +57,13 @@ def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, m
     outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
     try:
         shape = tuple(term(outputs, targets).shape)
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-        text = f"fails ({first_line(error)}). Set another fit.loss, or change fit.loss_options."
-        if mixing:
-            text = f"cannot take mixed targets ({first_line(error)}). Set another fit.loss, or remove {mixing}."
+    except Exception as error:
+        what = "cannot take mixed targets" if mixing else "fails"
+        change = f"remove {mixing}" if mixing else "change fit.loss_options"
+        if own := describe_own(error):
+            change = f", or {change}" if mixing or fit.loss_options else ""
+            raise OwnCodeError(f"fit.loss={fit.loss}: {what}. {own} Correct the loss{change}.") from error
+        text = f"{what} ({first_line(error)}). Set another fit.loss, or {change}."
         raise UserError(f"fit.loss={fit.loss}: {text}") from error
     if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
         raise UserError(

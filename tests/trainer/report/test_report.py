@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
@@ -125,6 +126,14 @@ def test_every_file_may_be_broken(run: Path, broken: tuple[str, str]) -> None:
     for name in (*broken, "batch.png"):
         (run / name).write_bytes(b"[what is this")
     assert "Reproduce this run" in Page(render(read_record(run))).text
+
+
+def test_a_resumed_run_shows_the_first_batch_after_resuming(run: Path) -> None:
+    assert "The first training batch, with" in Page(render(read_record(run))).text
+    config = OmegaConf.load(run / CONFIG_FILE)
+    OmegaConf.update(config, "fit.resume", str(run))
+    OmegaConf.save(config, run / CONFIG_FILE)
+    assert "The first training batch after resuming, with" in Page(render(read_record(run))).text
 
 
 def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:

@@ -89,6 +89,18 @@ def test_a_setting_without_effect_is_told_in_the_log(
     assert "fit.standardize=false has no effect, because the model predicts classes" in caplog.messages
 
 
+def test_a_training_set_smaller_than_a_batch_gets_a_note(
+    photo_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared(photo_root, tmp_path, "fit.batch_size=6")
+    assert "single batch" not in caplog.text
+    prepared(photo_root, tmp_path, "fit.batch_size=7")
+    note = (
+        "fit.batch_size=7: the training set has 6 images, so each epoch is a single batch. Set a smaller fit.batch_size"
+    )
+    assert note in caplog.messages
+
+
 def weights(learner: Learner) -> list[float]:
     loss = learner.loss_function
     assert isinstance(loss, ClassLoss)

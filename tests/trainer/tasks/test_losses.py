@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from augment.cli.compose import compose
 from augment.params import settings
 from augment.support.errors import UserError
+from augment.support.user_code import OwnCodeError
 from trainer.run.config.checks import check_config
 from trainer.run.config.fit import parse_fit
 from trainer.run.config.schema import parse_config
@@ -297,6 +298,14 @@ def test_what_a_loss_cannot_do_is_rejected() -> None:
         check_loss(task_named("multilabel"), parse_fit({"loss": "rows"}), 3, weighted=True)
 
 
+def test_an_own_loss_that_raises_is_reported_with_its_line() -> None:
+    LOSSES["classify", "broken"] = lambda o, t, power=1: o.foo()
+    for options, remedy in (({}, ""), ({"power": 2}, ", or change fit.loss_options")):
+        said = rf"^fit\.loss=broken: fails\. AttributeError: .*test_losses\.py, line \d+: .* loss{remedy}\.$"
+        with pytest.raises(OwnCodeError, match=said):
+            check_loss(task_named("classify"), parse_fit({"loss": "broken", "loss_options": options}), 3)
+
+
 @pytest.mark.parametrize("task", [name for name in known_tasks() if name in {task for task, _ in LOSSES}])
 def test_every_loss_can_be_tried_and_is_in_the_help(task: str) -> None:
     for of, name in list(LOSSES):
@@ -322,7 +331,8 @@ def test_a_loss_of_a_plugin_trains(
         for name, more in (("a", ["fit.loss_options.power=3"]), ("b", []))
     )
     assert first["train_loss"] != second["train_loss"]
-    with pytest.raises(UserError, match=r"^fit\.loss=sharp: cannot take mixed .* aug\.train\.mixup\.$"):
+    said = r"^fit\.loss=sharp: cannot take mixed targets\. .*their_losses\.py, line 6: .* aug\.train\.mixup\.$"
+    with pytest.raises(OwnCodeError, match=said):
         check_config(parse_config(compose([*given, "+aug=imagenette", "+aug.train.mixup={}"])))
     sys.modules.pop("their_losses", None)
 

@@ -139,10 +139,19 @@ def test_what_is_measured_changes_nothing_else_and_resumes(given: list[str]) -> 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("fit.metrics=[f2]", r"^fit\.metrics: the task classify with 2 classes has no metric 'f2'\. Did you mean"),
-        ("fit.metrics=[top5]", r"^fit\.metrics: .* 'top5'\. Allowed: accuracy, auroc, .*, distance, f1, .*, kappa"),
+        (
+            "fit.metrics=[f2]",
+            r"^fit\.metrics: the task classify with 2 classes has no metric 'f2'\. Did you mean .* set plugins=",
+        ),
+        (
+            "fit.metrics=[top5]",
+            r"^fit\.metrics: .* 'top5'\. Allowed: accuracy, auroc, .*, distance, f1, .*, kappa.* metric, set plugins=",
+        ),
         ("callbacks.checkpoint.monitor=val_mae", r"with 2 classes\. Allowed: auto, val_loss, val_accuracy, val_brier"),
-        ("callbacks.checkpoint.monitor=val_distanc", r"unknown name 'val_distanc'\. Did you mean 'val_distance'\?"),
+        (
+            "callbacks.checkpoint.monitor=val_distanc",
+            r"unknown name 'val_distanc'\. Did you mean 'val_distance'\?.* own metric, set plugins=\[MODULE\]\.$",
+        ),
     ],
 )
 def test_unknown_metrics(override: str, message: str, given: list[str]) -> None:

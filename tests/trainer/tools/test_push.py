@@ -1,5 +1,6 @@
 """Test pushing a model to a hub on this machine, and using it from there."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,10 @@ def test_a_public_repository_needs_the_flag(
 
 def test_mistakes(hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "RUN USER/NAME" in fails(lambda: push([str(finished_run)]), capsys)
-    assert "Repo id must" in fails(lambda: push([str(finished_run), "a/b/c"]), capsys)
+    for name in ("badname", "a/b/c"):
+        assert f"{name}: this is not the name of" in fails(lambda name=name: push([str(finished_run), name]), capsys)
+    assert "Cannot have -- or .." in fails(lambda: push([str(finished_run), "a/b..c"]), capsys)
+    assert not hub.private
     assert "best.pt" in fails(lambda: push(["nowhere", "me/colors"]), capsys) or not hub.files
     assert "no run has started" in fails(lambda: push(["last", "me/colors"]), capsys)
     hub.denied = True
@@ -96,8 +100,8 @@ def test_answers_that_no_hub_gives(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(hub, "answer", lambda *request: (200, answer, {}))
-    assert "Check the name and the network" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
-    with pytest.raises(UserError, match=r"^hf://me/colors: the hub cannot be used .* the network\.$"):
+    assert "Check the network" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    with pytest.raises(UserError, match=r"^hf://me/colors: the Hugging Face Hub cannot be reached .* the network\.$"):
         load_model("hf://me/colors")
     assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
 
@@ -106,8 +110,9 @@ def test_without_a_network(
     finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "Check the name and the network" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
-    with pytest.raises(UserError, match=r"^hf://me/colors: the hub cannot be used .* the network\.$"):
+    remedy = "me/colors: HF_HUB_OFFLINE is set. Unset it to use the hub."
+    assert fails(lambda: push([str(finished_run), "me/colors"]), capsys) == f"error: {remedy}\n"
+    with pytest.raises(UserError, match=rf"^hf://{re.escape(remedy)}$"):
         load_model("hf://me/colors")
     assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
 

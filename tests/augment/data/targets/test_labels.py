@@ -61,6 +61,13 @@ def test_labels_that_begin_at_one_get_a_hint() -> None:
     assert describe_missing(understand([1, 2], [0, 1, 2])) == [hint]
 
 
+def test_a_misspelled_class_gets_a_hint() -> None:
+    missing = "1 of 3 classes has no image in val: sprnger."
+    val = ["springer", "church"]
+    assert describe_missing(understand([*val, "sprnger"], val)) == [f"{missing} Did you mean 'springer'?"]
+    assert describe_missing(understand([*val, "sprnger", "sprnger"], val)) == [missing]
+
+
 def test_an_offset_applies_to_numbers_only() -> None:
     found = understand([7, 5], [6, 5], offset=5)
     assert (found.classes, found.train.targets, found.val.targets) == (("5", "6", "7"), (2, 0), (1, 0))
