@@ -95,7 +95,8 @@ def run_script(page: str, script: str, folder: Path, size: str = "1400,1000") ->
     file = folder / "tested.html"
     file.write_text(with_script(page, script), encoding="utf-8")
     for milliseconds in (5_000, 30_000, 120_000):  # on a busy machine, virtual time may end before the script does
-        document = dump(file.as_uri(), folder / "profile", milliseconds, size)
+        profile = folder / f"profile-{milliseconds}"  # a new one, because the page may have stored data before it ended
+        document = dump(file.as_uri(), profile, milliseconds, size)
         if '<pre id="found">' in document:
             break
     result = found(document)
