@@ -129,6 +129,13 @@ def test_writes_its_files(tmp_path: Path) -> None:
     assert set(report) == set(LabelReport.__dataclass_fields__)
 
 
+def test_a_weak_model_gets_no_estimate(tmp_path: Path) -> None:
+    learner = learner_of(LabelAudit(), train=loader(LOGITS * 40, GIVEN * 40), epochs=3, folder=tmp_path)
+    learner.fit()
+    report = json.loads((tmp_path / "labels.json").read_text())
+    assert "val_accuracy is 33.3%" in report["estimates"][0]["unknown"]
+
+
 @pytest.mark.parametrize("options", [{"task": "regress"}, {"training_step": lambda learner, batch: learner.model(
     batch.images).mean()}, {"train": logits_loader(LOGITS, GIVEN)}])  # fmt: skip
 def test_is_off_without_known_labels_or_logits(options: Any, tmp_path: Path) -> None:
