@@ -1,7 +1,5 @@
 """Train with fastai, as its vision tutorial does."""
 
-import argparse
-
 import timm
 from fastai.vision.all import (
     Flip,
@@ -14,16 +12,11 @@ from fastai.vision.all import (
     imagenet_stats,
     set_seed,
 )
+from flags import parse
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for flag in ("--epochs", "--size", "--batch-size", "--workers", "--seed"):
-        parser.add_argument(flag, type=int)
-    parser.add_argument("--lr", type=float)
-    for flag in ("--photos", "--model", "--device"):
-        parser.add_argument(flag)
-    flags = parser.parse_args()
+    flags = parse()
     set_seed(flags.seed)
     loaders = ImageDataLoaders.from_folder(
         flags.photos,

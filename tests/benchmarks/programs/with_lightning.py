@@ -1,11 +1,11 @@
 """Train with Lightning and torchvision, as Lightning's documentation does."""
 
-import argparse
 from pathlib import Path
 
 import lightning
 import timm
 import torch
+from flags import parse
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
@@ -39,13 +39,7 @@ class Classifier(lightning.LightningModule):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for flag in ("--epochs", "--size", "--batch-size", "--workers", "--seed"):
-        parser.add_argument(flag, type=int)
-    parser.add_argument("--lr", type=float)
-    for flag in ("--photos", "--model", "--device"):
-        parser.add_argument(flag)
-    flags = parser.parse_args()
+    flags = parse()
     lightning.seed_everything(flags.seed)
     end = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     crop = v2.RandomResizedCrop(flags.size, scale=(0.35, 1))
