@@ -17,7 +17,7 @@ from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.run.folder.run_names import place, rank, score_of, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
-from trainer.sweeps.run_groups import CORRUPTIONS, SEED, RunGroup, first_difference, group_runs
+from trainer.sweeps.run_groups import CORRUPTIONS, SEED, RunGroup, first_difference, group_runs, per_replicate
 from trainer.sweeps.trials import TRIALS_FILE
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
@@ -64,13 +64,15 @@ class Comparison:
             shown,
             notes=(
                 *self.notes,
-                f"{shown.test} is the mean over the best epochs of n runs. It changes neither order nor verdicts.",
+                f"{shown.test} is the mean over the best epochs of n seeds or folds. It changes neither order nor "
+                "verdicts.",
             ),
         )
 
     def tested(self, group: RunGroup) -> list[float]:
-        """Return the test scores of a group's runs that have one."""
-        return [run.test_scores[self.test] for run in group.runs if self.test in run.test_scores]
+        """Return the test scores of a group's replicates that have one."""
+        found = ((run, run.test_scores[self.test]) for run in group.runs if self.test in run.test_scores)
+        return [*per_replicate(found).values()]
 
     def table(self) -> Table:
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from augment.support.nested import grouped, leaves, section_of, value_at
 from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
-from trainer.sweeps.verdict import Difference, Metric, Replicates
+from trainer.sweeps.verdict import Difference, Key, Metric, Replicates
 from trainer.tasks.registry import of_loss, range_of, smaller_is_better, task_of
 
 # Settings whose values only repeat an experiment.
@@ -99,10 +99,16 @@ def _exclusion(run: RunFolder, *, all_early: bool) -> str:
 
 def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
     key = runs[0].score
-    found = grouped(((value_of(run, SEED), value_of(run, FOLD)), run.last[key]) for run in runs)
-    scores = {replicate: mean(values) for replicate, values in found.items()}
     metric = Metric(key, smaller_is_better(key), range_of(key))
-    return RunGroup(name, Replicates(scores), metric, tuple(runs), basis_of(runs[0]))
+    return RunGroup(
+        name, Replicates(per_replicate((run, run.last[key]) for run in runs)), metric, tuple(runs), basis_of(runs[0])
+    )
+
+
+def per_replicate(scores: Iterable[tuple[RunFolder, float]]) -> dict[Key, float]:
+    """Return the mean score of the runs of each seed and fold."""
+    found = grouped(((value_of(run, SEED), value_of(run, FOLD)), score) for run, score in scores)
+    return {key: mean(values) for key, values in found.items()}
 
 
 def basis_of(run: RunFolder) -> Settings:

@@ -145,6 +145,14 @@ def test_compare_shows_test_scores_without_ranking_by_them(
     assert [group["verdict"] for group in without.plain()["groups"]] == [group["verdict"] for group in groups]
 
 
+def test_test_scores_of_one_seed_count_once(runs: Path) -> None:
+    run = write_run(runs / "again", 0.7, {"fit.lr": 0.2, "seed": 0})
+    (run / "test_scores.json").write_text(json.dumps({"epoch": 0, "test_accuracy": 0.4}))
+    comparison, _ = compare_runs(find_runs([runs]))
+    assert comparison
+    assert comparison.with_test().plain()["groups"][0]["test_accuracy"] == pytest.approx([0.3, 0.1])
+
+
 def test_compare_does_not_choose_by_test_scores(runs: Path, tmp_path: Path, capsys: Any) -> None:
     text = failed([str(runs), "--metric", "test_accuracy"], capsys, compare)
     assert "--split test" in text

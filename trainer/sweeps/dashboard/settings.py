@@ -12,7 +12,7 @@ from typing import Any
 from augment.support.formatting import amount, clip
 from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder
-from trainer.sweeps.run_groups import REPEATED, flat, name_groups, same_configuration
+from trainer.sweeps.run_groups import FOLD, REPEATED, SEED, flat, name_groups, same_configuration, value_of
 
 MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
@@ -109,20 +109,22 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     return max(0.0, 1 - within / free * (len(scores) - 1) / total) if total else 0.0
 
 
-def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[int]]:
-    """Return the names of groups of runs that repeat each other, and the group of each run.
+def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[tuple[int, str]]]:
+    """Return the names of groups of runs that repeat each other, and the group and replicate of each run.
 
-    Runs of different sweeps are never in one group.
+    The replicate is the run's seed, or its fold if the group has several folds, as in verdicts. Runs of different
+    sweeps are never in one group.
     """
     # Jobs that have not started have only overrides, so they cannot be grouped with others.
     of_sweep = grouped(((run.sweep, bool(run.config)), run) for run in runs)
     names: list[tuple[str, Path | None]] = []
-    found: dict[Path, int] = {}
+    found: dict[Path, tuple[int, str]] = {}
     for (sweep, _), members in of_sweep.items():
         same = same_configuration(members)
         own = name_groups(same) if len(same) > 1 else [group[0].name for group in same]
         for name, group in zip(own, same, strict=True):
-            found |= {run.folder: len(names) for run in group}
+            key = FOLD if len({value_of(run, FOLD) for run in group}) > 1 else SEED
+            found |= {run.folder: (len(names), clip(value_of(run, key), KEY)) for run in group}
             names.append((clip(name, VALUE), sweep))
     # A name is unique only within its sweep.
     count = Counter(name for name, _ in names)

@@ -268,6 +268,48 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
 
 
+def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
+    """As in verdicts: a replicate is a seed, or a fold if there are several."""
+    for i, (seed, end) in enumerate([(0, 0.3), (0, 0.5), (1, 0.6)]):
+        write_run(tmp_path / "seeds" / f"{i}", config_of(0.1, 0.0, seed), [], [0.1, end], planned=2)
+        data = {"source": "folder", "root": "x", "folds": 2, "fold": 1 - seed}
+        config = config_of(0.1, 0.0, i) | {"data": data}
+        write_run(tmp_path / "folds" / f"{i}", config, [], [0.1, end], planned=2)
+    script = """
+      const { series } = echarts.getInstanceByDom(document.getElementById("curves")).getOption();
+      return [texts("#legend li"), series.at(-1).data, texts("#curves-note")[0]];
+    """
+    for kind in ("seeds", "folds"):
+        page = render(collect(find_runs([tmp_path / kind]), tmp_path, tmp_path))
+        legend, line, note = run_script(page, script, tmp_path)
+        assert [text.rpartition(" n = ")[2] for text in legend] == ["2"]
+        assert line == [[1, 0.1], [2, pytest.approx((0.4 + 0.6) / 2)]]
+        assert note.endswith("Each seed or fold counts once, with the mean of its runs.")
+
+
+def test_axes_have_all_labels_and_legends_a_range(tmp_path: Path) -> None:
+    """On a phone, too. A constant has no range, so it has no gradient."""
+    for i, name in enumerate(["resnet18", "xresnet50_deep_and_wide", "vit"]):
+        config = config_of(0.1, 0.0, 0, model={"name": name})
+        write_run(tmp_path / "runs" / name, config, [f"model.name={name}"], [0.1 * i], planned=1)
+    script = """
+      document.body.style.width = "400px";
+      dispatchEvent(new Event("resize"));
+      await wait(100);
+      const labels = (id) => echarts.getInstanceByDom(document.getElementById(id)).getZr().storage.getDisplayList(true)
+        .map((shape) => shape.style.text).filter(Boolean);
+      const seen = [labels("parallel"), labels("scatter"), document.getElementById("hue").value];
+      await type(document.getElementById("text"), "vit");
+      return [...seen, texts("#scatter-scale"), all("#scatter-scale .ramp").length];
+    """
+    page = render(collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path))
+    *charts, hue, legend, ramps = run_script(page, script, tmp_path, size="500,1000")
+    for labels in charts:
+        assert {"resnet18", "vit", "xresnet…p_and_wide", "last val_accuracy"} <= {*labels}
+    assert hue == "last.val_accuracy"  # the time, the usual color, is the same for all runs
+    assert (legend, ramps) == (["last val_accuracy: 0.2"], 0)
+
+
 def test_the_best_score_is_among_runs_that_can_be_compared(tmp_path: Path) -> None:
     for name, root, score in (("a", "x", 0.5), ("b", "x", 0.6), ("c", "y", 0.9)):
         write_run(tmp_path / "outputs" / name, {"data": {"source": "folder", "root": root}}, [], [score], planned=1)

@@ -63,6 +63,16 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
 const mean = (values) => sum(values) / values.length;
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+/** Return the mean value of each replicate. Several runs of a seed count once, as in verdicts. Missing values do not count. */
+function perReplicate(runs, valueOf) {
+  const found = new Map();
+  for (const run of runs) {
+    const value = valueOf(run);
+    if (value != null) found.set(run.replicate, [...(found.get(run.replicate) ?? []), value]);
+  }
+  return [...found.values()].map(mean);
+}
+
 /** Format a value like in a configuration. Numbers that are not whole have at most four significant digits. */
 function show(value) {
   if (value === undefined || value === "") return "";
@@ -106,7 +116,9 @@ function colorScale(values, label, { smaller = false, log = false, format = show
   const low = sorted[Math.floor(sorted.length / 10)], high = sorted.at(-1);
   const share = (value) => (typeof value !== "number" ? null : high === low ? 1 : Math.max(0, (at(value) - at(low)) / (at(high) - at(low))));
   const bar = el("i", { class: "ramp", style: `background:linear-gradient(90deg,${RAMP[+dark.matches].join(",")})`, "aria-hidden": "true" });
-  return [share, sorted.length ? el("span", { class: "soft small ramped" }, `${label}: ${format(low)} `, bar, ` ${format(high)}`) : null];
+  const beyond = sorted[0] === low ? "" : smaller ? "≥ " : "≤ ";
+  const range = low === high ? [format(low)] : [beyond, format(low), " ", bar, " ", format(high)];
+  return [share, sorted.length ? el("span", { class: "soft small" }, `${label}: `, el("span", { style: "white-space:nowrap" }, range)) : null];
 }
 
 const dash = (i) => DASHES[Math.floor(i / LIGHT.length) % DASHES.length];

@@ -19,7 +19,7 @@ function curveItems(runs) {
 
 function compareMeans(a, b) {
   const score = (item) => {
-    const values = item.runs.map((run) => run.last[run.monitor]).filter((value) => value != null);
+    const values = perReplicate(item.runs, (run) => run.last[run.monitor]);
     return values.length ? mean(values) : null;
   };
   return compare(score(a), score(b), !data.metrics[a.runs[0].monitor]?.smaller);
@@ -57,13 +57,12 @@ function points(item) {
   });
 }
 
-/** Return the points of an item: epoch, mean, both ends of the band, and the number of runs that reached the epoch. */
+/** Return the points of an item: epoch, mean, both ends of the band, and the number of replicates that reached the epoch. */
 function pointsOf(item) {
   const metric = metricIndex();
-  const curves = item.runs.map((run) => run.curves[metric]);
-  const epochs = [...new Set(curves.flatMap((curve) => curve[0]))].sort((a, b) => a - b);
+  const epochs = [...new Set(item.runs.flatMap((run) => run.curves[metric][0]))].sort((a, b) => a - b);
   return epochs.map((epoch) => {
-    const values = curves.map((curve) => valueAt(curve, epoch)).filter((value) => value !== null);
+    const values = perReplicate(item.runs, (run) => valueAt(run.curves[metric], epoch));
     const center = mean(values), n = values.length;
     if (state.band === "range") return [epoch, center, Math.min(...values), Math.max(...values), n];
     const spread = Math.sqrt(sum(values.map((value) => (value - center) ** 2)) / Math.max(1, n - 1));
@@ -117,9 +116,10 @@ function showCurves(runs) {
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
   const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. To choose others, select runs in the table.` : `All ${kind[1]} in the table.`;
   const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: minimum to maximum over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
+  const joined = items.some((item) => item.runs.length > new Set(item.runs.map((run) => run.replicate)).size);
   const drawn = lines.some(({ data: all }) => all.length);
   $("curves-note").textContent = !total ? "No run in the table has finished an epoch." : !drawn ? `These runs did not record their ${AXES[state.axis]}.`
-    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ones.` : "The selected runs.") : best) + what;
+    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ones.` : "The selected runs.") : best) + what + (joined ? " Each seed or fold counts once, with the mean of its runs." : "");
   $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over ${AXES[state.axis]}: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
   return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
 }

@@ -48,9 +48,9 @@ function showParallel(runs, colors) {
     parallel: upright ? { left: 72, right: 72, top: 40, bottom: 22, layout: "horizontal" } : { left: 20, right: 24, top: 34, bottom: 30, layout: "vertical" },
     parallelAxis: axes.map((column, dim) => ({
       id: column.key, dim, name: column.label, nameLocation: upright ? "end" : "start", nameGap: upright ? 14 : 8, ...axisScale(column, current.scope),
-      nameTextStyle: { color: ink, fontSize: 12, align: upright ? "center" : "left", verticalAlign: upright ? "bottom" : "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
-      nameTruncate: { maxWidth: upright ? Math.min(140, Math.max(60, $("parallel").clientWidth / axes.length - 14)) : 260 }, realtime: false,
-      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => shorten(text) || "unset" }) },
+      nameTextStyle: { color: ink, textBorderColor: color("--card"), textBorderWidth: 3, fontSize: 12, align: upright ? "center" : "left", verticalAlign: "bottom", padding: upright ? 0 : [0, 0, 10, 8] },
+      nameTruncate: { maxWidth: upright ? Math.max(60, Math.min(dim % (axes.length - 1) ? Infinity : 140, $("parallel").clientWidth / axes.length - 14)) : 320 }, realtime: false,
+      axisLine: { lineStyle: { color: soft } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true, interval: 0, backgroundColor: color("--card"), padding: [1, 3], borderRadius: 3, ...(column.number ? { formatter: (v) => show(+(+v).toPrecision(4)) } : { formatter: (text) => shorten(text) || "unset" }) },
       areaSelectStyle: { width: 18, borderWidth: 1, borderColor: color("--brush"), color: color("--brush"), opacity: 0.3 },
     })),
     series: [{ type: "parallel", smooth: false, inactiveOpacity: 0.04, activeOpacity: 0.9, progressive: 0, silent: true, data: rows }],

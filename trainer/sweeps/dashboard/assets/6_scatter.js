@@ -55,7 +55,7 @@ function showScatter(runs) {
     if (found) $(id).value = found.key;
     return found;
   };
-  const time = columns.find((column) => column.key === "seconds");
+  const time = usable.find((column) => column.key === "seconds");
   const [x, y, hue] = [pick("across", settings[0] ?? time), pick("up", scores[0]), pick("hue", settings[1] ?? time)];
   $("scatter-card").classList.toggle("none", !(x && y && hue));
   if (!(x && y && hue)) return;
@@ -65,7 +65,7 @@ function showScatter(runs) {
   const used = hue.number ? [] : hue.categories.filter((name) => known.some((run) => show(hue.get(run)) === name));
   fill("scatter-scale", hue.number ? legend : used.map((name, i) => el("span", { class: "soft small" }, el("i", { class: "dot", style: `background:${series(i)}` }), name || "unset")));
   const [axis, look] = plain();
-  const side = (column, gap) => ({ ...axis(column.label), ...axisScale(column, current.scope), nameGap: gap, axisLabel: { color: color("--soft"), hideOverlap: true, formatter: (v) => (column.number ? (column.format ?? ((n) => show(+(+n).toPrecision(4))))(+v) : shorten(v) || "unset") } });
+  const side = (column, gap) => ({ ...axis(column.label), ...axisScale(column, current.scope), nameGap: gap, axisLabel: { color: color("--soft"), hideOverlap: true, interval: 0, formatter: (v) => (column.number ? (column.format ?? ((n) => show(+(+n).toPrecision(4))))(+v) : shorten(v) || "unset") } });
   charts.scatter.setOption({
     ...look, xAxis: { ...side(x, 26), splitLine: { show: false } }, yAxis: { ...side(y, 12), ...TOP() },
     series: [{ type: "scatter", symbolSize: known.length > 200 ? 7 : 10, data: known.map((run) => ({
