@@ -40,6 +40,7 @@ class Lines:
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # the column of each word, if each word has its own column
     column: str = ""  # the column of all words. Empty: the list has no header, or has `columns`
+    hint: str = ""  # a sentence with the column of the paths, if it is probably another one
 
     def describe(self, index: int) -> str:
         """Describe the image with an index, for messages."""
@@ -123,19 +124,25 @@ def _read_csv(
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key
     columns = [_column(key, file, header, setting, name, "label", default) for name in names]
+    first = rows[0][1] if rows else header
+    suffixes = [Path(cell).suffix.lower() in EXTENSIONS for cell in first]
+    paths, hint = path_column, ""
+    if image is None and not suffixes[path_column] and any(suffixes):
+        paths = suffixes.index(True)
+        hint = f" If column '{header[paths]}' holds the paths of the images, set data.image={header[paths]}."
     if not (targets or label or "label" in header) and len(header) > 2:
-        others = list_some(name for index, name in enumerate(header) if index != path_column)
+        others = list_some(name for index, name in enumerate(header) if index != paths)
         raise UserError(
             f"{key}: {file} has no column 'label'. Set data.label=NAME for a class, data.targets=[NAME,...] for "
             "numbers, or data.targets=[NAME,...] data.multilabel=true for columns of 0 and 1. Allowed names: "
-            f"{others}."
+            f"{others}.{hint}"
         )
     lines = []
     for number, row in rows:
         cells = [from_table_cell(row[i]) for i in columns]
         words = cells if targets else filter(None, (word.strip() for word in cells[0].split(";")))
         lines.append(Line(number, from_table_cell(row[path_column]), tuple(words)))
-    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]])
+    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], hint)
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:

@@ -108,7 +108,8 @@ class FileList(CheckedSource, LabeledSource):
         problems: tuple[str, ...] = ()
         if not self.skip_bad:
             listed = ((lines.key, found, lines.describe) for lines, found in zip(lists, files, strict=True))
-            problems = tuple(problem + _PATHS for problem in describe_absent(listed))
+            hint = next((lines.hint for lines in lists if lines.hint), "")
+            problems = tuple(problem + _PATHS + hint for problem in describe_absent(listed))
         try:
             return replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:

@@ -166,6 +166,19 @@ def test_wrong_columns_are_rejected(text: str, settings: dict[str, object], mess
         load(lists, text, CSV, ending="csv", **settings)
 
 
+@pytest.mark.parametrize("settings", [{}, {"label": "kind"}])
+def test_errors_suggest_the_column_of_paths(settings: dict[str, object], lists: Path) -> None:
+    text = "id,file,kind\n7,a.png,dog\n8,b.png,cat\n"
+    problems: tuple[str, ...]
+    try:
+        problems = load(lists, text, text, ending="csv", **settings).problems
+    except UserError as error:
+        problems = (str(error),)
+    assert problems[0].endswith(" If column 'file' holds the paths of the images, set data.image=file.")
+    assert "Allowed names: id, kind." in problems[0] or settings
+    assert not load(lists, text, text, ending="csv", image="file", label="kind").problems
+
+
 def test_no_such_list(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^data.val: .*none.txt does not exist\. .* contains no files. Allowed: a list of images"
