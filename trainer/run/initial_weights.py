@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from augment.data.dataset import same_outputs
 from augment.params import Size
-from augment.support.errors import UserError, first_line, nearest
+from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file, require_in
 from augment.support.formatting import amount, list_some, printable
 from augment.support.untrusted_files import damage, regular
@@ -181,7 +181,7 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
         head: the names of the tensors that depend on the number of classes.
 
     Raises:
-        UserError: they do not fit. The message begins with "not" and names a tensor.
+        UserError: they do not fit. The message begins with "not" and names the first mismatch.
     """
     given = dict(tensors)
     while given and not any(name in network for name in given):
@@ -192,22 +192,13 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
     given = {name: _in_channels(tensor, network.get(name)) for name, tensor in given.items()}
     body = [name for name in network if name not in head and not name.endswith(_COUNTERS)]
     spare = [name for name in given if name not in network]
-    if missing := [name for name in body if name not in given]:
+    wrong = [name for name in body if name not in given or not _fits(given[name], network[name])]
+    if odd := [*wrong, *spare]:
         raise UserError(
-            f"not the weights of this model: {len(missing)} of its {amount(len(body), 'tensor')} are missing, such as "
-            f"'{missing[0]}'.{nearest(missing[0], spare)} Choose the model that saved them, or "
-            "rename the tensors as in this model."
-        )
-    if wrong := [name for name in body if not _fits(given[name], network[name])]:
-        raise UserError(
-            f"not the weights of this model: '{wrong[0]}' is {_shape(given[wrong[0]])}, and "
-            f"{_shape(network[wrong[0]])} in the model ({amount(len(wrong), 'such tensor')}). "
-            "Choose the model that saved them."
-        )
-    if spare:
-        raise UserError(
-            f"not the weights of this model, but of a larger one: {amount(len(spare), 'tensor')} would be left over, "
-            f"such as '{spare[0]}'. Choose the model that saved them."
+            f"not the weights of this model: {len(body) - len(wrong)} of its {amount(len(body), 'tensor')} match in "
+            f"name and shape. The first mismatch is '{odd[0]}', "
+            f"{_shape(given.get(odd[0]))} in the file and {_shape(network.get(odd[0]))} in the model. Choose the model "
+            "that saved them, or rename the tensors as in this model."
         )
     return {name: tensor for name, tensor in given.items() if _fits(tensor, network[name])}
 
@@ -229,5 +220,5 @@ def _fits(tensor: Tensor, own: Tensor) -> bool:
     return tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
 
 
-def _shape(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape)) or "a single number"
+def _shape(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else " x ".join(map(str, tensor.shape)) or "a single number"
