@@ -8,7 +8,7 @@ gives the same value, or with `--trust`.
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,7 +28,7 @@ from augment.support.nested import leaves, section_of, value_at
 from augment.support.secrets import as_written
 from augment.support.user_code import load_plugins
 
-ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder"
+ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python: arguments, or trust=True)"
 
 # A value with a file pattern or a URL.
 _PATTERN = re.compile(r"://|[*?\[\]{}()]")
@@ -90,7 +90,8 @@ class Saved:
 
     def _check_reach(self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         """Check that the command line repeats each setting with side effects outside this process."""
-        for key, reach, value in self._reaching(plain):
+        refused: dict[str, tuple[str, str]] = {}  # the value as text, and the side effect, by key
+        for key, reach, value in self._reaching(plain, refused):
             theirs = value_at(named, key)
             if theirs is None or (value != {} and theirs != value_at(config, key)):
                 shown = (
@@ -98,16 +99,25 @@ class Saved:
                     if isinstance(value, list | dict)
                     else value
                 )
-                raise UntrustedError(
-                    f"{key}: {shown} in {self.where} is not used, because a run folder must not decide {reach}. "
-                    f"Pass {shlex.quote(f'{key}={shown}')} {ALLOWED}."
-                )
+                refused[key] = str(shown), reach
+        if refused:
+            listed = ", ".join(f"{key}: {shown}" for key, (shown, _) in refused.items())
+            reaches = " or ".join(dict.fromkeys(reach for _, reach in refused.values()))
+            tokens = " ".join(shlex.quote(f"{key}={shown}") for key, (shown, _) in refused.items())
+            raise UntrustedError(
+                f"{listed} in {self.where} {'is' if len(refused) == 1 else 'are'} not used, because a run folder must "
+                f"not decide {reaches}. Pass {tokens} {ALLOWED}."
+            )
 
-    def _reaching(self, config: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
-        """Yield the key, the side effect and the value of each setting with side effects outside this process."""
+    def _reaching(self, config: Mapping[str, Any], refused: Collection[str]) -> Iterator[tuple[str, str, object]]:
+        """Yield the key, the side effect and the value of each setting with side effects outside this process.
+
+        If the caller refuses a setting, which it adds to `refused`, nothing is imported or parsed any more.
+        """
         yield from _set(config, "", TOP)
         named = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
-        load_plugins(tuple(named or ()), "plugins")  # plugins may declare the settings below
+        if not refused:
+            load_plugins(tuple(named or ()), "plugins")  # plugins may declare the settings below
         for section, cls in SETTINGS.items():
             yield from _set(section_of(config, section), f"{section}.", settings(cls))
         callbacks = section_of(config, "callbacks")
@@ -128,7 +138,7 @@ class Saved:
                 if starts or found[1] != READS:
                     yield found
             with suppress(UserError):  # an invalid value raises an error where it is used
-                chosen: Any = parse_named(kinds, values, section, selector) if starts else None
+                chosen: Any = parse_named(kinds, values, section, selector) if starts and not refused else None
                 if chosen is not None and (key := chosen.downloads()):
                     yield f"{section}.{key}", DOWNLOADS, values.get(key)
 

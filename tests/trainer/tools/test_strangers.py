@@ -106,6 +106,17 @@ def test_a_plugin_is_imported_if_the_command_line_names_it(
         assert "Pass 'plugins=[evil]' on the command line, or --trust" in printed
 
 
+def test_one_error_lists_all_settings_to_repeat(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"source": "own", "train": "evil.train", "val": "evil.train"}
+    configure(plugins=["evil", "bad"], aug__plugins=["evil"], data=own)(run, tmp_path)
+    assert code_of(evaluate, run) == 2
+    assert not (tmp_path / "outside/canary").exists()
+    printed = capsys.readouterr().err
+    assert (
+        " Pass 'plugins=[evil, bad]' 'aug.plugins=[evil]' data.train=evil.train data.val=evil.train on the command line"
+    ) in printed
+
+
 @pytest.mark.usefixtures("clean_registry")
 def test_a_source_is_imported_if_the_command_line_names_it(run: Path, tmp_path: Path) -> None:
     configure(data={"source": "own", "train": "evil.train", "val": "evil.train"})(run, tmp_path)
