@@ -126,6 +126,13 @@ COMMANDS = [
     ("augment convert data=folder data.root=photos --to folder --out photos", "--out photos", "new"),
     # Plugins
     ("trainer plugins=[nowhere]", "plugins", "'nowhere'", "PYTHONPATH"),
+    ("trainer aug.train.fade.p=1", "fade", "aug.plugins=[MODULE]"),
+    ("trainer callbacks.mail.to=me", "callbacks.mail", "plugins=[MODULE]"),
+    ("trainer data.source=zips", "data.source", "plugins=[MODULE]"),
+    ("trainer fit.loss=generalized", "fit.loss", "plugins=[MODULE]"),
+    ("trainer fit.metrics=[kappas]", "fit.metrics", "plugins=[MODULE]"),
+    ("trainer fit.optimizer=signs", "fit.optimizer", "plugins=[MODULE]"),
+    ("trainer model.kind=tiny", "model.kind", "plugins=[MODULE]"),
     ("trainer plugins=[./my_ops.py]", "plugins", "./my_ops.py", "'my_ops'"),
     # Sweeps and searches
     ("trainer seed=0,1", "seed=0,1", "python -m trainer -m"),

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from augment.params.param import Param
 from augment.params.param_types import Size, Values
-from augment.support.errors import UserError, suggest, unknown_key
+from augment.support.errors import UserError, own_hint, suggest, unknown_key
 from augment.support.formatting import list_some, plural
 
 T = TypeVar("T")
@@ -111,7 +111,9 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
         raise UserError(f"{key}.{selector} is required. Allowed: {', '.join(kinds)}.")
     name = given[selector]
     if name not in kinds:
-        raise UserError(f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)}")
+        raise UserError(
+            f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)} {own_hint(f'{key}.{selector}')}"
+        )
     values = {n: v for n, v in given.items() if n != selector}
     for stray in values:
         others = [f"{key}={other}" for other, cls in kinds.items() if stray in settings(cls)]

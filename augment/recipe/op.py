@@ -34,7 +34,7 @@ from augment.recipe.op_kinds import (
     PolicyOp,
     RemapOp,
 )
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, own_hint, suggest
 from augment.support.user_code import reject_second
 
 Decorator = Callable[[Function], Function]
@@ -293,7 +293,6 @@ def combinator(
 def find_op(name: str, key: str, other: str | None = None) -> Op:
     if name not in _OPS:
         raise UserError(
-            f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})} For your own op, set "
-            "aug.plugins=[MODULE]."
+            f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})} {own_hint('op', 'aug.plugins')}"
         )
     return _OPS[name]

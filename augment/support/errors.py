@@ -36,6 +36,11 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f" Did you mean '{names[near[0]]}'?" if near else ""
 
 
+def own_hint(what: str, key: str = "plugins") -> str:
+    """Return the last sentence of a message about an unknown name of a kind that users' modules can declare."""
+    return f"For your own {what}, set {key}=[MODULE]."
+
+
 def unknown_key(
     key: str, name: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> UserError:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.params import Choice, settings
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, own_hint, suggest
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
@@ -62,13 +62,12 @@ METRICS_AS = {
     **{rate: f"{rate}_macro" for rate in ("precision", "recall", "specificity")},
 }
 MONITORED_AS = {f"val_{name}": f"val_{known}" for name, known in METRICS_AS.items()} | {"train_acc": "train_accuracy"}
-_OWN_METRIC = "For your own metric, set plugins=[MODULE]."
 
 
 def monitor_param(doc: str) -> Choice:
     """Return a callback's parameter for the metric to monitor."""
     return Choice(
-        aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, hint=_OWN_METRIC, doc=doc
+        aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, hint=own_hint("metric"), doc=doc
     )
 
 
@@ -130,7 +129,7 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {_OWN_METRIC}"
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {own_hint('metric')}"
         )
 
 
