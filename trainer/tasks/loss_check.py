@@ -1,11 +1,16 @@
-"""Check `fit.loss` before training."""
+"""Check `fit.loss` and the metrics of plugins before training, by computing them once."""
 
+import warnings
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
 from augment.support.errors import UserError, first_line
-from augment.support.user_code import OwnCodeError, describe_own
+from augment.support.lazy_torch import Tensor, torch
+from augment.support.user_code import OwnCodeError, describe_own, describe_raised
 from trainer.tasks.loss import LOSSES, LabelLoss, LossFunction, LossSettings, NamedLoss, declared, smooths
+from trainer.tasks.meter import Meter
+from trainer.tasks.metric import TaskMetric
 from trainer.tasks.task import Task
 
 
@@ -47,14 +52,9 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
 
 
 def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, mixing: str) -> tuple[int, ...]:
-    """Compute a loss for a few samples, and return the shape of the result.
-
-    The number of samples differs from all other dimensions, so that accidental broadcasting fails.
-    """
-    example = task.example(classes, shares=bool(mixing))
-    sizes = {size for tensor in example for size in tensor.shape[1:]}
-    samples = next(number for number in count(3) if number not in sizes)
-    outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
+    """Compute a loss for a few samples, and return the shape of the result."""
+    outputs, targets = _samples(task, classes, shares=bool(mixing))
+    samples = len(outputs)
     try:
         shape = tuple(term(outputs, targets).shape)
     except Exception as error:
@@ -71,3 +71,36 @@ def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, m
             f"({samples},), or their mean, ()."
         )
     return shape
+
+
+def _samples(task: Task[Any], classes: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets of a few samples.
+
+    The number of samples differs from all other dimensions, so that accidental broadcasting fails.
+    """
+    example = task.example(classes, shares=shares)
+    sizes = {size for tensor in example for size in tensor.shape[1:]}
+    samples = next(number for number in count(3) if number not in sizes)
+    outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
+    return outputs, targets
+
+
+def check_own_metrics(task: Task[Any], metrics: Iterable[TaskMetric], classes: int) -> None:
+    """Check metrics of plugins by measuring a few samples. Errors that may depend on the data are ignored.
+
+    Raises:
+        UserError: a metric returns something else than a number or one value per sample, or its code is wrong.
+    """
+    for metric in metrics:
+        if not metric.own or task.own_loss:  # such a task has no samples without a network
+            continue
+        outputs, targets = _samples(task, classes)
+        meter = Meter(task, [metric], outputs.device, keep=True)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                meter.update(torch.zeros(()), outputs, targets)
+                meter.scores()
+        except (ArithmeticError, LookupError, RuntimeError, ValueError):
+            continue
+        except (AttributeError, ImportError, NameError, TypeError) as error:
+            raise OwnCodeError(f"metric {metric.name}: {describe_raised(error)} Correct the metric.") from error

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from fakes import CPU, on
+from fakes import on
 from red_and_blue import write_folder
 from reports import Page
 from runs import BARE, read_metrics, rows_of
@@ -27,7 +26,7 @@ from trainer.run.config.schema import Config, parse_config
 from trainer.run.folder.reader import find_runs
 from trainer.run.train import train
 from trainer.sweeps.search_space import SearchPlan
-from trainer.tasks.meter import Meter
+from trainer.tasks.loss_check import check_own_metrics
 from trainer.tasks.metric import METRICS
 from trainer.tasks.registry import check_metrics, learn_metrics, range_of, smaller_is_better, task_named
 from trainer.tools import evaluate
@@ -177,6 +176,11 @@ def test_a_search_measures_what_its_jobs_do(given: list[str]) -> None:
         (lambda o, t: 0.5, {}, r"metric own: returns float of shape \(\) for 4 samples"),
         (lambda o, t: o.argmax(1) == t, {"whole": True}, "Return a number or a torchmetrics metric"),
         (lambda o, t: None, {"whole": True}, "Return a number or a torchmetrics metric"),
+        (
+            lambda o, t: o.argmx(1),
+            {"whole": True},
+            r"^metric own: AttributeError: .* \(.*, line .* Correct the metric\.$",
+        ),
     ],
 )
 def test_mistakes_in_a_declaration(
@@ -185,14 +189,25 @@ def test_mistakes_in_a_declaration(
     metric(name="own", **options)(function)
     task = task_named("classify")
 
-    def measure() -> None:
+    def check() -> None:
         check_metrics(task, "abc", ())
-        meter = Meter(task, task.measured("abc"), CPU, keep=True)
-        meter.update(torch.tensor(0.0), torch.eye(4, 3), torch.zeros(4, dtype=torch.int64))
-        meter.scores()
+        check_own_metrics(task, task.measured("abc"), 3)
 
     with pytest.raises(UserError, match=message):
-        measure()
+        check()
+
+
+def test_own_metrics_are_tried_before_training(given: list[str], tmp_path: Path) -> None:
+    def changed(to: str) -> None:
+        sys.modules.pop("distances", None)
+        METRICS.pop(("classify", "distance"), None)
+        (tmp_path / "distances.py").write_text(MODULE.replace(".sum(1)", to))
+
+    changed(".mean()")
+    with pytest.raises(UserError, match=r"^metric distance: returns Tensor of shape \(\)"):
+        checked(*given)
+    changed(".sum(1) / int(targets.any())")  # it needs other samples
+    checked(*given)
 
 
 def test_a_derived_task_has_the_metrics_of_the_other() -> None:

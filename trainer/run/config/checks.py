@@ -30,7 +30,7 @@ from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED
 from trainer.run.initial_weights import check_weights, read_base, require_start
 from trainer.run.teacher import check_teacher
-from trainer.tasks.loss_check import check_loss
+from trainer.tasks.loss_check import check_loss, check_own_metrics
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, check_views, task_named
 from trainer.tasks.task import AUTO, Task
@@ -59,6 +59,7 @@ def check_config(config: Config) -> None:
     mixing = next((f"aug.train.{step.key}" for step in config.aug.train if step.mixes), "")
     check_loss(task, fit, len(classes), mixing=mixing, weighted=bool(config.dataset.train.weights))
     check_metrics(task, classes, fit.metrics, config.model)
+    check_own_metrics(task, task.measured(classes, config.asked_metrics, config.model), len(classes))
     check_teacher(config)
     _check_monitors(config, task)
     network = _check_network(config, task)
