@@ -38,7 +38,7 @@ _MOST_IMAGES, _MOST_VALUES = 500, 2**23
 _PERCENTILES = (0.1, 99.9)
 
 # The smallest share of the range that images should use.
-_USED = 1 / 16
+_USED = 1 / 4
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:

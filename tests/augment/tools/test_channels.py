@@ -109,6 +109,19 @@ def test_info_lists_the_values_of_each_channel(four: list[str], capsys: pytest.C
     assert "a small part of the range from 0 to 65535. Set data.range=auto." in text.split("Problems")[1]
 
 
+@pytest.mark.parametrize(("most", "warns"), [(10_500, True), (16_000, True), (17_000, False)])
+def test_info_warns_if_values_fill_less_than_a_quarter_of_the_range(
+    most: int, warns: bool, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "val"):
+        for name in "ab":
+            (own_folder / "d" / split / name).mkdir(parents=True)
+            values = np.linspace(0, most, 1024, dtype=np.uint16).reshape(32, 32)
+            Image.fromarray(values).save(own_folder / "d" / split / name / "0.tif")
+    assert info(["data=folder", "data.root=d"]) == 0
+    assert ("a small part of the range from 0 to 65535. Set" in capsys.readouterr().out) == warns
+
+
 def test_info_warns_about_clipped_values(four: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert info([*four, "data.range=[900,3200]"]) == 0
     problems = capsys.readouterr().out.split("Problems")[1]
