@@ -3,8 +3,9 @@
 import os
 import re
 from dataclasses import dataclass
+from typing import Self
 
-from augment.params import Choice, Count, Flag, Texts, setting
+from augment.params import Choice, Count, Flag, Texts, parse_params, setting, settings
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.lazy_torch import torch
@@ -109,6 +110,12 @@ class LoopSettings:
             doc="on a GPU, use algorithms with bit-identical results in every run on the same machine. May be slower",
         )
     )
+
+    def __new__(cls, **given: object) -> Self:
+        """Check the arguments if Python code creates the settings. Subclasses are created from checked values."""
+        if cls is LoopSettings:
+            parse_params(settings(cls), given, "LoopSettings")
+        return super().__new__(cls)
 
     def limited(self, batches: int) -> int:
         """Return the smaller one of a number of batches and `limit_batches`."""

@@ -1,6 +1,8 @@
 """The loop: what is counted, what a batch does, events in order, how a level is left, and failures."""
 
+import copy
 import math
+import pickle
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +23,7 @@ from fakes import (
 )
 from torch import Tensor, nn
 
+from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.optimizer_steps import EarlyStopping, Prepare
 from trainer.callbacks.progress import ProgressBar
@@ -121,6 +124,22 @@ def test_cancel_step_adds_gradients_up() -> None:
 
     mean, total = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum")
     torch.testing.assert_close(weights(True, mean), weights(False, lambda o, t: total(o, t) / 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"epoch": 1}, r"^LoopSettings\.epoch: unknown key\. Did you mean 'epochs'\?"),
+        ({"max_epochs": 1}, r"^LoopSettings\.max_epochs: unknown key\. Did you mean 'epochs'\?"),
+        ({"epochs": 0}, r"^LoopSettings\.epochs: 0 is not allowed\."),
+        ({"precision": "bfloat16"}, r"^LoopSettings\.precision: .* Did you mean 'bf16'\?"),
+    ],
+)
+def test_settings_from_python_are_checked(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        LoopSettings(**given)
+    settings = LoopSettings(epochs=2)
+    assert copy.deepcopy(settings) == pickle.loads(pickle.dumps(settings)) == settings
 
 
 @pytest.mark.parametrize("native", [True, False])
