@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterable
+from textwrap import fill
 from typing import Any
 
 from rich import progress
@@ -47,6 +48,14 @@ class PlainConsole(Console):
 def text_console() -> Console:
     """Return a console on stdout for plain text, without highlighting and wrapping."""
     return PlainConsole(highlight=False, soft_wrap=True)
+
+
+def print_plan(console: Console, plan: str) -> None:
+    """Print a plan. On a terminal, the rest of a long line is indented. Otherwise, each step has one line."""
+    for line in plan.splitlines():
+        if console.is_terminal:
+            line = fill(line, console.width, subsequent_indent=" " * 8, break_on_hyphens=False)
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progress:

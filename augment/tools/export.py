@@ -32,7 +32,7 @@ from augment.cli.parser import Parser, output, readable_errors, writing
 from augment.cli.trust import Saved
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
-from augment.support.console import text_console
+from augment.support.console import print_plan, text_console
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
 from augment.support.untrusted_files import read_text
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = options.out or OUT / plan.digest
         export(plan, folder)
         console = text_console()
-        console.print(str(plan))
+        print_plan(console, str(plan))
         if options.run is None and recipe.aug.mean is None:
             console.print("Mean and std are from ImageNet. --run DIR uses the mean and std of a run's model.")
         console.print(f"Written to {folder}")

@@ -13,7 +13,7 @@ from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, readable_errors
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SPLITS, doubts
-from augment.support.console import text_console
+from augment.support.console import print_plan, text_console
 from augment.support.formatting import amount
 
 _EXAMPLES = """\
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
             aug = replace(aug, pixels=measured(load_dataset(recipe.source()), aug.mean, aug.std))
         for plan in (build_plan(aug, split) for split in SPLITS):
-            console.print(str(plan))
+            print_plan(console, str(plan))
             console.print(f"  {summary(plan)}", style="dim")
             if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
                 console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")

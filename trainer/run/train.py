@@ -14,7 +14,7 @@ from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import border_doubts, doubts
-from augment.support.console import PlainConsole
+from augment.support.console import PlainConsole, print_plan
 from augment.support.errors import UserError, describe_error
 from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.formatting import amount
@@ -129,7 +129,7 @@ class _Run:
             distill=distill,
         )
         if plans:
-            self.console.print(plans, highlight=False)
+            print_plan(self.console, plans)
         _announce(self.config, learner, loaders, self.folder, self.console)
         start = Position() if self.config.fit.resume is None else resume(learner, loaders, self.config)
         for note in _describe_changes(learner, start):

@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 
 from augment.cli.parser import readable_errors
-from augment.support.console import PlainConsole, progress_bar
+from augment.support.console import PlainConsole, print_plan, progress_bar
 
 
 def test_control_characters_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +33,15 @@ def test_nor_are_they_in_warnings(capsys: pytest.CaptureFixture[str]) -> None:
         assert logging.lastResort is not None
         logging.lastResort.handle(logging.makeLogRecord({"msg": "a class \033[31m"}))
     assert capsys.readouterr().err == "a class ?[31m\n"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_long_lines_of_plans(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    print_plan(PlainConsole(file=stream, width=30), "train:\n    color_jitter  p 0.5  brightness 0.8..1.2")
+    end = "\n        " if is_terminal else " "
+    assert stream.getvalue() == f"train:\n    color_jitter  p 0.5{' ' * (not is_terminal)}{end}brightness 0.8..1.2\n"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
