@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
@@ -16,8 +17,8 @@ from augment.data.images import name_of
 from augment.data.selection import balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
-from augment.data.targets.class_names import describe_alike
-from augment.support.errors import UserError, first_line, nearest
+from augment.data.targets.class_names import describe_alike, suggest_spelling
+from augment.support.errors import UserError, first_line
 from augment.support.formatting import amount, list_some, plural
 
 _SHOWN = 50  # most skipped images in a notice
@@ -57,9 +58,7 @@ def describe_missing(dataset: Dataset, names: tuple[str, str] = ("train", "val")
         notice = f"{len(absent)} of {all_of_them} {have} no image in {name}: {list_some(absent)}."
         if absent == ["0"] and name == names[0] and not dataset.kind.follows:
             notice += " If labels begin at 1, set data.label_offset=1."
-        if len(absent) == 1 and name == names[1] and _has_one_image(dataset, dataset.classes.index(absent[0])):
-            notice += nearest(absent[0], [dataset.classes[index] for index in some])
-        notices.append(notice)
+        notices.append(notice + suggest_spelling(absent, _images_of_classes(dataset)))
     return notices
 
 
@@ -67,9 +66,12 @@ def _present(dataset: Dataset, split: Split) -> set[int]:
     return {index for target in set(split.targets) for index in dataset.kind.present(target)}
 
 
-def _has_one_image(dataset: Dataset, index: int) -> bool:
-    images = Counter(dataset.train.targets).items()
-    return sum(count for target, count in images if index in dataset.kind.present(target)) == 1
+def _images_of_classes(dataset: Dataset) -> Counter[str]:
+    """Return the number of images of each class."""
+    count = Counter[str]()
+    for target, images in Counter(chain(dataset.train.targets, dataset.val.targets)).items():
+        count.update({dataset.classes[index]: images for index in dataset.kind.present(target)})
+    return count
 
 
 def describe_left_out(split: Split, name: str) -> str:

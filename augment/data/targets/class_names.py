@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -19,6 +19,8 @@ from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
 
 Label = int | float | str
+
+_MISSPELLED = 3  # more classes with a single image are rather a long tail
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,20 @@ def describe_alike(names: Sequence[str]) -> str:
     return ""
 
 
+def suggest_spelling(absent: Sequence[str], images: Mapping[str, int]) -> str:
+    """Return the end of a notice about classes that a split lacks. If they have a single image, they may be misspelled.
+
+    Args:
+        absent: the classes.
+        images: the number of images of each class in all splits.
+    """
+    rare = [name for name in absent if images[name] == 1 and not name.isdecimal()]
+    if len(rare) > _MISSPELLED:
+        return ""
+    hints = {name: nearest(name, [other for other, count in images.items() if count > 1]) for name in rare}
+    return "".join(f"{hint[:-1]} instead of '{name}'?" for name, hint in hints.items() if hint)
+
+
 def as_lists(
     splits: Sequence[LabeledSplit], options: TargetOptions, task: str, *, single: bool = False
 ) -> tuple[Sequence[LabeledSplit], TargetOptions]:
@@ -323,9 +339,11 @@ def read_names(file: str) -> tuple[str, ...]:
 
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
-    if unknown := next((word for word in split.labels.words if word not in numbers), ""):
-        hint = f", which is unknown.{nearest(unknown, names)} Known: {list_some(names, 10)}."
-        raise split.label_error(split.labels.values == split.labels.words.index(unknown), hint)
+    if unknown := [word for word in split.labels.words if word not in numbers]:
+        hints = [f"'{word}'.{nearest(word, names)}" for word in unknown[1:4]]
+        hint = " Also unknown: ".join([f", which is unknown.{nearest(unknown[0], names)}", *hints])
+        hint += f" Known: {list_some(names, 10)}."
+        raise split.label_error(split.labels.values == split.labels.words.index(unknown[0]), hint)
     table = np.array([numbers[word] for word in split.labels.words], np.int64)
     return table.take(split.labels.values)
 

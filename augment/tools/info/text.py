@@ -10,6 +10,7 @@ from augment.data.display import channel_names
 from augment.data.image_faults import CONVERT, NOT_DECODED
 from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
+from augment.data.targets.class_names import suggest_spelling
 from augment.recipe.steps import SPLITS
 from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
 from augment.tools.info.scan import tally
@@ -178,6 +179,9 @@ def _classes(info: Info) -> Iterator[str]:
         if count := int(which.sum()):
             listed = list_some((f"{names[i]} ({train[i]})" for i in np.flatnonzero(which).tolist()), most=3)
             yield f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}."
+    absent = [names[i] for i in np.flatnonzero((train == 0) | (val == 0)).tolist()]
+    if hint := suggest_spelling(absent, dict(zip(names, (train + val).tolist(), strict=True))):
+        yield f"Some labels may be misspelled.{hint}"
     if several or not names:
         return
     most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())

@@ -72,6 +72,10 @@ CASES: dict[str, tuple[Callable[[], Info], int, str]] = {
     "tiny": (lambda: make_info([0] * 20 + [1] * 9, [0, 1] * 5), 1, "dog (9)"),
     "missing in val": (lambda: make_info([0, 1] * 20, [0] * 10), 1, "cannot be scored: dog (20)"),
     "missing in train": (lambda: make_info([0] * 40, [0, 1] * 5), 1, "cannot be learned: dog (0)"),
+    "misspelled": (
+        lambda: make_info([0] * 19 + [1] * 19 + [2], [0, 1] * 5, ("cat", "dog", "dgo")),
+        4, "Some labels may be misspelled. Did you mean 'dog' instead of 'dgo'?",
+    ),
     "one class": (lambda: make_info([0] * 40, [0] * 10, ("cat",)), 1, ""),
     "small": (lambda: having(5, height=127), 1, "5 of 50 images (10%) have a short side below aug.size=128"),
     "few are small": (lambda: having(4, height=127), 0, ""),

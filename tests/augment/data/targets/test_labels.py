@@ -64,8 +64,15 @@ def test_labels_that_begin_at_one_get_a_hint() -> None:
 def test_a_misspelled_class_gets_a_hint() -> None:
     missing = "1 of 3 classes has no image in val: sprnger."
     val = ["springer", "church"]
-    assert describe_missing(understand([*val, "sprnger"], val)) == [f"{missing} Did you mean 'springer'?"]
+    hint = "Did you mean 'springer' instead of 'sprnger'?"
+    assert describe_missing(understand([*val, "sprnger"], val)) == [f"{missing} {hint}"]
     assert describe_missing(understand([*val, "sprnger", "sprnger"], val)) == [missing]
+    both = [f"2 of 4 classes have no image in val: chuch, sprnger. Did you mean 'church' instead of 'chuch'? {hint}"]
+    assert describe_missing(understand([*val, "sprnger", "chuch"], val)) == both
+    cut = understand([*val, "dog"], [*val, "sprnger"], classes=("church", "dog", "springer", "sprnger"))
+    assert describe_missing(cut)[0].endswith(f"no image in train: sprnger. {hint}")
+    tail = [f"{name}{letter}" for name in val for letter in "ab"]
+    assert describe_missing(understand([*val, *tail], val))[0].endswith("churcha, churchb, springera, springerb.")
 
 
 def test_an_offset_applies_to_numbers_only() -> None:
@@ -112,6 +119,8 @@ def test_several_labels_are_ones_and_zeros() -> None:
         ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Use whole numbers."),
         (["cat", "dog"], ["dog", "dgo"], {}, "data.val: val1 has the label 'dgo', which is unknown. Did you mean "
          "'dog'? Known: cat, dog."),
+        (["cat", "dog"], ["dgo", "caat", "x"], {}, "data.val: val1 has the label 'caat', which is unknown. Did you "
+         "mean 'cat'? Also unknown: 'dgo'. Did you mean 'dog'? Also unknown: 'x'. Known: cat, dog."),
         ([0, "cat"], [0], {}, "train1 has the label 'cat'"),
         (["cat"], [0], {}, "data: train0 has the label 'cat', and val0 has the label 0. Use either numbers or names"),
         ([0, []], [0], {}, "data.train: train1 has no label. Give each image one label, or set data.multilabel=true."),
