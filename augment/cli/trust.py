@@ -28,7 +28,7 @@ from augment.support.nested import leaves, section_of, value_at
 from augment.support.secrets import as_written
 from augment.support.user_code import load_plugins
 
-ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python: arguments, or trust=True)"
+ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python, trust=True)"
 
 # A value with a file pattern or a URL.
 _PATTERN = re.compile(r"://|[*?\[\]{}()]")

@@ -115,7 +115,7 @@ def _read_csv(
     header, rows = read_table(key, file, _ALLOWED, separator)
     header = list(map(from_table_cell, header))
     path_column = _column(key, file, header, "data.image", image, "path", 0)
-    if len(header) < 2 or Path(header[path_column]).suffix.lower() in EXTENSIONS:
+    if len(header) < 2 or any(Path(name).suffix.lower() in EXTENSIONS for name in header):
         raise UserError(
             f"{key}: line 1 of {file} is {separator.join(header)}. Write a header with at least two columns, separated "
             f"by {separator!r}, such as path{separator}label."

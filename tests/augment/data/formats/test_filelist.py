@@ -158,6 +158,7 @@ def test_malformed_lists_are_rejected(
         ("path;label\na.png;dog\n", {}, "data.train: line 1 of {}/train.csv is path;label. Write a header "
          "with at least two columns, separated by ',', such as path,label."),
         ("a.png,dog\nb.png,cat\n", {}, "data.train: line 1 of {}/train.csv is a.png,dog. Write a header"),
+        ("0,a.png,dog\n1,b.png,cat\n", {}, "data.train: line 1 of {}/train.csv is 0,a.png,dog. Write a header"),
         ("path,label\n.\\a.png,dog\n", {}, "data.train: cannot find {}/.\\a.png, line 2 of"),
     ],
 )  # fmt: skip

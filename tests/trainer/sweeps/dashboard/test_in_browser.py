@@ -269,12 +269,13 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
-    """As in verdicts: a replicate is a seed, or a fold if there are several."""
-    for i, (seed, end) in enumerate([(0, 0.3), (0, 0.5), (1, 0.6)]):
-        write_run(tmp_path / "seeds" / f"{i}", config_of(0.1, 0.0, seed), [], [0.1, end], planned=2)
+    """As in verdicts: a replicate is a seed, or a fold if there are several, and finished runs replace others."""
+    for i, (seed, end) in enumerate([(0, 0.3), (0, 0.5), (1, 0.6), (1, 0.1)]):
+        status = "finished" if i < 3 else "interrupted"
+        write_run(tmp_path / "seeds" / f"{i}", config_of(0.1, 0.0, seed), [], [0.1, end], planned=2, status=status)
         data = {"source": "folder", "root": "x", "folds": 2, "fold": 1 - seed}
         config = config_of(0.1, 0.0, i) | {"data": data}
-        write_run(tmp_path / "folds" / f"{i}", config, [], [0.1, end], planned=2)
+        write_run(tmp_path / "folds" / f"{i}", config, [], [0.1, end], planned=2, status=status)
     script = """
       const { series } = echarts.getInstanceByDom(document.getElementById("curves")).getOption();
       return [texts("#legend li"), series.at(-1).data, texts("#curves-note")[0]];
@@ -284,7 +285,7 @@ def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
         legend, line, note = run_script(page, script, tmp_path)
         assert [text.rpartition(" n = ")[2] for text in legend] == ["2"]
         assert line == [[1, 0.1], [2, pytest.approx((0.4 + 0.6) / 2)]]
-        assert note.endswith("Each seed or fold counts once, with the mean of its runs.")
+        assert note.endswith("Each seed or fold counts once, with the mean of its finished runs.")
 
 
 def test_axes_have_all_labels_and_legends_a_range(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ function curveItems(runs) {
     const groups = new Map(from.map((run) => [run.group, null]));
     items = [...groups.keys()].map((group) => {
       const members = (chosen.length ? data.runs : runs).filter((run) => run.group === group && drawn(run));
-      return { key: String(group), name: data.groups[group], runs: members };
+      const finished = new Set(members.filter((run) => run.status === "finished").map((run) => run.replicate));
+      const counted = members.filter((run) => run.status === "finished" || !finished.has(run.replicate));
+      const joined = members.length > new Set(members.map((run) => run.replicate)).size;
+      return { key: String(group), name: data.groups[group], runs: counted, joined };
     });
     items.sort(compareMeans);
   }
@@ -116,10 +119,9 @@ function showCurves(runs) {
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
   const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. To choose others, select runs in the table.` : `All ${kind[1]} in the table.`;
   const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: minimum to maximum over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
-  const joined = items.some((item) => item.runs.length > new Set(item.runs.map((run) => run.replicate)).size);
   const drawn = lines.some(({ data: all }) => all.length);
   $("curves-note").textContent = !total ? "No run in the table has finished an epoch." : !drawn ? `These runs did not record their ${AXES[state.axis]}.`
-    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ones.` : "The selected runs.") : best) + what + (joined ? " Each seed or fold counts once, with the mean of its runs." : "");
+    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ones.` : "The selected runs.") : best) + what + (items.some((item) => item.joined) ? " Each seed or fold counts once, with the mean of its finished runs." : "");
   $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over ${AXES[state.axis]}: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
   return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
 }
