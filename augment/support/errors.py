@@ -36,6 +36,12 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f" Did you mean '{names[near[0]]}'?" if near else ""
 
 
+def nearest_each(names: Iterable[str], allowed: Iterable[str]) -> str:
+    """Return a " Did you mean ... instead of ...?" for each of several names that is close to an allowed name."""
+    hints = ((name, nearest(name, allowed)) for name in names)
+    return "".join(f"{hint[:-1]} instead of '{name}'?" for name, hint in hints if hint)
+
+
 def own_hint(what: str, key: str = "plugins") -> str:
     """Return the last sentence of a message about an unknown name of a kind that users' modules can declare."""
     return f"For your own {what}, set {key}=[MODULE]."

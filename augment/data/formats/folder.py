@@ -13,9 +13,9 @@ from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.image_refs import Paths
-from augment.support.errors import UserError, nearest, suggest
+from augment.support.errors import UserError, nearest, nearest_each, suggest
 from augment.support.files import expanded, near_file, shown, walk
-from augment.support.formatting import list_some
+from augment.support.formatting import list_some, plural
 
 # Extensions of images. `augment.data.check` validates the content.
 EXTENSIONS = RASTER_EXTENSIONS | frozenset(
@@ -149,11 +149,10 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
     if val_folder is None:
         return Dataset(tuple(train_folders), _split(train), NO_VAL)
     val_folders = _class_folders(val_folder)
-    for name, folder in val_folders.items():
-        if name not in train_folders:
-            remedy = f"Add training images to {train_folder / name}, or rename or remove the folder"
-            hint = nearest(name, train_folders)
-            problems.insert(0, f"{folder} is a class without training images.{hint} {remedy}.")
+    if extra := [name for name in val_folders if name not in train_folders]:
+        what = f"{list_some(extra)} in {val_folder} {plural(len(extra), 'is a class', 'are classes')}"
+        remedy = f"Add training images to {train_folder}, or rename or remove the {plural(len(extra), 'folder')}"
+        problems.insert(0, f"{what} without training images.{nearest_each(extra[:3], train_folders)} {remedy}.")
     val = _find_classes(val_folders, train_folders, with_foreign=with_foreign)
     if not any(files for files, _ in val):
         others = _other_files(next(iter(val_folders.values())))

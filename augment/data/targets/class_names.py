@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
 from augment.data.image_refs import ImageRef
-from augment.support.errors import UserError, nearest
+from augment.support.errors import UserError, nearest, nearest_each
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
 
 Label = int | float | str
 
-_MISSPELLED = 3  # more classes with a single image are rather a long tail
+_MISSPELLED = 3  # most hints. More classes with a single image are rather a long tail
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,7 @@ def suggest_spelling(absent: Sequence[str], images: Mapping[str, int]) -> str:
     rare = [name for name in absent if images[name] == 1 and not name.isdecimal()]
     if len(rare) > _MISSPELLED:
         return ""
-    hints = {name: nearest(name, [other for other, count in images.items() if count > 1]) for name in rare}
-    return "".join(f"{hint[:-1]} instead of '{name}'?" for name, hint in hints.items() if hint)
+    return nearest_each(rare, [name for name, count in images.items() if count > 1])
 
 
 def as_lists(
@@ -340,9 +339,7 @@ def read_names(file: str) -> tuple[str, ...]:
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
     if unknown := [word for word in split.labels.words if word not in numbers]:
-        hints = [f"'{word}'.{nearest(word, names)}" for word in unknown[1:4]]
-        hint = " Also unknown: ".join([f", which is unknown.{nearest(unknown[0], names)}", *hints])
-        hint += f" Known: {list_some(names, 10)}."
+        hint = f", which is unknown.{nearest_each(unknown[:_MISSPELLED], names)} Known: {list_some(names, 10)}."
         raise split.label_error(split.labels.values == split.labels.words.index(unknown[0]), hint)
     table = np.array([numbers[word] for word in split.labels.words], np.int64)
     return table.take(split.labels.values)

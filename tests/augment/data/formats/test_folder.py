@@ -43,6 +43,13 @@ def test_class_without_a_val_folder_keeps_its_index(tmp_path: Path) -> None:
     assert dataset.val.targets == (2,)
 
 
+def test_each_misspelled_class_gets_a_hint(tmp_path: Path) -> None:
+    make(tmp_path, "train/heron/a.jpg", "train/stork/b.jpg", "val/heorn/c.jpg", "val/storck/d.jpg")
+    text = message(tmp_path)
+    assert f"heorn, storck in {tmp_path / 'val'} are classes without training images. Did you mean 'heron'" in text
+    assert "'heorn'? Did you mean 'stork' instead of 'storck'? Add training images" in text
+
+
 def test_extensions_in_either_case(tmp_path: Path) -> None:
     names = [f"train/cat/a{ending}" for some in EXTENSIONS - RASTER_EXTENSIONS for ending in (some, some.upper())]
     make(tmp_path, *names, "val/cat/v.jpg")

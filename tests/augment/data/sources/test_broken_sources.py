@@ -128,8 +128,8 @@ def test_a_class_that_train_lacks_is_rejected(source: str, samples: list[Sample]
     message = said(source, put_both(source, [samples[0], samples[1]], samples[:3]))
     if source == "folder":
         assert message == (
-            "data.root=set: set/val/class 2 is a class without training images. Did you mean 'class 1'? Add "
-            "training images to set/train/class 2, or rename or remove the folder."
+            "data.root=set: class 2 in set/val is a class without training images. Did you mean 'class 1' instead of "
+            "'class 2'? Add training images to set/train, or rename or remove the folder."
         )
     else:
         assert message.startswith("data.val: ")
