@@ -62,8 +62,10 @@ class Saved:
     data: bool = True  # whether its images will be loaded
     starts: bool = True  # whether its model will start from the configured weights
 
-    def with_overrides(self, tokens: Sequence[str] = (), config_name: str = "config") -> dict[str, Any]:
+    def with_overrides(self, tokens: Sequence[str] | None = None, config_name: str = "config") -> dict[str, Any]:
         """Return the configuration as plain values, overridden by the normalized overrides of the command line.
+
+        None: the command line takes no overrides, so errors suggest only to trust the folder.
 
         Raises:
             UntrustedError: the folder sets a value that only the command line may set.
@@ -73,22 +75,24 @@ class Saved:
         named = edited({}, (edit for edit in edits if edit.how != REMOVE))
         with explained():
             if not self.trust:
-                self._check_texts(everything, named)
+                self._check_texts(everything, named, fixed=tokens is None)
             plain = plain_values(OmegaConf.create(everything))
             if not self.trust:
-                self._check_reach(plain, everything, named)
+                self._check_reach(plain, everything, named, fixed=tokens is None)
         return plain
 
-    def _check_texts(self, config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    def _check_texts(self, config: Mapping[str, Any], named: Mapping[str, Any], *, fixed: bool) -> None:
         """Reject interpolations that are not from the command line."""
         for key, value in leaves(config):
             if "${" in f"{key} {value}" and value_at(named, key) != value:
                 raise UntrustedError(
                     f"{key}: {value} in {self.where} is not resolved, because a run folder may come from a stranger. "
-                    f"Pass {key}=VALUE {ALLOWED}."
+                    f"{_remedy(f'{key}=VALUE', fixed=fixed)}"
                 )
 
-    def _check_reach(self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    def _check_reach(
+        self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any], *, fixed: bool
+    ) -> None:
         """Check that the command line repeats each setting with side effects outside this process."""
         refused: dict[str, tuple[str, str]] = {}  # the value as text, and the side effect, by key
         for key, reach, value in self._reaching(plain, refused):
@@ -106,7 +110,7 @@ class Saved:
             tokens = " ".join(shlex.quote(f"{key}={shown}") for key, (shown, _) in refused.items())
             raise UntrustedError(
                 f"{listed} in {self.where} {'is' if len(refused) == 1 else 'are'} not used, because a run folder must "
-                f"not decide {reaches}. Pass {tokens} {ALLOWED}."
+                f"not decide {reaches}. {_remedy(tokens, fixed=fixed)}"
             )
 
     def _reaching(self, config: Mapping[str, Any], refused: Collection[str]) -> Iterator[tuple[str, str, object]]:
@@ -171,6 +175,11 @@ class Start:
         """Return Hydra's own section, with interpolations unresolved. A folder's configuration has none."""
         kept = tokens if self.saved is None else [token for token in tokens if token[0] != "~"]
         return compose_run(kept, config_name=self.config_name).hydra
+
+
+def _remedy(tokens: str, *, fixed: bool) -> str:
+    """Return how to use the settings of a folder. `fixed`: the command line takes no overrides."""
+    return f"Add {TRUST_FLAG} if you trust the folder." if fixed else f"Pass {tokens} {ALLOWED}."
 
 
 def _set(values: Mapping[str, Any], prefix: str, params: Mapping[str, Param[Any]]) -> Iterator[tuple[str, str, object]]:

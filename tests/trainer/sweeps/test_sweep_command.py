@@ -162,7 +162,9 @@ def test_a_sweep_starts_from_a_run(call: Call, runs: FakeRuns, finished_run: Pat
     runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
     assert call("-m", f"fit.resume={finished_run}", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 130
     assert rates == [(0.1, str(finished_run))]
-    assert "fit.resume" in call("sweep", "resume", "S")[1]
+    text = call("sweep", "resume", "S")[1]
+    assert "fit.resume" in text
+    assert text.endswith(" Add --trust if you trust the folder.\n")  # the command takes no settings of runs
     assert call("sweep", "resume", "S", "--trust")[0] == 0
     assert [rate for rate, _ in rates] == [0.1, 0.2]
 
