@@ -20,8 +20,8 @@ class DeviceName(Choice):
     """A kind of device, or a single GPU such as cuda:1."""
 
     def _convert(self, value: object) -> str | None:
-        is_gpu = isinstance(value, str) and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", value)
-        return str(value) if is_gpu else super()._convert(value)
+        text = str(value)  # Python code may pass a torch.device
+        return text if re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", text) else super()._convert(text)
 
     def _allowed(self) -> str:
         return f"{super()._allowed()}, cuda:N"

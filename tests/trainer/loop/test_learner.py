@@ -138,6 +138,7 @@ def test_cancel_step_adds_gradients_up() -> None:
 def test_settings_from_python_are_checked(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         LoopSettings(**given)
+    assert LoopSettings(device=torch.device("cpu")).torch_device() == torch.device("cpu")  # type: ignore[arg-type]
     settings = LoopSettings(epochs=2)
     assert copy.deepcopy(settings) == pickle.loads(pickle.dumps(settings)) == settings
 
