@@ -34,7 +34,7 @@ from trainer.loop.progress import Position
 from trainer.tasks.registry import best_row
 
 # Names of values other than metrics.
-BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
+BATCH_IMAGE, MISTAKES_TABLE, MODEL = "batch", "wrong_predictions", "model"
 
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
@@ -295,7 +295,7 @@ class Tracker(Callback):
         has_table = type(self).table is not Tracker.table
         if has_table and (mistakes := _mistakes(learner, best)):
             head = ("image", "true", "predicted", "confidence", "file")
-            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, mistakes, step))
+            self._attempt(MISTAKES_TABLE, partial(self.table, MISTAKES_TABLE, head, mistakes, step))
         if self.checkpoint:
             self._attempt(BEST, partial(self.artifact, learner.folder / BEST))
 

@@ -27,7 +27,7 @@ from trainer.tasks.registry import best_row, task_named, task_of
 
 REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
 
-MISTAKES = 24  # default number of wrong images to show
+DEFAULT_MISTAKES = 24  # number of wrong images to show
 
 Maps = Callable[[Samples, Sequence[int]], Sequence[Image]]
 

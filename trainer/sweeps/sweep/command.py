@@ -284,7 +284,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
             raise UserError(
                 f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
             )
-    launcher, about["sweeper"] = _sections(about, normalize(overrides), trust=options.trust)
+    launcher, about["sweeper"] = _launcher_and_sweeper(about, normalize(overrides), trust=options.trust)
     jobs, plan = read_ledger(folder), None
     if is_search(about["sweeper"]):
         from trainer.sweeps.search_space import SearchPlan
@@ -312,31 +312,35 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
     return run(folder, jobs, launcher, worker)
 
 
-def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
+def _launcher_and_sweeper(
+    about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool
+) -> tuple[Launcher, Mapping[str, Any]]:
     """Return a sweep's launcher and sweeper settings. Values of the command line replace stored ones.
 
-    Launchers other than the local one run commands, so a sweep folder may not choose one.
+    Without `trust`, a sweep folder may not choose a launcher that runs commands, or more processes than cores.
     """
-    own = Request.of(tokens).section()
-    named = {key_of(parse(token)) for token in tokens}
-    kept: dict[str, Any] = {}
+    given = Request.of(tokens).section()
+    given_keys = {key_of(parse(token)) for token in tokens}
+    sections: dict[str, Any] = {}
     for name in _SECTIONS:
-        if f"hydra/{name}" in named:
-            kept[name] = own[name]
+        if f"hydra/{name}" in given_keys:
+            sections[name] = given[name]
             continue
         for key, value in leaves({"hydra": {name: about[name]}}):
-            if "${" in f"{key} {value}" and key not in named and not trust:
+            if "${" in f"{key} {value}" and key not in given_keys and not trust:
                 raise UntrustedError(f"{key}: {value} is only in the sweep folder. Pass {key}=VALUE {ALLOWED}.")
-        asked = {key.removeprefix(f"hydra.{name}.").split(".")[0] for key in named}
-        given = {key: value for key, value in own[name].items() if key in asked}
-        kept[name] = merged(about[name], given)
-    launcher, stored = parse_launcher(kept["launcher"]), list[str]()
+        replaced = {key.removeprefix(f"hydra.{name}.").split(".")[0] for key in given_keys}
+        values = {key: value for key, value in given[name].items() if key in replaced}
+        sections[name] = merged(about[name], values)
+    launcher, risky = parse_launcher(sections["launcher"]), list[str]()
     if launcher.name != "local":
-        stored = [f"hydra/launcher={launcher.name}"]
+        risky = [f"hydra/launcher={launcher.name}"]
     elif launcher.at_a_time * launcher.ranks > (os.cpu_count() or 1):
         counts = {"n_jobs": launcher.at_a_time, "gpus_per_job": launcher.ranks}
-        stored = [f"hydra.launcher.{name}={count}" for name, count in counts.items() if count > 1]
-    for one in stored:
-        if not trust and not {"hydra/launcher", one.partition("=")[0]} & named:
-            raise UntrustedError(f"{one} is only in the sweep folder. Pass it, or {TRUST_FLAG}, on the command line.")
-    return launcher, kept["sweeper"]
+        risky = [f"hydra.launcher.{name}={count}" for name, count in counts.items() if count > 1]
+    for override in risky:
+        if not trust and not {"hydra/launcher", override.partition("=")[0]} & given_keys:
+            raise UntrustedError(
+                f"{override} is only in the sweep folder. Pass it, or {TRUST_FLAG}, on the command line."
+            )
+    return launcher, sections["sweeper"]
