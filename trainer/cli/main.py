@@ -64,10 +64,11 @@ def main(arguments: Sequence[str]) -> int:
             return _main(list(arguments), signals)
         except KeyboardInterrupt as error:
             # After the start of a run, the exception states how to resume.
-            sys.stdout.write(printable(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n"))
+            text = str(error) or ("stopped at once" if signals.held else NOTHING_TO_RESUME)
+            sys.stdout.write(printable(f"{text}\n"))
             raise
         except Exception as error:
-            if (printed := ranks.once(error)) is not error:
+            if (printed := ranks.error_to_print(error)) is not error:
                 raise printed from error
             raise
         finally:

@@ -36,7 +36,7 @@ from trainer.run.folder.run_names import named_run
 from trainer.run.folder.summary import OVERRIDES_FILE, Summary
 
 _DEFAULT = Start()
-_NAMING = ("fit.resume", "fit.teacher", "model.weights")  # settings that accept names of runs
+_RUN_KEYS = ("fit.resume", "fit.teacher", "model.weights")  # settings that accept names of runs
 
 
 class RanksError(UserError):
@@ -152,7 +152,10 @@ def _with_folder(token: str) -> str:
     """Replace the name of a run in an override, such as `fit.resume=last`, with its folder."""
     override = parse(token)
     key, value = key_of(override), override.value()
-    if key not in _NAMING or not isinstance(value, str) or (folder := named_run(Path(value))) == Path(value):
+    if key not in _RUN_KEYS or not isinstance(value, str):
+        return token
+    folder = named_run(Path(value))
+    if folder == Path(value):
         return token
     quoted = str(folder).replace('"', r"\"")
     return f'++{key}="{quoted}"'

@@ -347,9 +347,7 @@ def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     if kind not in LAUNCHERS:
         raise UserError(f"hydra/launcher: '{kind}' cannot run the jobs of a sweep.{suggest(kind, LAUNCHERS)}")
     rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}
-    gpus = rest.get("gpus")
-    if isinstance(gpus, list):  # gpus=[0,1]
-        rest["gpus"] = ",".join(map(str, gpus))
-    elif isinstance(gpus, int):  # gpus=0
-        rest["gpus"] = str(gpus)
+    if isinstance(gpus := rest.get("gpus"), list | int):
+        numbers = gpus if isinstance(gpus, list) else [gpus]
+        rest["gpus"] = ",".join(map(str, numbers))
     return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")

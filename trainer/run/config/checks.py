@@ -105,7 +105,8 @@ def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
 def _check_monitors(config: Config, task: Task[Any]) -> None:
     classes = config.dataset.classes
     columns = columns_of(task.measured(classes, None, config.model), val_loss=not task.own_loss)
-    allowed = (AUTO, *sorted((of.key for of in columns), key=lambda key: key.startswith("train_")))
+    keys = [column.key for column in columns]
+    allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
         if monitor not in ALL_MONITORED or monitor in allowed:

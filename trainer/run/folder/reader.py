@@ -91,7 +91,7 @@ class RunFolder:
         return self.attempt(STEPS_FILE, _read_rows, [])
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return the git revision, cut to `digits`, versions and GPUs of environment.json, as strings by name."""
+        """Return the contents of environment.json as strings: git revision (its first `digits`), versions and GPUs."""
         return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property

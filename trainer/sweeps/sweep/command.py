@@ -220,7 +220,9 @@ _EXAMPLES = """\
   resume SWEEP hydra.launcher.n_jobs=2    finish it with two jobs at a time
   retry SWEEP                             rerun the failed jobs, from their checkpoints
   show SWEEP                              print the tables so far
-  work SWEEP                              work on the jobs in this process, on any host"""
+  work SWEEP                              work on the jobs in this process, on any host
+
+To start a sweep, run: python -m trainer -m aug=imagenette seed=0,1,2"""
 
 _ACTIONS = ("resume", "retry", "show", "work")
 
