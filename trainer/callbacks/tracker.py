@@ -228,7 +228,7 @@ class Tracker(Callback):
     ) -> None:
         """Start, and send the values that the service lacks.
 
-        `rows` are pairs of a row and the number of batches until its end.
+        `rows` are pairs: the values of an epoch, and the number of batches until the end of this epoch.
         """
         known = self.start(run)
         self._started = True
@@ -264,7 +264,7 @@ class Tracker(Callback):
         try:
             send(items)
         except Exception as error:
-            if _has_lost(error):
+            if _is_connection_error(error):
                 raise
             for item in items:
                 self._attempt(str(item[0]) if isinstance(item, tuple) else str(item), partial(send, [item]))
@@ -342,7 +342,7 @@ def _running(row: StepRow) -> dict[str, float]:
     return {f"step/{name}": value for name, value in values.items()}
 
 
-def _has_lost(error: BaseException | None) -> bool:
+def _is_connection_error(error: BaseException | None) -> bool:
     """Return whether an OSError, such as a lost connection, caused an error."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__

@@ -67,8 +67,8 @@ class Wandb(Tracker):
         given, mode = os.environ, None if self.mode == "auto" else self.mode
         if self.mode == "auto" and not given.get("WANDB_MODE"):
             mode = "online" if _has_account() else "offline"
-        # The agent of a Weights & Biases sweep sets WANDB_RUN_ID, and its run uses it. The jobs of our own sweep would
-        # share that id, so each uses its own.
+        # The agent of a Weights & Biases sweep sets WANDB_RUN_ID for one run. The jobs of our own sweep would share
+        # this id, so each job uses its own id.
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
         # A resumed run keeps its name, because the name of its new folder means nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)

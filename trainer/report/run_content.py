@@ -126,11 +126,11 @@ def _plain_block(block: Block) -> dict[str, Any]:
 def _mistakes(
     worst: Sequence[tuple[WrongSample, ImageRef, Image | None]], samples: Samples, maps: Maps
 ) -> Iterator[Mistake]:
-    looks = maps(samples, [wrong.position for wrong, _, _ in worst])
-    for look in looks:
-        look.thumbnail((SIDE, SIDE))
-    for (wrong, file, image), look in zip_longest(worst, looks):
-        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, look))
+    drawn = maps(samples, [wrong.position for wrong, _, _ in worst])
+    for map_image in drawn:
+        map_image.thumbnail((SIDE, SIDE))
+    for (wrong, file, image), map_image in zip_longest(worst, drawn):
+        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, map_image))
         yield Mistake(name_of(file), wrong.true, wrong.predicted, wrong.confidence, *uris)
 
 
