@@ -355,13 +355,10 @@ def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
         return []
     samples = learner.task.samples(**best.samples)
     found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MOST_MISTAKES)
-    return [
-        [
-            image,
-            *(as_bytes(text).decode(errors="replace") for text in (wrong.true, wrong.predicted)),
-            "" if wrong.confidence is None else wrong.confidence,
-            as_bytes(portable_name(file)).decode(errors="replace"),
-        ]
-        for wrong, file, image in found or ()
-        if image is not None
-    ]
+    rows: list[list[Cell]] = []
+    for wrong, file, image in found or ():
+        if image is not None:
+            texts = (as_bytes(text).decode(errors="replace") for text in (wrong.true, wrong.predicted))
+            confidence = "" if wrong.confidence is None else wrong.confidence
+            rows.append([image, *texts, confidence, as_bytes(portable_name(file)).decode(errors="replace")])
+    return rows

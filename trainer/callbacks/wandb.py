@@ -96,8 +96,9 @@ class Wandb(Tracker):
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log running values by batch, and values of epochs by epoch. The summary has the best value of each metric."""
         for name in values if epoch is not None else ():
-            measured = name.startswith(("train_", "val_"))
-            goal = ("min,last" if smaller_is_better(name) else "max,last") if measured else None
+            goal = None
+            if name.startswith(("train_", "val_")):
+                goal = "min,last" if smaller_is_better(name) else "max,last"
             self._run.define_metric(_grouped(name), step_metric="epoch", summary=goal)
         self._run.log({_grouped(name): value for name, value in values.items()}, step=step)
 

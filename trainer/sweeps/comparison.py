@@ -248,7 +248,11 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
         lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)
-    parts: list[Part] = [_job_table(jobs, key), *([compared.table()] if compared else []), *([lines] if lines else [])]
+    parts: list[Part] = [_job_table(jobs, key)]
+    if compared:
+        parts.append(compared.table())
+    if lines:
+        parts.append(lines)
     present(console, *parts, [str(folder)])
     if write:
         plain = {

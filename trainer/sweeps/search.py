@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -147,13 +148,15 @@ def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, w
         return finalists[0]
     first = plan.base.seed + 1
     jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + plan.settings.seeds), launcher, worker)
-    runs = [RunFolder(job.folder) for same in jobs for job in same]
+    by_folder: dict[Path, Chosen] = {}
+    for finalist, same in zip(finalists, jobs, strict=True):
+        by_folder |= {job.folder: finalist for job in same}
+    runs = [RunFolder(folder) for folder in by_folder]
     for run in runs:
         run.chooses = False  # otherwise these scores would not count
     compared, _ = compare_runs(runs, key=plan.metric)
     if compared is None:
         return finalists[0]
-    by_folder = {job.folder: finalist for finalist, same in zip(finalists, jobs, strict=True) for job in same}
     return by_folder[compared.rows[0].runs[0].folder]
 
 
