@@ -25,7 +25,7 @@ from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.expansion import MAX_EXPANDED, combinations, expanded_values, too_many
 from augment.support.nested import leaves
 from augment.support.secrets import masked, reject_secrets
-from augment.support.yaml_files import describe_slip
+from augment.support.yaml_files import describe_yaml_error
 
 # The errors of composing. Python's own errors come from files that Hydra did not expect.
 _ERRORS = (
@@ -63,7 +63,7 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
     if isinstance(error, InterpolationResolutionError):
         return _explain_interpolation(error, values)
     if isinstance(error, YAMLError):
-        return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
+        return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_yaml_error(error)}"
     if isinstance(error, RecursionError):
         return "defaults: config files include each other in a circle. Remove one of these defaults."
     said = error if str(error) or cause is None else cause

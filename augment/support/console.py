@@ -1,4 +1,4 @@
-"""Consoles for text, and the progress bar for everything except training."""
+"""Consoles for plain text, and the progress bar of everything except training."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ class PlainConsole(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Print nothing more, so that a run continues without its reader, such as `head` or a lost connection."""
+        """Discard further output, so that a run continues after its reader, such as `head` or a terminal, has ended."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.file.fileno())
@@ -54,7 +54,7 @@ def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progre
 
     Args:
         quiet: whether to show nothing.
-        sized: whether the progress is a number of bytes.
+        sized: whether the total is a number of bytes.
     """
     console = PlainConsole(stderr=True)
     counts = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if sized else (progress.MofNCompleteColumn(),)

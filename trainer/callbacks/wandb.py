@@ -14,7 +14,7 @@ from PIL import Image
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy_torch import nn
-from augment.support.untrusted_files import own_folder
+from augment.support.untrusted_files import unlinked_folder
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 from trainer.loop.ranks import current
@@ -73,7 +73,7 @@ class Wandb(Tracker):
         # A resumed run keeps its name, because the name of its new folder means nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
         if run.folder is not None:
-            own_folder(run.folder / "wandb")
+            unlinked_folder(run.folder / "wandb")
         self._run = wandb.init(
             project=self.project or (None if given.get("WANDB_PROJECT") else _PROJECT),
             entity=self.entity,

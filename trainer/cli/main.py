@@ -14,7 +14,7 @@ from augment.cli.tools import find_tools, print_version, reject_tool
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.formatting import printable
-from augment.support.process import BEGAN, launched
+from augment.support.process import BEGAN, launched_ranks
 from augment.support.signals import StopSignals
 from augment.support.user_code import load_plugins
 from trainer.cli.single_run import Prepared, prepare
@@ -110,10 +110,10 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             "fit.resume=auto resumes only single runs. Remove it. To continue a sweep, set hydra.sweep.dir to its "
             "folder."
         )
-    if launched() > 1:
+    if launched_ranks() > 1:
         raise UserError(
             "--multirun does not work with torchrun. Remove torchrun, and set the number of GPUs of each job: "
-            f"hydra.launcher.gpus_per_job={launched()}."
+            f"hydra.launcher.gpus_per_job={launched_ranks()}."
         )
     from trainer.sweeps.sweep.command import Request, sweep
 

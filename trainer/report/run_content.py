@@ -14,7 +14,7 @@ from augment.data.dataset import ImageRef
 from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
-from augment.support.untrusted_files import contents, read_as
+from augment.support.untrusted_files import explained_damage, read_as
 from trainer.callbacks.plots import REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
@@ -93,7 +93,7 @@ class RunRecord:
             maps: returns the Grad-CAM maps of some samples, if there are any.
         """
         try:
-            with contents(self.run.folder / BEST):
+            with explained_damage(self.run.folder / BEST):
                 if (best := read()) is None:
                     return
                 task, names, samples = task_named(best.task), best.classes, None

@@ -22,7 +22,7 @@ from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
-from augment.support.background import prompt_turns
+from augment.support.background import frequent_thread_switches
 from augment.support.errors import UserError
 from augment.support.nested import section_of
 from augment.support.process import keep_freed_memory, return_freed_memory
@@ -238,7 +238,7 @@ def session(config: Config) -> Iterator[None]:
         keep_freed_memory()
     try:
         # Libraries use PyTorch's current GPU to allocate memory and to synchronize.
-        with prompt_turns(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with frequent_thread_switches(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
         if config.fit.deterministic:  # only then, because the call imports PyTorch's compiler

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
-from augment.support.process import end_with_parent, launched
+from augment.support.process import end_with_parent, launched_ranks
 from trainer.loop.callback import Callback
 from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
 from trainer.run.config.schema import parse_config
@@ -58,7 +58,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
 
 def follows() -> bool:
     """Return whether this process is a rank other than 0."""
-    if launched() == 1:
+    if launched_ranks() == 1:
         return False
     if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks must not survive a killed torchrun
         end_with_parent()
@@ -115,7 +115,7 @@ def error_to_print(error: Exception) -> Exception:
 
     If another rank failed before rank 0, rank 0 prints only which rank failed, and how to resume.
     """
-    if launched() == 1:
+    if launched_ranks() == 1:
         return error
     if not current().is_main or report(f"rank 0: {error}"):
         return error
@@ -128,6 +128,6 @@ def share(value: T) -> T:
 
     The first call shares the configuration, or None if nothing is to be trained.
     """
-    if launched() == 1:
+    if launched_ranks() == 1:
         return value
     return join().broadcast(value)

@@ -19,7 +19,7 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.formatting import amount
 from augment.support.signals import StopSignals
-from augment.support.untrusted_files import UnreadableError, contents, regular
+from augment.support.untrusted_files import UnreadableError, explained_damage, regular
 from augment.support.user_code import OwnCodeError, describe_own
 from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
@@ -237,7 +237,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     assert config.fit.resume is not None
     run = Path(config.fit.resume)
     state = load(run / LAST, FitState, learner.device)
-    with contents(run / LAST):
+    with explained_damage(run / LAST):
         position = learner.restore(state)
     loaders.val.placement = loaders.train.placement  # the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
@@ -266,7 +266,7 @@ def _blame_checkpoint(error: BaseException, config: Config, learner: Learner | N
     if config.fit.resume is None or stepped or describe_own(error):
         return error
     try:
-        with contents(Path(config.fit.resume) / LAST):
+        with explained_damage(Path(config.fit.resume) / LAST):
             raise error
     except BaseException as named:
         return named

@@ -25,7 +25,7 @@ from augment.support.files import shown, write_json
 from augment.support.formatting import list_some
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
-from augment.support.untrusted_files import contents
+from augment.support.untrusted_files import explained_damage
 from trainer.run.config.equality import identity
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
@@ -241,7 +241,7 @@ class SearchPlan(Search):
     @classmethod
     def read(cls, sweeper: Mapping[str, Any], found: Mapping[str, Any], folder: Path, *, trust: bool) -> "SearchPlan":
         """Read the search that `plain` wrote into the file of a sweep."""
-        with contents(file := folder / SWEEP_FILE):
+        with explained_damage(file := folder / SWEEP_FILE):
             space = [_dimension(one) for one in found["space"]]
             fixed = tuple(map(str, found["fixed"]))
             bases = {str(key): dict(value) for key, value in found["bases"].items()}

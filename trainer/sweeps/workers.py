@@ -24,7 +24,7 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
 from augment.support.formatting import amount, duration
 from augment.support.nested import section_of
-from augment.support.process import launched
+from augment.support.process import launched_ranks
 from augment.support.secrets import as_written
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import APPENDING, open_regular
@@ -143,7 +143,7 @@ class Worker:
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it. Return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
-        if self.ranks > launched():
+        if self.ranks > launched_ranks():
             return self._try_on_ranks(job)
         with claimed(job.folder) as mine:
             if not mine or job.status() in ENDED:  # another process was faster
@@ -190,7 +190,7 @@ class Worker:
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
             if isinstance(error, LostRankError) and not reported():
                 job.retry()  # a rank was killed, or stopped by a signal, so the job can continue
-            if launched() > 1:
+            if launched_ranks() > 1:
                 raise SystemExit(1) from error  # ends the other ranks
             return
         self.say(str(summary))
@@ -202,7 +202,7 @@ class Worker:
     def _callbacks(self, job: Job) -> Sequence[Callback]:
         if self.search and (pruning := self.search.callbacks_of(job)):
             return pruning
-        return (EndWithMain(),) if launched() > 1 else ()
+        return (EndWithMain(),) if launched_ranks() > 1 else ()
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job. A resumed job continues from its own folder."""

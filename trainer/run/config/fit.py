@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.params import READS, Count, Flag, Number, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
-from augment.support.process import launched, local_rank
+from augment.support.process import launched_ranks, local_rank
 from trainer.loop.resize_stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
@@ -144,7 +144,7 @@ def check_ranks(fit: Fit, size: Size) -> None:
 
     If several processes were started, `fit.gpus` must equal their number.
     """
-    count = launched()
+    count = launched_ranks()
     if fit.gpus is not None and count > 1 and fit.gpus != count:
         raise UserError(f"fit.gpus={fit.gpus}, but torchrun started {count} processes. Set fit.gpus={count} or null.")
     ranks = fit.gpus or count

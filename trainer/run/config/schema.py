@@ -31,7 +31,7 @@ from augment.support.errors import UserError
 from augment.support.files import expanded, require_in
 from augment.support.formatting import amount, clip
 from augment.support.nested import section_of
-from augment.support.process import launched
+from augment.support.process import launched_ranks
 from augment.support.secrets import as_written, masked
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
@@ -160,8 +160,8 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
     if (aug.mean is None or aug.std is None) and (norm := _normalization(model, fit.resume)):
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
-    if launched() > 1:
-        fit = replace(fit, gpus=fit.gpus or launched())
+    if launched_ranks() > 1:
+        fit = replace(fit, gpus=fit.gpus or launched_ranks())
     if fit.batch_size == AUTO and fit.resume is not None:  # a resumed run keeps the size and rate that it found
         saved = parse_fit(section_of(load_config(Path(fit.resume)), "fit"))
         fit = replace(fit, batch_size=saved.batch_size, lr=saved.lr)

@@ -11,7 +11,7 @@ from time import sleep
 
 from augment.support.errors import UserError
 from augment.support.files import shown
-from augment.support.untrusted_files import open_regular, own_folder, read_text
+from augment.support.untrusted_files import open_regular, read_text, unlinked_folder
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config.schema import CONFIG_FILE
@@ -86,7 +86,7 @@ def claimed(folder: Path) -> Iterator[bool]:
         UserError: the file system has no locks, and another process has not released this folder.
         OSError: the folder cannot be written to.
     """
-    path = own_folder(folder).resolve()
+    path = unlinked_folder(folder).resolve()
     lock = None if user_of(path) else open_regular(path / LOCK_FILE, flags=os.O_RDWR | os.O_CREAT)
     if lock is None or not _take(lock, folder, exclusive=True):
         yield False

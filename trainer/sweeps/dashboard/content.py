@@ -20,7 +20,7 @@ from PIL import Image
 from augment.support.errors import UserError
 from augment.support.formatting import as_bytes, clip
 from augment.support.nested import grouped, section_of
-from augment.support.untrusted_files import contents, read_object
+from augment.support.untrusted_files import explained_damage, read_object
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.folder.reader import RunFolder
@@ -286,7 +286,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
 def _sheet(file: Path) -> Image.Image | None:
     """Return an image of the first mistakes. None without mistakes, or if the file is damaged."""
     try:
-        with contents(file):
+        with explained_damage(file):
             data = [b64decode(mistake["uri"].partition("base64,")[2]) for mistake in read_object(file)["images"]]
             data = list(filter(None, data[:_MISTAKES]))
             images = [Image.open(BytesIO(jpeg), formats=["JPEG"]) for jpeg in data]

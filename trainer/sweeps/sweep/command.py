@@ -23,7 +23,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
 from augment.support.formatting import amount, printable
 from augment.support.nested import leaves, merged
-from augment.support.process import end_with_parent, launched
+from augment.support.process import end_with_parent, launched_ranks
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import check_folder
 from augment.support.yaml_files import read_yaml
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
         action, folder = _action_and_folder(paths)
         try:
             if options.with_parent:
-                if options.ranks > launched():
+                if options.ranks > launched_ranks():
                     end_with_parent()
                     return ranks.start(options.ranks, ("sweep", *arguments))
                 return _work_for_parent(folder, signals)

@@ -21,7 +21,7 @@ from augment.data.sources.loading import load_dataset
 from augment.support.errors import UserError
 from augment.support.files import write_json
 from augment.support.formatting import amount, list_some, plural, printable
-from augment.support.untrusted_files import own_folder
+from augment.support.untrusted_files import unlinked_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
@@ -162,7 +162,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     # bfloat16 would differ too much from the export.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own or int8)
     split = None if options.unchecked else evaluated_split(trained, images)
-    folder = options.out or own_folder(run / "export-onnx")
+    folder = options.out or unlinked_folder(run / "export-onnx")
     exports = export(
         trained,
         folder,
