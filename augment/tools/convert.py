@@ -39,17 +39,19 @@ def main(arguments: Sequence[str]) -> int:
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data is required. Add data=folder data.root=DIR, or another source.")
         source = compose_recipe(overrides).source()
-        if source.balance != "none" or source.test_fraction is not None:
+        if source.balance != "none":
+            raise UserError(f"data.balance: {source.balance} works only in training. Set data.balance=none.")
+        if source.test_fraction is not None:
             raise UserError(
-                f"data.balance: {source.balance} works only in training. Set data.balance=none."
-                if source.balance != "none"
-                else f"data.test_fraction={source.test_fraction:g} would leave out images. Remove it here, and set it "
-                "when you train on the converted data."
+                f"data.test_fraction={source.test_fraction:g} would leave out images. Remove it here, and set it when "
+                "you train on the converted data."
             )
         # Include images that DALI cannot decode, but Pillow can.
         listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()
-        if listed.problems or not (len(listed.val) or source.cuts_val):
-            raise UserError(listed.problems[0] if listed.problems else source.val_missing)
+        if listed.problems:
+            raise UserError(listed.problems[0])
+        if not len(listed.val) and not source.cuts_val:
+            raise UserError(source.val_missing)
         skip_bad = getattr(source, "skip_bad", False)
         listed = find_format(source, listed)
         if options.size and not listed.pixels.is_rgb:
@@ -63,18 +65,18 @@ def main(arguments: Sequence[str]) -> int:
             convert(dataset, options.out, options.to, size=options.size, quality=options.quality)
         for name, split in (("train", dataset.train), ("val", dataset.val)):
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
-        usage = typed(settings_of(dataset, options.to, options.out))
+        usage = as_overrides(settings_of(dataset, options.to, options.out))
         sys.stdout.write(printable(f"Verified by reading everything back. To use the data: {usage}\n"))
     return 0
 
 
-def typed(settings: Mapping[str, Any]) -> str:
+def as_overrides(settings: Mapping[str, Any]) -> str:
     """Return the section `data`, `{source: name, ...}`, as overrides for a shell."""
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in settings.items()
     }
-    return shlex.join([f"data={texts.pop('source')}", *(f"data.{key}={text}" for key, text in texts.items())])
+    return shlex.join(f"data={text}" if key == "source" else f"data.{key}={text}" for key, text in texts.items())
 
 
 def _parser() -> Parser:
