@@ -31,11 +31,11 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
     """
     if not file.is_file():
         raise UserError(f"data.root: the file {file} does not exist.{near_file(file)} Name a data.yaml, or its folder.")
-    typed, texts = read_yaml(file), read_yaml(file, as_text=True)
+    values, texts = read_yaml(file), read_yaml(file, as_text=True)
     content: dict[str, Any] = {}
-    if isinstance(typed, dict) and isinstance(texts, dict):
+    if isinstance(values, dict) and isinstance(texts, dict):
         # Names and paths are text, even if they look like numbers. Keys without a value are left out.
-        content = {key: text for key, text in texts.items() if typed.get(key, text) is not None}
+        content = {key: text for key, text in texts.items() if values.get(key, text) is not None}
     given: Any = content.get("names")
     try:
         found = dict(enumerate(given)) if isinstance(given, list) else {int(key): given[key] for key in given}

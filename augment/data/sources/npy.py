@@ -121,7 +121,7 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
 
 @lru_cache(64)
 def _mapped(file: RecordFile) -> NDArray[Any]:
-    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap takes ten times as long
+    return np.asarray(np.load(file.path, mmap_mode="r"))  # np.memmap would be ten times slower to index
 
 
 def _open(file: Path, what: str) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some, plural
 
 
-def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool = True) -> Dataset:
+def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_number_types: bool = True) -> Dataset:
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
@@ -34,7 +34,7 @@ def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, type
     Args:
         splits: train with its labels, and val if there is one.
         options: the settings about targets.
-        typed: whether the source distinguishes floats from whole numbers. If not, regression must be set explicitly.
+        has_number_types: whether the source distinguishes floats from integers. If not, floats do not imply regression.
 
     Raises:
         UserError: the splits contradict each other, or a label is invalid. The message names it.
@@ -44,7 +44,7 @@ def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, type
         if not len(split.labels.counts):
             raise UserError(f"{split.key} has no images. Check the setting.")
     notice = ""
-    if _are_rows(splits, options, typed=typed):
+    if _are_rows(splits, options, has_number_types=has_number_types):
         splits = [replace(split, labels=replace(split.labels, rows=True)) for split in splits]
         rows = all_rows(splits)
         kind = asked or _kind_of_rows(splits[0].key, rows, options)
@@ -85,14 +85,14 @@ def _describe_rounding(values: NDArray[np.float64]) -> str:
     )
 
 
-def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool) -> bool:
+def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_number_types: bool) -> bool:
     """Whether each image has a row of numbers instead of a list of labels."""
     labels = [split.labels for split in splits]
     if all(some.rows for some in labels):
         return True
     if any(some.rows and some.counts[0] > 1 for some in labels):
         raise UserError("data: one of train and val has rows of numbers, the other has labels. Use the same in both.")
-    numbers = typed and any(some.values.dtype.kind == "f" for some in labels)
+    numbers = has_number_types and any(some.values.dtype.kind == "f" for some in labels)
     numbers = numbers and all(len(np.unique(some.counts)) == 1 and len(some.values) for some in labels)
     return numbers or bool(options.names) or options.task == NUMBERS.task
 
