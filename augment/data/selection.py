@@ -237,7 +237,7 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     about its fraction. For regression, the choice is random.
     """
     strata = dataset.kind.strata(dataset.train.targets)
-    if dataset.kind.many_groups:
+    if dataset.kind.many_strata:
         # Multiples of the golden ratio are evenly spread positions in the order, for any number of images. Keeping at
         # least one image of each set of labels would keep too many.
         spread = np.argsort(np.arange(len(strata)) * ((5**0.5 - 1) / 2) % 1, kind="stable")

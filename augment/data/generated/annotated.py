@@ -108,7 +108,7 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
     return image, np.column_stack([np.where(inside[:, None], places, 0), np.where(inside, np.where(hidden, 1, 2), 0)])
 
 
-def make_objects(root: Path) -> Path:
+def generate_objects(root: Path) -> Path:
     """Generate the dataset of objects in a new folder below `root`, see `make_set`.
 
     It holds `images/<index>.jpg`, `masks/<index>.png` and `instances/<index>.png` in the folders train and val,
@@ -120,7 +120,7 @@ def make_objects(root: Path) -> Path:
     return make_set(folder, _images(), _save_objects, lambda found: _described(found, categories) | classes)
 
 
-def make_points(root: Path) -> Path:
+def generate_points(root: Path) -> Path:
     """Generate the dataset of keypoints, with `{train,val}/images/<index>.jpg` and `{train,val}.json`."""
     categories = [{"id": 1, "name": "house", "keypoints": POINTS}]
     folder = root / f"points-v{VERSION}-{TRAIN}-{VAL}"

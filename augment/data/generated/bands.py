@@ -65,7 +65,7 @@ def _draw_fields(rng: Generator, main: int) -> NDArray[np.uint8]:
     return np.asarray(covers)
 
 
-def make_bands(root: Path) -> Path:
+def generate_bands(root: Path) -> Path:
     """Generate the dataset in a new folder below `root`, see `make_set`.
 
     It holds images in `{train,val}/<class>/<index>.npy`, and their masks in `masks/{train,val}/<class>/<index>.png`.

@@ -161,7 +161,7 @@ def draw(name: str, split: str, index: int) -> Image.Image:
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 
-def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 50) -> Path:
+def generate_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 50) -> Path:
     """Generate `{train,val}/<class>/<index>.jpg` in a new folder below `root`, see `make_set`."""
     images = {
         f"{split}/{name}/{index:03d}.jpg": (name, split, index)
@@ -192,7 +192,7 @@ def draw_scene(split: str, index: int) -> Image.Image:
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 
-def make_scenes(root: Path) -> Path:
+def generate_scenes(root: Path) -> Path:
     """Generate `{train,val}/<index>.jpg` and lists of labels in a new folder below `root`, see `make_set`."""
     images = {f"{split}/{index:03d}.jpg": (split, index) for split, count in SCENES.items() for index in range(count)}
     lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}

@@ -50,8 +50,8 @@ ALLOWED = (
 Given = Path | bytes | NDArray[Any]
 
 
-def take(value: object) -> Given:
-    """Convert an image to one of three types.
+def convert_image(value: object) -> Given:
+    """Convert the user's image to one of three types.
 
     Raises:
         ValueError: the value is not an image. The message describes it.
@@ -83,24 +83,29 @@ def as_path(value: object) -> Path | None:
 
 
 def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
-    why = ". Remove ToTensor and Normalize, which the `aug` section replaces" if value.dtype.kind == "f" else ""
+    """Convert an array. `channels` is its axis of channels, if it has three axes."""
     if value.dtype == np.uint8 and value.ndim == 1 and len(value):
         return value.tobytes()
-    pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
+    pixels = value
+    if value.ndim == 2:
+        pixels = value[..., None]
+    elif value.ndim == 3:
+        pixels = np.moveaxis(value, channels, 2)
     is_normalized = value.dtype.kind == "f" and channels == 0 and pixels.shape[-1] in (1, 3)
     if value.dtype.name not in DTYPES or pixels.ndim != 3 or is_normalized:
+        why = ". Remove ToTensor and Normalize, which the `aug` section replaces" if value.dtype.kind == "f" else ""
         raise ValueError(f"{shown} of {value.dtype}{why}")
     if not (pixels.size and pixels.shape[2] <= MAX_CHANNELS) or is_channels_first(pixels.shape):
         raise ValueError(f"{shown} of {value.dtype}")
-    # The next item may be written to the same memory, so copy the pixels.
-    gray = value.dtype == np.uint8 and pixels.shape[2] == 1
-    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)) if gray else pixels, order="C")
+    if value.dtype == np.uint8 and pixels.shape[2] == 1:
+        pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    return np.array(pixels, order="C")  # a copy, because the next item may be written to the same memory
 
 
 class Items:
     """The items of the user's sequence, pairs of an image and its target.
 
-    Another process that unpickles this object makes its own sequence with the same factory.
+    A process that unpickles this object creates its own sequence with the same factory.
 
     Raises:
         UserError: the factory fails.
@@ -118,10 +123,10 @@ class Items:
         return len(self.sequence)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return made, (self.factory,)
+        return items_of, (self.factory,)
 
     def pair(self, index: int) -> tuple[object, object]:
-        """Return an item.
+        """Return the image and the target of an item.
 
         Raises:
             UserError: the item cannot be read, or is not a pair.
@@ -157,14 +162,14 @@ class Items:
         return found
 
     def as_image(self, image: object, index: int) -> Given:
-        """Convert the image of an item, see `take`."""
+        """Convert the image of an item, see `convert_image`."""
         try:
-            return take(image)
+            return convert_image(image)
         except ValueError as error:
             raise self.error(index, f"has as its image {error}. Allowed: {ALLOWED}.") from None
 
-    def kind_of(self, first: object) -> "type[ItemImage]":
-        """Return the class of the images, given the first image."""
+    def image_class(self, first: object) -> "type[ItemImage]":
+        """Return the class of the images, given the first image. Set `stored_as`."""
         found = self.as_image(first, 0)
         if not isinstance(found, np.ndarray):
             return ItemImage
@@ -257,10 +262,10 @@ class ItemImage:
     def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
         """Read images of one sequence in the background. The results have the same keys."""
         items, decoded = next(iter(images.values())).items, issubclass(cls, DecodedItem)
-        # A request takes as long as reading a small image, so combine up to 32.
-        together = min(32, -(-len(images) // max(1, items.factory.workers)))
+        # A request takes as long as reading a small image, so a request reads up to 32 images.
+        most = min(32, -(-len(images) // max(1, items.factory.workers)))
         waiting = ((key, image.index) for key, image in images.items())
-        return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
+        return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, most)), {})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +282,13 @@ class DecodedItem(ItemImage):
 
 
 @cache
-def made(factory: SequenceFactory) -> Items:
-    """Return the items of a sequence, which is made once per process."""
+def items_of(factory: SequenceFactory) -> Items:
+    """Return the items of a sequence, which is created once per process."""
     return Items(factory)
 
 
 def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: bool) -> dict[int, Loaded]:
-    items = whose if isinstance(whose, Items) else made(whose)
+    items = whose if isinstance(whose, Items) else items_of(whose)
     loaded: dict[int, Loaded] = {}
     for key, index in indices.items():
         try:

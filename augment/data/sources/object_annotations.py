@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
-from augment.data.formats.annotations import AnnotatedImage, Wanted, label, make_objects
+from augment.data.formats.annotations import AnnotatedImage, Wanted, make_objects, set_labels
 from augment.data.formats.csv_annotations import point_names, read_boxes, read_points
 from augment.data.formats.masks import find_pairs, read_masks, read_palette
 from augment.data.formats.text_files import describe_absent
@@ -151,7 +151,7 @@ class Voc(CheckedSource):
             masks = [{image: checked(mask) for image, mask in pairs} for pairs in splits]
             return read_masks(masks, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
         read = [[voc.read_image(*pair, number) for number, pair in enumerate(pairs, 1)] for pairs in splits]
-        return make_objects(label(read, given), read, Wanted())
+        return make_objects(set_labels(read, given), read, Wanted())
 
     @property
     def given_val(self) -> str:
@@ -209,7 +209,7 @@ class BoxTable(_Annotations):
         """Read the CSV files."""
         root = None if self.root is None else expanded(self.root)
         splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
-        names = label(splits, read_names(self.classes) if self.classes else ())
+        names = set_labels(splits, read_names(self.classes) if self.classes else ())
         return self._dataset(names, splits, Wanted())
 
 

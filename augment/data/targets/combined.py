@@ -31,8 +31,8 @@ class Several(SpatialKind):
 
     def load(self, target: Target) -> dict[str, Any]:
         """Return each kind's loaded target by name."""
-        kinds = self.kinds.items()
-        return {n: kind.load(target[n]) if isinstance(kind, SpatialKind) else target[n] for n, kind in kinds}
+        spatial = {name: kind for name, kind in self.kinds.items() if isinstance(kind, SpatialKind)}
+        return {name: spatial[name].load(target[name]) if name in spatial else target[name] for name in self.kinds}
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> dict[str, Any]:
         found: dict[str, Any] = {}

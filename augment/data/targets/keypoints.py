@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,7 +125,8 @@ _SIDED = {word for pair in _SIDES for word in pair.split() if len(word) > 2 or n
 def _words(name: str) -> tuple[str, ...]:
     """Split a name into lower-case words at capitals, digits, punctuation, "left" and "right"."""
     parts = re.split("(left|right)", name, flags=re.IGNORECASE)
-    return tuple(word.lower() for part in parts for word in ([part] if part.lower() in _SIDED else _WORD.findall(part)))
+    words = chain.from_iterable([part] if part.lower() in _SIDED else _WORD.findall(part) for part in parts)
+    return tuple(map(str.lower, words))
 
 
 def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> FlipPairs:
@@ -152,8 +154,8 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
             if other != number and number not in pairs:
                 pairs[number] = other
     paired = {*pairs, *pairs.values()}
-    alone = any(not _SIDED.isdisjoint(words) and number not in paired for words, number in numbers.items())
-    return tuple(pairs.items()) if (pairs and not alone) or len(names) < 2 else None
+    is_unpaired = any(not _SIDED.isdisjoint(words) and number not in paired for words, number in numbers.items())
+    return tuple(pairs.items()) if (pairs and not is_unpaired) or len(names) < 2 else None
 
 
 def missing_pairs(names: Sequence[str], where: str) -> UserError:
