@@ -1,7 +1,6 @@
 """Consoles for plain text, and the progress bar of everything except training."""
 
 import errno
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from augment.support.formatting import printable
+from augment.support.process import discard_output
 
 
 class PlainConsole(Console):
@@ -39,9 +39,7 @@ class PlainConsole(Console):
     def on_broken_pipe(self) -> None:
         """Discard further output, so that a run continues after its reader, such as `head` or a terminal, has ended."""
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
+        discard_output(self.file.fileno())
 
 
 def text_console() -> Console:

@@ -12,7 +12,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from augment.support.process import launched_ranks
+from augment.support.process import discard_output, launched_ranks
 
 # Schedulers usually send SIGUSR1 as a preemption notice.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -112,9 +112,7 @@ def leave_closed_terminal() -> None:
     for descriptor in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                discard_output(descriptor)
 
 
 def exit_on_stop(code: int, message: str = "") -> None:

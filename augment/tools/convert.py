@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"--to and --out are required. Add --to {' or '.join(FORMATS)} and --out NEW_FOLDER.")
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
-        from augment.data.conversion import take_foreign
+        from augment.data.conversion import convert_foreign
         from augment.data.format_detection import find_format
         from augment.data.sources.files import Folder
         from augment.data.sources.loading import log_notices, select
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         listed = find_format(source, listed)
         if options.size and not listed.pixels.is_rgb:
             raise UserError(f"--size writes 8-bit RGB images, but the images have {listed.pixels}. Remove --size.")
-        checked, foreign = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
+        checked, foreign = convert_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
         if foreign:
             sys.stdout.write(f"{amount(foreign, 'image becomes', 'images become')} JPEG\n")
         dataset = select(source, checked)

@@ -13,7 +13,6 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from threading import Lock, RLock
@@ -35,6 +34,7 @@ from augment.params.pixel_format import DTYPES
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import expanded, read_file
+from augment.support.nested import chunks
 from augment.support.signals import ignore_in_worker, shield_children
 
 T = TypeVar("T")
@@ -264,8 +264,8 @@ class ItemImage:
         items, decoded = next(iter(images.values())).items, issubclass(cls, DecodedItem)
         # A request takes as long as reading a small image, so a request reads up to 32 images.
         most = min(32, -(-len(images) // max(1, items.factory.workers)))
-        waiting = ((key, image.index) for key, image in images.items())
-        return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, most)), {})]
+        indices = [(key, image.index) for key, image in images.items()]
+        return [items.submit(dict(chunk), decoded=decoded) for chunk in chunks(indices, most)]
 
 
 @dataclass(frozen=True, slots=True)

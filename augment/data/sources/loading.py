@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
+from augment.data.check import check_cache_of, examine_files, group_copies, leave_out
 from augment.data.dataset import Dataset, Split, check_dataset
 from augment.data.format_detection import find_format
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
@@ -178,7 +178,7 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     """Leave out the images that cannot be decoded, and find copies, in the splits that the source wants checked."""
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
-    found, digests = examine_files(images, cache=verdicts_of(source))
+    found, digests = examine_files(images, cache=check_cache_of(source))
     reasons = {**dataset.faults, **found}
     for name, shown in zip(("train", "val"), source.split_names, strict=True):
         split = leave_out(getattr(dataset, name), shown, reasons, skip_bad=skip_bad)

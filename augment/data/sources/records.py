@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from augment.data.check import examine_files, verdicts_of
+from augment.data.check import check_cache_of, examine_files
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
@@ -109,7 +109,7 @@ class Records(CheckedSource, LabeledSource):
                 # Check the images of a remote shard now, because the shard may be removed to make room for others.
                 unchecked += images[-len(index.names) :]
             if unchecked and (number % ahead == 0 or number == len(files)):
-                examine_files(unchecked, cache=verdicts_of(self), quiet=True)
+                examine_files(unchecked, cache=check_cache_of(self), quiet=True)
                 unchecked = []
         return images, labels, first
 
