@@ -266,8 +266,8 @@ def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) 
             share = share or found.where
     if share:
         raise UserError(
-            f"data: no coordinate exceeds 1, such as in {share}, so they are probably shares of the image's sides. "
-            "Multiply x by the width and y by the height of the image."
+            f"data: all coordinates are at most 1, such as in {share}, so they are probably shares of the image's "
+            "sides. Multiply x by the width and y by the height of the image."
         )
 
 
@@ -368,7 +368,7 @@ def _clip(objects: Sequence[AnnotatedObject], boxes: NDArray[np.float64], size: 
     if np.isfinite(boxes).all() and not fault_of_boxes(inside):
         return inside
     wrong = next(k for k in range(len(boxes)) if fault_of_boxes(boxes[[k]]) or fault_of_boxes(inside[[k]]))
-    fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
+    fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside the image"
     raise FaultError(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
 
 

@@ -29,7 +29,7 @@ Pairs = Mapping[Path, Path | str]
 def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
     """Read a palette: lines `name,value` or `name,red,green,blue` in the order of the classes.
 
-    Lines with the same name are one class. Pixels of lines without a name do not count.
+    Lines with the same name are one class. Pixels of lines without a name are ignored.
 
     Returns:
         The class names, and a `MaskFile` without a file, which states the meaning of pixel values.
@@ -118,8 +118,8 @@ def _nothing_to_learn(facts: Mapping[Path, _MaskFacts], highest: int) -> UserErr
     if bad := next((f"{file} {found.fault}" for file, found in facts.items() if found.fault), ""):
         return UserError(f"data.root: {bad}")
     return UserError(
-        f"data.root: the masks, such as {next(iter(facts), 'none')}, have no label but {IGNORE if highest else 0}, so "
-        f"there is nothing to learn. {IGNORE} does not count. Use other masks, or set data.palette=FILE with lines "
+        f"data.root: the masks, such as {next(iter(facts), 'none')}, have no label except {IGNORE if highest else 0}, "
+        f"so there is nothing to learn. {IGNORE} is ignored. Use other masks, or set data.palette=FILE with lines "
         "such as background,0 and object,255."
     )
 
@@ -132,7 +132,7 @@ def _compare(facts: Mapping[Path, _MaskFacts], highest: int) -> str:
     if highest == 1 and odd:
         other = next(file for file, colors in good.items() if 1 in colors)
         raise UserError(
-            f"data.root: {odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} does not count. Use equal "
+            f"data.root: {odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} is ignored. Use equal "
             f"values, or {remedy} background,0 object,1 and object,{IGNORE}."
         )
     first: dict[int, tuple[str, Path]] = {}

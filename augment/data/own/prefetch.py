@@ -166,7 +166,7 @@ class Items:
         try:
             return convert_image(image)
         except ValueError as error:
-            raise self.error(index, f"has as its image {error}. Allowed: {ALLOWED}.") from None
+            raise self.error(index, f"has {error} as its image. Allowed: {ALLOWED}.") from None
 
     def image_class(self, first: object) -> "type[ItemImage]":
         """Return the class of the images, given the first image. Set `stored_as`."""

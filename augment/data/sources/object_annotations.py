@@ -252,10 +252,10 @@ class MaskPairs(CheckedSource):
     palette: str | None = setting(
         Text(
             optional=True,
-            doc="file with a line `name,red,green,blue` or `name,value` per class. Pixels without a name do not count",
+            doc="file with a line `name,red,green,blue` or `name,value` per class. Pixels without a name are ignored",
         )
     )
-    ignore_index: int = setting(Count(default=255, within=(0, 255), doc="value of pixels that do not count"))
+    ignore_index: int = setting(Count(default=255, within=(0, 255), doc="value of ignored pixels"))
 
     def load(self) -> Dataset:
         """List the folders, and read the sizes and labels of masks that are not in the cache."""
