@@ -155,7 +155,7 @@ class Transform:
         if kind is None:
             checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
         else:
-            checked = kind.given(targets, len(read))
+            checked = kind.from_memory(targets, len(read))
             if not self._form.frames:
                 self._form, self._graphs = replace(self._form, frames=True), {}
         if self._process != os.getpid():  # after a fork, pipelines have no threads, and freeing them would hang

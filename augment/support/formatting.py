@@ -91,7 +91,7 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace bytes that are not UTF-8 with placeholders, and unpaired surrogates, which JSON allows."""
+    """Replace bytes that are not UTF-8, and unpaired surrogates, with placeholders. JSON allows such surrogates."""
     return as_bytes(text).decode(errors="replace")
 
 

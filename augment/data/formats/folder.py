@@ -209,9 +209,9 @@ def _find_classes(
 
 
 def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path]]:
-    """Return the images at any depth below `folder`, sorted by path, and the files that are left out of them.
+    """Return the images at any depth below `folder`, sorted by path, and the files that are left out.
 
-    Left out are images in foreign formats, and arrays next to encoded images.
+    These are images in foreign formats, and arrays next to encoded images.
     """
 
     def fail(error: OSError) -> None:

@@ -47,10 +47,10 @@ ALLOWED = (
 
 
 # An image from the user: its file, its encoded bytes, or its pixels, (height, width, channels).
-Given = Path | bytes | NDArray[Any]
+UserImage = Path | bytes | NDArray[Any]
 
 
-def convert_image(value: object) -> Given:
+def convert_image(value: object) -> UserImage:
     """Convert the user's image to one of three types.
 
     Raises:
@@ -82,7 +82,7 @@ def as_path(value: object) -> Path | None:
     return expanded(value) if isinstance(value, str | PathLike) else None
 
 
-def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
+def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> UserImage:
     """Convert an array. `channels` is its axis of channels, if it has three axes."""
     if value.dtype == np.uint8 and value.ndim == 1 and len(value):
         return value.tobytes()
@@ -148,7 +148,7 @@ class Items:
         with self._lock:
             return read(*self.pair(index))
 
-    def given(self, index: int, *, decoded: bool) -> Given:
+    def image_at(self, index: int, *, decoded: bool) -> UserImage:
         """Return an image.
 
         Raises:
@@ -161,7 +161,7 @@ class Items:
             raise self.error(index, f"has {this} image, but item 0 has {first} one. Encode all images, or none.")
         return found
 
-    def as_image(self, image: object, index: int) -> Given:
+    def as_image(self, image: object, index: int) -> UserImage:
         """Convert the image of an item, see `convert_image`."""
         try:
             return convert_image(image)
@@ -182,7 +182,7 @@ class Items:
         Raises:
             UserError: the image is missing, or cannot be decoded.
         """
-        found = self.given(index, decoded=decoded)
+        found = self.image_at(index, decoded=decoded)
         if isinstance(found, np.ndarray):
             return found
         try:
@@ -255,7 +255,7 @@ class ItemImage:
         Raises:
             OSError: the image's file cannot be read.
         """
-        found = self.items.given(self.index, decoded=False)
+        found = self.items.image_at(self.index, decoded=False)
         return read_file(found) if isinstance(found, Path) else bytes(found)
 
     @classmethod
@@ -274,7 +274,7 @@ class DecodedItem(ItemImage):
 
     def read_pixels(self) -> NDArray[Any]:
         """Return (height, width, channels)."""
-        return np.asarray(self.items.given(self.index, decoded=True))
+        return np.asarray(self.items.image_at(self.index, decoded=True))
 
     def read(self) -> bytes:
         """Return the image as PPM."""

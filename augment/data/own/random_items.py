@@ -17,7 +17,8 @@ _READ = 8  # items that are read twice
 
 _PARTS = ("", "boxes", "labels", "masks", "keypoints")  # whole targets, or entries of a dict
 
-Part = Mapping[str, NDArray[Any]]
+# The arrays of an image or a target by name.
+Copied = Mapping[str, NDArray[Any]]
 
 
 def check_repeatable(items: Items) -> str:
@@ -50,7 +51,7 @@ def check_repeatable(items: Items) -> str:
     )
 
 
-def _copied(image: object, target: object) -> tuple[Part, Part]:
+def _copied(image: object, target: object) -> tuple[Copied, Copied]:
     """Return copies of an image and its target as arrays, because the next item may use the same memory."""
 
     def copied(part: Any) -> NDArray[Any]:
@@ -62,6 +63,6 @@ def _copied(image: object, target: object) -> tuple[Part, Part]:
     return {"": pixels}, {name: copied(parts[name]) for name in _PARTS if name in parts}
 
 
-def _same(one: Part, other: Part) -> bool:
+def _same(one: Copied, other: Copied) -> bool:
     pairs = [(part, other.get(name)) for name, part in one.items()]
     return all(b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)

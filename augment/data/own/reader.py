@@ -323,14 +323,15 @@ def _target(
         if not isinstance(given, dict):
             raise UserError(f"as its target {describe(given)}.")
         # Masks are joined when they are needed.
-        ((found, _),) = BOXES.given([{"image_id": index} | {key: given[key] for key in given if key != "masks"}], 1)
+        entries = {"image_id": index} | {key: value for key, value in given.items() if key != "masks"}
+        ((found, _),) = BOXES.from_memory([entries], 1)
         if len(found) and found.labels.min() < 1:
             raise UserError(f"the label {found.labels.min()}, but labels of objects begin at 1.")
         if with_masks and len(given.get("masks", ())) != len(found):
             raise UserError(f"{len(given.get('masks', ()))} masks for {len(found)} boxes.")
         objects = replace(found, instances=ItemMask(items, index)) if with_masks else found
         return objects, {0, *found.labels.tolist()}
-    points: NDArray[np.float32] = KEYPOINTS.given([given], 1)[0]
+    points: NDArray[np.float32] = KEYPOINTS.from_memory([given], 1)[0]
     points = np.where(np.isfinite(points[:, :2]).all(axis=1, keepdims=True), points, 0)
     return tuple(map(tuple, points.tolist())), ()
 
@@ -349,7 +350,7 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
             raise UserError(f"a mask that cannot be read: {error}.") from error
     if getattr(given, "shape", ())[:-2] == (1,):  # (1, height, width)
         given = given[0]
-    (runs,) = MASKS.given([given], 1)
+    (runs,) = MASKS.from_memory([given], 1)
     labels: NDArray[np.uint8] = runs.whole.reshape(runs.size)
     beyond = (labels >= classes) & (labels != IGNORE)
     if beyond.any():

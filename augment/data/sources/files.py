@@ -102,7 +102,7 @@ class FileList(CheckedSource, LabeledSource):
         options = self.target_options()
         lists = [
             read_list(key, expanded(file), image=self.image, label=self.label, targets=self.targets)
-            for key, file in self.given().items()
+            for key, file in self.split_values().items()
         ]
         files = [_files(lines, self.root) for lines in lists]
         problems: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ class _Annotations(CheckedSource, ListedSource):
         """Return the dataset. A missing image is a problem of the dataset, unless `skip_bad` is true."""
         files = (
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
-            for key, images in zip(self.given(), splits, strict=True)
+            for key, images in zip(self.split_values(), splits, strict=True)
         )
         return make_objects(names, splits, wanted, problems=() if self.skip_bad else describe_absent(files))
 
@@ -58,7 +58,7 @@ class Coco(_Annotations):
 
     def load(self) -> Dataset:
         """Read the annotation files."""
-        files = [coco.read_coco(key, expanded(file)) for key, file in self.given().items()]
+        files = [coco.read_coco(key, expanded(file)) for key, file in self.split_values().items()]
         if self.keypoints and not files[0].points:
             raise files[0].error("no category has keypoints. Set data.keypoints=false.")
         points = files[0].points if self.keypoints else ()
@@ -186,7 +186,7 @@ class PointTable(_Annotations):
 
     def load(self) -> Dataset:
         """Read the CSV files."""
-        files = {key: expanded(file) for key, file in self.given().items()}
+        files = {key: expanded(file) for key, file in self.split_values().items()}
         root = expanded(self.root) if self.root else None
         names = point_names(*next(iter(files.items())))
         splits = [read_points(key, file, root, names) for key, file in files.items()]
@@ -208,7 +208,7 @@ class BoxTable(_Annotations):
     def load(self) -> Dataset:
         """Read the CSV files."""
         root = None if self.root is None else expanded(self.root)
-        splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
+        splits = [read_boxes(key, expanded(file), root) for key, file in self.split_values().items()]
         names = set_labels(splits, read_names(self.classes) if self.classes else ())
         return self._dataset(names, splits, Wanted())
 

@@ -68,13 +68,13 @@ class Own(CheckedSource, LabeledSource):
         """Create the sequence of each split, and determine its targets, if necessary by reading every item once."""
         from augment.data.own.reader import read_own, read_spatial  # imports PyTorch, which other sources do not need
 
-        if self.workers and any(isinstance(name, ObjectName) for name in self.given().values()):
+        if self.workers and any(isinstance(name, ObjectName) for name in self.split_values().values()):
             raise UserError(
                 f"data.workers={self.workers}: worker processes cannot import the given objects. Set data.workers=0, "
                 "or name a function or class of a module, which each process can call."
             )
         factories = []
-        for key, name in self.given().items():
+        for key, name in self.split_values().items():
             arguments = {"data.options": self.options, f"{key}_options": getattr(self, f"{key[5:]}_options")}
             as_json = json.dumps({setting: values or {} for setting, values in arguments.items()})
             factories.append(SequenceFactory(key, name, as_json, self.workers))

@@ -59,7 +59,7 @@ class Records(CheckedSource, LabeledSource):
     def load(self) -> Dataset:
         """Index new or changed files, and map the labels to class numbers."""
         options = self.target_options()
-        given = self.given()
+        given = self.split_values()
         urls = {key: pattern for key, pattern in given.items() if is_url(pattern)}
         # Find the files of both splits first, so that a missing validation file is reported before indexing.
         files = {key: _record_files(self._find(pattern, key)) for key, pattern in given.items() if key not in urls}

@@ -317,7 +317,7 @@ class ListedSource(Source):
         """The setting of the validation data, or an empty text."""
         return "" if self.val is None else f"data.val={self.val}"
 
-    def given(self) -> dict[str, str]:
+    def split_values(self) -> dict[str, str]:
         """Return the values of data.train and, unless it is cut from train, of data.val or data.test, by their keys."""
         if self.cuts_val or self.val is None:
             return {"data.train": self.train}
@@ -372,7 +372,7 @@ class LabeledSource(ListedSource):
         options = self.target_options()
         # In an instance, the setting `labels` hides the method of the class.
         read: Any = type(self).labels
-        return make_dataset([_labeled(key, read(self, given)) for key, given in self.given().items()], options)
+        return make_dataset([_labeled(key, read(self, given)) for key, given in self.split_values().items()], options)
 
     def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:  # type: ignore[misc, override]
         """Return the images that a value of data.train or data.val names, each with one label or number, or a list.

@@ -182,7 +182,7 @@ class Boxes(SpatialKind):
         for points in found.get("keypoints", ()):
             drawing.points(points, self.flip_pairs or ())
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert objects in torchvision's format, a list of dicts."""
         if not isinstance(targets, Sequence) or len(targets) != count:
             raise UserError(f"targets: {count} images need a list of {count} dicts. Use {_FORM}.")

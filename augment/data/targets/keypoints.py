@@ -54,7 +54,7 @@ class Keypoints(SpatialKind):
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         drawing.points(np.asarray(target), self.flip_pairs or (), names)
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert points, (N, P, 2) or (N, P, 3)."""
         allowed = f"({count}, P, 2) of x and y, or ({count}, P, 3) with visibility"
         points = check_array(targets, (count, None, None), "targets", allowed).astype(np.float32)

@@ -178,7 +178,7 @@ class Masks(SpatialKind):
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         drawing.mask(np.asarray(target), names, ignore=IGNORE)
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert masks, (N, height, width) or a list of (height, width)."""
         if len(targets) != count:
             raise UserError(f"targets: {len(targets)} masks for {count} images. Pass one per image.")

@@ -131,7 +131,7 @@ class SpatialKind(Kind):
         """Draw the target of one sample, taken from a batch, on its image."""
 
     @abstractmethod
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert the targets of `count` images in memory to results of `load`.
 
         Raises:
