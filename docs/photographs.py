@@ -17,7 +17,7 @@ from augment.data.sources import load_dataset
 from augment.drawing.contact_sheet import SheetBlock, SheetRow, Tile, draw, lay_out
 from augment.drawing.figure_style import DPI, save_figure
 from augment.recipe.plan import build_plan
-from augment.tools.preview.gallery import Photos, shoot
+from augment.tools.preview.gallery import Photos, model_inputs
 from trainer import train
 
 HERE = Path(__file__).parent
@@ -96,8 +96,8 @@ def render(overrides, seed):
     recipe = compose_recipe([*overrides, *RECIPE])
     dataset = load_dataset(recipe.source())
     photos = Photos.of(dataset.train.files, dataset.train, dataset.classes)
-    original = shoot(build_plan(recipe.aug, "val"), photos, seed=0)
-    return [*original, *shoot(build_plan(recipe.aug, "train"), photos, seed=seed, epochs=DRAWS)]
+    original = model_inputs(build_plan(recipe.aug, "val"), photos, seed=0)
+    return [*original, *model_inputs(build_plan(recipe.aug, "train"), photos, seed=seed, epochs=DRAWS)]
 
 
 def draw_targets():

@@ -265,7 +265,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sample_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what a run takes for the sample set, but fewer images, drawn once for all processes."""
-    from augment.data.generated.sample import make_sample
+    from augment.data.generated.sample import generate_sample
 
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -273,7 +273,7 @@ def sample_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (root / "sample.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         if not (root / "sample").exists():
-            drawn = make_sample(root / "sample", train_per_class=8, val_per_class=4)
+            drawn = generate_sample(root / "sample", train_per_class=8, val_per_class=4)
             drawn.rename(drawn.with_name(drawn.name.removesuffix("-8-4") + "-32-50"))
     return root / "sample"
 

@@ -76,7 +76,7 @@ class Result:
         return median(timing.cpu_seconds / timing.seconds for timing in self.timings)
 
     def ratio(self, to: "Result") -> float:
-        """Return the ratio of its speed to another row's speed, the median over the rounds.
+        """Return this row's speed divided by another row's speed, the median over the rounds.
 
         The rows of a round run right after each other, so a temporary slowdown of the machine affects both.
         """
@@ -88,7 +88,7 @@ def consumer(stream: Iterator[Sized]) -> Run:
     return lambda batches: sum(map(len, islice(stream, batches)))
 
 
-def take_turns(rows: Sequence[Row], rounds: int, seconds: float) -> list[Result]:
+def time_interleaved(rows: Sequence[Row], rounds: int, seconds: float) -> list[Result]:
     """Warm up every row, then time each row for about `seconds` in every round.
 
     The number of batches is computed in advance from the row's speed so far. The host cannot watch the clock instead,
@@ -100,7 +100,7 @@ def take_turns(rows: Sequence[Row], rounds: int, seconds: float) -> list[Result]
         for result in progress.track(results, description="warming up"):
             try:
                 run = result.row.start()
-                last = time_batches(run, result.row, result.row.stride)  # records graphs, chooses kernels
+                last = time_batches(run, result.row, result.row.stride)  # also records CUDA graphs, chooses kernels
                 while last.seconds < seconds / 4:  # a few batches would give a poor estimate of the speed
                     last = time_batches(run, result.row, 4 * last.batches)
                 running.append((result, run, last))
@@ -174,12 +174,12 @@ def compare(
         keep_freed_memory()  # as in training
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else amount(cores(), "CPU core")
     headline = f"{subject} on {where}, {amount(flags.rounds, 'round')} of {flags.seconds:g} s per row"
-    results = take_turns(rows, flags.rounds, flags.seconds)
+    results = time_interleaved(rows, flags.rounds, flags.seconds)
     references = [result for result in results if result.row.name in baselines and result.timings]
     console = table_console()
     console.print(_table(headline, results, references))
     packages = ("torch", "nvidia-dali-cuda120", "torchvision", "timm")
-    whole = {
+    document = {
         "headline": headline,
         **settings,
         "cores": cores(),
@@ -188,7 +188,7 @@ def compare(
     }
     folder = flags.out or Path(f"outputs/bench-{datetime.now():%Y-%m-%d-%H-%M-%S}")
     with writing(f"--out {folder}"):  # the table is printed in any case
-        write_json(folder / "bench.json", whole)
+        write_json(folder / "bench.json", document)
     left_out = [f"left out: {result.row.title} ({result.left_out})" for result in results if result.left_out]
     for line in (*left_out, f"{folder}/bench.json"):
         console.print(line, highlight=False, soft_wrap=True)
@@ -199,12 +199,12 @@ def _table(headline: str, results: Sequence[Result], references: Sequence[Result
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=headline, title_justify="left")
     # Narrow terminals fold titles, but never cut numbers.
     table.add_column("", overflow="fold", min_width=8)
-    for head in ("img/s", "min..max", *(f"of {one.row.name}" for one in references), "cores"):
+    for head in ("img/s", "min..max", *(f"of {reference.row.name}" for reference in references), "cores"):
         table.add_column(head, justify="right", no_wrap=True)
     for result in results:
         if result.timings:
             speeds = (f"{result.speed:,.0f}", f"{min(result.speeds):,.0f}..{max(result.speeds):,.0f}")
-            ratios = [f"{result.ratio(one):.3g}" for one in references]
+            ratios = [f"{result.ratio(reference):.3g}" for reference in references]
             table.add_row(result.row.title, *speeds, *ratios, f"{result.cores:.1f}", style="bold" * result.row.ours)
     return table
 
@@ -217,5 +217,6 @@ def _plain(result: Result, references: Sequence[Result]) -> dict[str, Any]:
     }
     if result.timings:
         plain |= {"images_per_second": result.speed, "lowest": min(result.speeds), "highest": max(result.speeds)}
-        plain |= {"cpu_cores": result.cores, **{f"of_{one.row.name}": result.ratio(one) for one in references}}
+        plain["cpu_cores"] = result.cores
+        plain |= {f"of_{reference.row.name}": result.ratio(reference) for reference in references}
     return plain | {"rounds": [vars(timing) for timing in result.timings]}

@@ -1,7 +1,7 @@
 """Compose the configuration of every program from overrides."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,7 +53,7 @@ TOP: dict[str, Param[Any]] = {
     ),
 }
 
-# Two runs that start in the same second must not share a folder. See conf/config.yaml.
+# Two runs that start in the same second get different folders. See conf/config.yaml.
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
 
@@ -87,17 +87,17 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             if missing is None:
                 raise
             section, _, name = missing[1].rpartition(".")
-            there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
-            there = OmegaConf.select(there, section) if section else there
+            config = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
+            siblings = OmegaConf.select(config, section) if section else config
             why = "nothing to remove. Name a key that a file in conf/ sets."
-            if isinstance(there, DictConfig) and there:
-                why = f"this key does not exist.{suggest(name, map(str, there))}"
+            if isinstance(siblings, DictConfig) and siblings:
+                why = f"this key does not exist.{suggest(name, map(str, siblings))}"
             raise UserError(f"~{missing[1]}: {why}") from error
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a configuration by an override."""
+    """A change of one key of a configuration."""
 
     key: str  # key path
     value: Any = None  # with interpolations unresolved
@@ -105,37 +105,53 @@ class Edit:
 
 
 def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
-    """Return the changes that normalized overrides, each with one value, make to a composed configuration.
+    """Return the changes that normalized overrides, each with one value, make to a saved configuration.
 
-    Hydra composes only these overrides. A chosen file replaces the section `aug`, `data` or `model`. Files of other
-    groups replace only the values that differ from the defaults. Hydra's own keys change nothing.
+    Hydra composes only these overrides, without the saved configuration. Hydra's own keys change nothing.
     """
     reject_sweeps(tokens)
-    groups, files, keys = group_names(), list[Edit](), list[Edit]()
-    hydra = [token for token in tokens if key_of(parse(token)).startswith("hydra")]  # such as its search path
-    overrides = [(token, parse(token)) for token in tokens if token not in hydra]
-    kept = [token for token, override in overrides if not override.is_delete()]
-    chosen = [t for t, o in overrides if key_of(o) in groups and not isinstance(o.value(), dict) and t in kept]
-    given = compose_run([*hydra, *kept], config_name=config_name).raw if kept else {}
-    named = compose_run([*hydra, *chosen], config_name=config_name).raw if chosen else {}
-    before = compose_run(hydra, config_name=config_name).raw if chosen else {}
-    own = {key_of(parse(token)) for token in chosen}
-    for key in sorted(own, key=lambda key: key in named):  # experiments first
-        sections = [key] if key in named or key in _ALTERNATIVES else [name for name in named if name not in own]
-        for section in sections:
-            value = named.get(section)
-            if section not in _ALTERNATIVES:
-                set_by = leaves({section: value})
-                files += [Edit(path, inner) for path, inner in set_by if inner != value_at(before, path)]
-            elif section == key or value != before.get(section):
-                files.append(Edit(section, value, REPLACE))
+    hydra_tokens = [token for token in tokens if key_of(parse(token)).startswith("hydra")]  # such as its search path
+    overrides = [(token, parse(token)) for token in tokens if token not in hydra_tokens]
+
+    def composed(tokens: Iterable[str]) -> dict[str, Any]:
+        return compose_run([*hydra_tokens, *tokens], config_name=config_name).raw
+
+    groups = group_names()
+    kept = [(token, override) for token, override in overrides if not override.is_delete()]
+    values = composed(token for token, _ in kept) if kept else {}
+    files = {t: key_of(o) for t, o in kept if key_of(o) in groups and not isinstance(o.value(), dict)}
+    edits = _edits_of_files(set(files.values()), composed(()), composed(files)) if files else []
     for token, override in overrides:
         key = key_of(override)
         if override.is_delete():
-            keys.append(Edit(key, how=REMOVE))
-        elif token not in chosen:
-            keys.append(Edit(key, value_at(given, key)))
-    return [*files, *keys]
+            edits.append(Edit(key, how=REMOVE))
+        elif token not in files:
+            edits.append(Edit(key, value_at(values, key)))
+    return edits
+
+
+def _edits_of_files(groups: Collection[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Edit]:
+    """Return the changes that the chosen files of some groups make.
+
+    A file replaces the section `aug`, `data` or `model`. Files of other groups replace only the values that differ from
+    the defaults. An experiment, which has no section of its own, sets any section without a chosen file.
+
+    Args:
+        groups: the groups whose files are chosen.
+        before: the default configuration.
+        after: the configuration with the chosen files.
+    """
+    edits: list[Edit] = []
+    for group in sorted(groups, key=lambda group: group in after):  # experiments first
+        has_section = group in after or group in _ALTERNATIVES
+        for section in [group] if has_section else [name for name in after if name not in groups]:
+            value = after.get(section)
+            if section not in _ALTERNATIVES:
+                values = leaves({section: value})
+                edits += [Edit(key, inner) for key, inner in values if inner != value_at(before, key)]
+            elif section == group or value != before.get(section):
+                edits.append(Edit(section, value, REPLACE))
+    return edits
 
 
 def edited(values: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
@@ -157,7 +173,7 @@ def edited(values: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
 
 
 def _check_choices(tokens: Sequence[str]) -> None:
-    """Reject two files of a group without a default, and a step set to null. Hydra would accept both."""
+    """Reject steps set to null, and two files of a group that has no default. Hydra would accept both."""
     groups, chosen = default_groups(), dict[str, object]()
     for override in map(parse, tokens):
         key, value = key_of(override), override.value()
@@ -246,7 +262,7 @@ class Recipe:
     Attributes:
         aug: the augmentation of both splits, with its plugins loaded.
         seed: the random seed.
-        plugins: your modules, for example with sources. They are imported when the source is needed.
+        plugins: your modules, which may declare sources. They are imported when the source is needed.
         plain: the whole configuration as plain values.
     """
 
@@ -268,7 +284,7 @@ class Recipe:
         Raises:
             UserError: a source, a setting, a value or a plugin is invalid or missing.
         """
-        # Imported here, because Pillow and others are slow to import, and many programs read no images.
+        # Many programs read no images, and Pillow is slow to import.
         from augment.data.sources import parse_data
 
         load_plugins(self.plugins, "plugins")
@@ -287,8 +303,11 @@ def with_data(recipe: Recipe, name: str | None, settings: Mapping[str, Any]) -> 
 
     Without a name, keep the source.
     """
-    data = recipe.plain.get("data")
-    if name is not None:
-        data = compose([f"data={name}"])["data"] if name in config_files("data") else {"source": name}
+    if name is None:
+        data = recipe.plain.get("data") or {}
+    elif name in config_files("data"):
+        data = compose([f"data={name}"])["data"] or {}
+    else:
+        data = {"source": name}
     given = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
-    return replace(recipe, plain={**recipe.plain, "data": {**(data or {}), **given}})
+    return replace(recipe, plain={**recipe.plain, "data": {**data, **given}})

@@ -65,7 +65,7 @@ def own_files() -> list[str]:
 def default_groups() -> Mapping[str, str | None]:
     """Return the groups that `conf/config.yaml` lists, each with its default file or None.
 
-    They need no plus sign, and the command line takes precedence over an experiment's choice.
+    Their overrides need no plus sign, and the command line takes precedence over an experiment's choice.
     """
     named = [entry for entry in read_config(CONF / "config.yaml")["defaults"] if isinstance(entry, dict)]
     # An "override" entry belongs to one of Hydra's own groups.

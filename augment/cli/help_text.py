@@ -81,7 +81,8 @@ def explain_op(name: str, key: str) -> str:
         lines.append(f"  python -m trainer aug=imagenette aug.train.{op.name}.p=0.5{plugin}")
     lines += ["", f"images: python -m augment preview --op {op.name}{plugin}{gallery}"]
     for row in equivalents():
-        if op.name in [(values or {}).get("op", step) for step, values in row.parsed().items()]:
+        ops = [(params or {}).get("op", step) for step, params in row.parsed().items()]
+        if op.name in ops:
             others = {"torchvision": row.torchvision, "albumentations": row.albumentations, "timm": row.timm}
             theirs = ", ".join(f"{text} of {library}" for library, text in others.items() if text)
             lines.append(f"{theirs}: {row.steps}")
@@ -89,9 +90,9 @@ def explain_op(name: str, key: str) -> str:
 
 
 def example(op: Op) -> str:
-    """Return a step of an op as YAML, including its defaults."""
-    defaults = {name: plain_value(param.default) for name, param in op.own_params.items()}
-    values = ({"p": 0.5} if "p" in op.params else {}) | {n: v for n, v in defaults.items() if v is not None}
+    """Return an example step of an op as YAML, with p 0.5 and the op's defaults."""
+    values: dict[str, Any] = {"p": 0.5} if "p" in op.params else {}
+    values |= {name: plain_value(param.default) for name, param in op.own_params.items() if param.default is not None}
     if op.nests:
         values["steps"] = {"flip": {}, "grayscale": {}}
     text = yaml.safe_dump({op.name: values}, default_flow_style=True, sort_keys=False, width=10_000)

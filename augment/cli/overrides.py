@@ -1,8 +1,8 @@
 """Parse the overrides of a command line, and normalize them for Hydra.
 
-Hydra distinguishes `key=value` (the key must exist), `+key=value` (it must not exist) and `++key=value`. Our defaults
-are defined in code, so a valid key may be absent from the YAML, and our own checks find every unknown key. `normalize`
-sets the plus signs: `aug.val.center_crop.scale=.9` works whether or not the YAML contains the scale.
+Hydra distinguishes `key=value` (the key must exist), `+key=value` (it must not exist) and `++key=value` (either). Our
+defaults are defined in code, so a valid key may be absent from the YAML, and our own checks find every unknown key.
+`normalize` sets the plus signs: `aug.val.center_crop.scale=.9` works whether or not the YAML contains the scale.
 """
 
 import math
@@ -25,9 +25,9 @@ from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.expansion import MAX_EXPANDED, combinations, expanded_values, too_many
 from augment.support.nested import leaves
 from augment.support.secrets import masked, reject_secrets
-from augment.support.yaml_files import describe_slip
+from augment.support.yaml_files import describe_yaml_error
 
-# The errors of composing. Python's own errors come from files that Hydra did not expect.
+# The errors of composing. Hydra raises Python's own errors for some invalid files.
 _ERRORS = (
     *(HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError),
     *(AssertionError, RecursionError),
@@ -48,7 +48,7 @@ _INTERPOLATIONS = (
 
 @contextmanager
 def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf into UserErrors. Messages quote failed interpolations from `values`."""
+    """Turn errors of Hydra and OmegaConf into UserErrors. Messages about interpolations quote them from `values`."""
     try:
         yield
     except UserError:
@@ -63,7 +63,7 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
     if isinstance(error, InterpolationResolutionError):
         return _explain_interpolation(error, values)
     if isinstance(error, YAMLError):
-        return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
+        return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_yaml_error(error)}"
     if isinstance(error, RecursionError):
         return "defaults: config files include each other in a circle. Remove one of these defaults."
     said = error if str(error) or cause is None else cause
@@ -72,7 +72,7 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
         key, value = override.groups()
         if value.startswith("["):
             return f"{key}: {value} cannot replace a mapping. Use a mapping, such as {{p: 0.5}}."
-        return f"{key}: {value} cannot be merged with the value there. To clear that value, put {key}=null first."
+        return f"{key}: {value} cannot be merged with the existing value. To clear that value, put {key}=null first."
     if missing := re.match(r"(?:In '(.*?)': )?Could not (?:find|load) '(.*?)'", text):
         return _explain_missing(missing[1] or "", missing[2])
     if missing := re.match(r"Cannot find primary config '(.*?)'", text):
@@ -84,8 +84,9 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
 
 def _explain_missing(where: str, what: str) -> str:
     """Explain that the file `what`, GROUP/NAME, is missing. `where` is the file that chose it, or empty."""
-    # Our groups have one level, and Hydra's own groups have two.
-    group, _, name = what.rpartition("/") if what.startswith("hydra/") or "/" not in what else what.partition("/")
+    group, _, name = what.rpartition("/")
+    if group and not what.startswith("hydra/"):  # our groups have one level, and Hydra's own groups have two
+        group, _, name = what.partition("/")
     parent, _, stem = where.rpartition("/")
     known = config_files(group)
     file = None if stem == "config" else config_files(parent).get(stem)
@@ -103,8 +104,9 @@ def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[
         return why
     paths = dict(leaves(values))
     given = f"{paths[key]}: " if key in paths else ""
-    name = re.match(r"Interpolation key '(.*?)' not found", text)
-    near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}}) if name else ""
+    near = ""
+    if name := re.match(r"Interpolation key '(.*?)' not found", text):
+        near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}})
     text = (why or text).strip('".')
     return f"{key}: {given}{text}.{near} {_INTERPOLATIONS}"
 
@@ -164,7 +166,7 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
 
 
 def _readable(token: str) -> str:
-    """Add the quotes that Hydra's grammar needs, and expand ~."""
+    """Add the quotes that Hydra's grammar needs, and replace ~ with the home folder."""
     # A sweep has several values, and each may start with ~.
     key, equals, value = re.sub(r"(?<=[=,])~/", lambda _: f"{Path.home()}/", token).partition("=")
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
@@ -242,8 +244,10 @@ def _meant(token: str) -> str:
         meant = f"fit.resume={token}"
     elif Path(token).is_dir():
         meant = f"data=folder data.root={token}"
-    elif near or name != token:
-        meant = f"{files[near[0]]}={near[0]}" if near else f"aug={name}"
+    elif near:
+        meant = f"{files[near[0]]}={near[0]}"
+    elif name != token:
+        meant = f"aug={name}"
     elif pair := re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token):
         return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Put no spaces around =."
     else:
@@ -259,7 +263,7 @@ def reject_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> Non
 
 
 def reject_sweeps(tokens: Sequence[str]) -> None:
-    """Reject overrides with several values. They make a sweep, or are a decimal number with a comma, such as p=0,5."""
+    """Reject overrides with several values: sweeps, and decimal numbers with a comma, such as p=0,5."""
     for token in tokens:
         if parse(token).is_sweep_override():
             shown = token.removeprefix("++")

@@ -37,7 +37,7 @@ _MEANT = {
     **dict.fromkeys(("conf", "confidence", "score"), "threshold"),
 }
 
-_LONGEST = 4000  # characters of a message, which may repeat the value of a setting or the head of a file
+_LONGEST = 4000  # maximum characters of a message, because some messages quote long values or files
 
 
 class PrintableFormatter(logging.Formatter):
@@ -71,7 +71,7 @@ def readable_errors() -> Iterator[None]:
             text = f"{clip(str(error.filename), 100)}: {error.strerror}."
         else:
             raise
-        if len(text) > _LONGEST:  # the remedy is at the end
+        if len(text) > _LONGEST:  # keep the end, where the remedy is
             text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
         sys.stderr.write(f"error: {printable(text)}\n")
         raise SystemExit(code) from None
@@ -120,8 +120,8 @@ class Parser(ArgumentParser):
         raise UserError(f"{message.rstrip('.')}.")
 
     def meant(self, flag: str, after: str) -> str:
-        """Return a " Did you mean ...?" for an unknown flag, perhaps with a value. `after` is the next argument."""
-        # Compared without dashes, because these make all flags similar.
+        """Return a " Did you mean ...?" for an unknown flag, with or without `=value`. `after` is the next argument."""
+        # Compare without dashes, because these make all flags similar.
         word = flag.partition("=")[0].lstrip("-")
         near = nearest(_MEANT.get(word, word), [name[2:] for name in self._flags])
         return near.replace("'", "'--", 1)
@@ -157,7 +157,7 @@ def table_console() -> "Console":
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turn an error of writing into a UserError. `what` names the file, or the flag and its file."""
+    """Turn an OSError while writing into a UserError. `what` names the file, or the flag and its file."""
     try:
         yield
     except OSError as error:
@@ -165,7 +165,7 @@ def writing(what: str) -> Iterator[None]:
 
 
 def png_file(text: str) -> Path:
-    """Convert a flag's value to the path of a PNG file, as its `type`."""
+    """Convert a flag's value to the path of a PNG file. Pass this function as the flag's `type`."""
     path = Path(text)
     if path.suffix.lower() != ".png" or path.is_dir():
         raise ArgumentTypeError(f"'{text}' is not allowed. Use a file name that ends in .png")
@@ -173,16 +173,16 @@ def png_file(text: str) -> Path:
 
 
 def output(text: str) -> Path:
-    """Convert a flag's value to the path of a file or folder that can be written, as its `type`.
+    """Convert a flag's value to the path of an output file or folder. Pass this function as the flag's `type`.
 
-    This check runs before the work starts, and not only when the result is written.
+    A path that cannot be written raises an error before the work starts.
     """
     path = Path(text)
-    there = next(some for some in (path.absolute(), *path.absolute().parents) if some.exists())
-    if there != path.absolute() and not there.is_dir():
-        raise ArgumentTypeError(f"{text} cannot be created, because {there} is not a folder. Use another path")
-    if not os.access(there, os.W_OK):
-        raise ArgumentTypeError(f"{text} cannot be written, because {there} is not writable. Use another path")
+    existing = next(some for some in (path.absolute(), *path.absolute().parents) if some.exists())
+    if existing != path.absolute() and not existing.is_dir():
+        raise ArgumentTypeError(f"{text} cannot be created, because {existing} is not a folder. Use another path")
+    if not os.access(existing, os.W_OK):
+        raise ArgumentTypeError(f"{text} cannot be written, because {existing} is not writable. Use another path")
     return path
 
 
@@ -206,6 +206,7 @@ def _type(param: Param[T]) -> Callable[[str], T | None]:
 
     def convert(text: str) -> T | None:
         value: object = text
+        # A whole number becomes an int, and any other number a float.
         for number in () if isinstance(param, Choice) else (float, int):
             with suppress(ValueError):
                 value = number(text)

@@ -76,11 +76,11 @@ def reject_tool(word: str, package: str, *, surely: bool = True) -> None:
     If no tool resembles the word, reject it only if it is `surely` meant as a tool.
     """
     own = find_tools(package)
-    tools = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
-    tools |= {name: f"'{name}'" for name in own}
-    near = [word] if word in _MEANT else get_close_matches(word.lower(), [*tools, "train"], n=1)
+    commands = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
+    commands |= {name: f"'{name}'" for name in own}
+    near = [word] if word in _MEANT else get_close_matches(word.lower(), [*commands, "train"], n=1)
     if surely or near:
-        hint = f" Did you mean {(tools | _MEANT)[near[0]]}?" if near else ""
+        hint = f" Did you mean {(commands | _MEANT)[near[0]]}?" if near else ""
         raise UserError(f"unknown tool '{word}'.{hint} Allowed: {', '.join(own)}.")
 
 

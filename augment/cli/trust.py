@@ -1,9 +1,9 @@
 """Decide which values of a run or sweep folder are used.
 
 A folder contains a resolved configuration as data, which Hydra never reads. Hydra composes only the command line, whose
-values override the folder's. A folder may set plain values. It must not choose which code runs, or which files are
-read or written. So a setting with a `reach`, a download, a tracker or an interpolation is used only if the command line
-gives the same value, or with `--trust`.
+values override the folder's values. A folder may set plain values. It must not choose which code runs, or which files
+are read or written. So a setting with a `reach` (see `augment.params`), a download, a tracker or an interpolation is
+used only if the command line gives the same value, or with `--trust`.
 """
 
 import re
@@ -30,12 +30,15 @@ from augment.support.user_code import load_plugins
 
 ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python, trust=True)"
 
+# A setting with side effects outside this process: its key, the side effect and its value.
+Reaching = tuple[str, str, object]
+
 # A value with a file pattern or a URL.
 _PATTERN = re.compile(r"://|[*?\[\]{}()]")
 
 
 class UntrustedError(UserError):
-    """A run folder sets what only the command line may set."""
+    """A run folder sets a value that only the command line may set."""
 
 
 # The classes that each section chooses from, by name. The trainer adds its own. Sources are slow to import.
@@ -71,39 +74,38 @@ class Saved:
             UntrustedError: the folder sets a value that only the command line may set.
         """
         edits = edits_of(tokens, config_name) if tokens else []
-        everything = edited(self.values, edits)
-        named = edited({}, (edit for edit in edits if edit.how != REMOVE))
+        config = edited(self.values, edits)
+        given = edited({}, (edit for edit in edits if edit.how != REMOVE))
         with explained():
             if not self.trust:
-                self._check_texts(everything, named, fixed=tokens is None)
-            plain = plain_values(OmegaConf.create(everything))
+                self._check_interpolations(config, given, fixed=tokens is None)
+            plain = plain_values(OmegaConf.create(config))
             if not self.trust:
-                self._check_reach(plain, everything, named, fixed=tokens is None)
+                self._check_reach(plain, config, given, fixed=tokens is None)
         return plain
 
-    def _check_texts(self, config: Mapping[str, Any], named: Mapping[str, Any], *, fixed: bool) -> None:
-        """Reject interpolations that are not from the command line."""
+    def _check_interpolations(self, config: Mapping[str, Any], given: Mapping[str, Any], *, fixed: bool) -> None:
+        """Reject interpolations that are not `given` on the command line."""
         for key, value in leaves(config):
-            if "${" in f"{key} {value}" and value_at(named, key) != value:
+            if "${" in f"{key} {value}" and value_at(given, key) != value:
                 raise UntrustedError(
                     f"{key}: {value} in {self.where} is not resolved, because a run folder may come from a stranger. "
                     f"{_remedy(f'{key}=VALUE', fixed=fixed)}"
                 )
 
     def _check_reach(
-        self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any], *, fixed: bool
+        self, plain: Mapping[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], *, fixed: bool
     ) -> None:
         """Check that the command line repeats each setting with side effects outside this process."""
         refused: dict[str, tuple[str, str]] = {}  # the value as text, and the side effect, by key
         for key, reach, value in self._reaching(plain, refused):
-            theirs = value_at(named, key)
-            if theirs is None or (value != {} and theirs != value_at(config, key)):
-                shown = (
-                    yaml.safe_dump(value, default_flow_style=True, width=999).strip()
-                    if isinstance(value, list | dict)
-                    else value
-                )
-                refused[key] = str(shown), reach
+            repeated = value_at(given, key)
+            if repeated is not None and (value == {} or repeated == value_at(config, key)):
+                continue
+            shown = value
+            if isinstance(value, list | dict):
+                shown = yaml.safe_dump(value, default_flow_style=True, width=999).strip()
+            refused[key] = str(shown), reach
         if refused:
             listed = ", ".join(f"{key}: {shown}" for key, (shown, _) in refused.items())
             reaches = " or ".join(dict.fromkeys(reach for _, reach in refused.values()))
@@ -113,38 +115,21 @@ class Saved:
                 f"not decide {reaches}. {_remedy(tokens, fixed=fixed)}"
             )
 
-    def _reaching(self, config: Mapping[str, Any], refused: Collection[str]) -> Iterator[tuple[str, str, object]]:
-        """Yield the key, the side effect and the value of each setting with side effects outside this process.
+    def _reaching(self, config: Mapping[str, Any], refused: Collection[str]) -> Iterator[Reaching]:
+        """Yield each setting with side effects outside this process.
 
         If the caller refuses a setting, which it adds to `refused`, nothing is imported or parsed any more.
         """
-        yield from _set(config, "", TOP)
-        named = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
+        yield from _reaching_settings(config, "", TOP)
+        plugins = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
         if not refused:
-            load_plugins(tuple(named or ()), "plugins")  # plugins may declare the settings below
+            load_plugins(tuple(plugins or ()), "plugins")  # plugins may declare the settings below
         for section, cls in SETTINGS.items():
-            yield from _set(section_of(config, section), f"{section}.", settings(cls))
-        callbacks = section_of(config, "callbacks")
-        known = KINDS["callbacks"]()
-        for name in filter(known.__contains__, callbacks):
-            params = settings(known[name])
-            if callbacks[name] is not None and SENDS in {param.reach for param in params.values()}:
-                yield f"callbacks.{name}", SENDS, {}
-            yield from _set(section_of(callbacks, name), f"callbacks.{name}.", params)
-        for section, selector in _SELECTORS.items():
-            if section == "data" and not self.data:
-                continue
-            values, kinds = section_of(config, section), KINDS[section]()
-            if (kind := kinds.get(str(values.get(selector)))) is None:
-                continue
-            starts = section != "model" or self.starts
-            for found in _set(values, f"{section}.", settings(kind)):
-                if starts or found[1] != READS:
-                    yield found
-            with suppress(UserError):  # an invalid value raises an error where it is used
-                chosen: Any = parse_named(kinds, values, section, selector) if starts and not refused else None
-                if chosen is not None and (key := chosen.downloads()):
-                    yield f"{section}.{key}", DOWNLOADS, values.get(key)
+            yield from _reaching_settings(section_of(config, section), f"{section}.", settings(cls))
+        yield from _reaching_callbacks(section_of(config, "callbacks"))
+        if self.data:
+            yield from _reaching_choice(config, "data", refused)
+        yield from _reaching_choice(config, "model", refused, reads_files=self.starts)
 
 
 @dataclass(frozen=True)
@@ -182,7 +167,33 @@ def _remedy(tokens: str, *, fixed: bool) -> str:
     return f"Add {TRUST_FLAG} if you trust the folder." if fixed else f"Pass {tokens} {ALLOWED}."
 
 
-def _set(values: Mapping[str, Any], prefix: str, params: Mapping[str, Param[Any]]) -> Iterator[tuple[str, str, object]]:
+def _reaching_callbacks(callbacks: Mapping[str, Any]) -> Iterator[Reaching]:
+    known = KINDS["callbacks"]()
+    for name in [name for name in callbacks if name in known]:
+        params = settings(known[name])
+        if callbacks[name] is not None and SENDS in {param.reach for param in params.values()}:
+            yield f"callbacks.{name}", SENDS, {}
+        yield from _reaching_settings(section_of(callbacks, name), f"callbacks.{name}.", params)
+
+
+def _reaching_choice(
+    config: Mapping[str, Any], section: str, refused: Collection[str], *, reads_files: bool = True
+) -> Iterator[Reaching]:
+    """Yield the settings of the chosen source or model. Unless it `reads_files`, skip files to read and downloads."""
+    values, kinds, selector = section_of(config, section), KINDS[section](), _SELECTORS[section]
+    kind = kinds.get(str(values.get(selector)))
+    if kind is None:
+        return
+    reaching = _reaching_settings(values, f"{section}.", settings(kind))
+    yield from (setting for setting in reaching if reads_files or setting[1] != READS)
+    if reads_files and not refused:
+        with suppress(UserError):  # an invalid value raises an error where it is used
+            chosen: Any = parse_named(kinds, values, section, selector)
+            if key := chosen.downloads():
+                yield f"{section}.{key}", DOWNLOADS, values.get(key)
+
+
+def _reaching_settings(values: Mapping[str, Any], prefix: str, params: Mapping[str, Param[Any]]) -> Iterator[Reaching]:
     for name, param in params.items():
         value, default = values.get(name), param.default
         plain = list(default) if isinstance(default, tuple) else default

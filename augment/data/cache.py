@@ -16,6 +16,7 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, write_atomically
+from augment.support.nested import chunks
 from augment.support.process import cores
 
 T = TypeVar("T")
@@ -30,19 +31,19 @@ def remember(
 ) -> list[str]:
     """Return a line for each image: from the cache if the image has not changed, otherwise from a function.
 
-    Several threads call the function, once per distinct image.
+    Several threads call the function, once for each different image.
 
     Args:
         images: the images.
         judge: the function, which returns a line. Lines that begin with a space are not cached.
         cache: the file with lines by path, size and modification time. New lines are appended every minute. The file is
-            created if missing. Datasets and processes may share it. Images outside files are never cached.
+            created if missing. Datasets and processes may share it. Images without a file are never cached.
         what: title of the progress bar. Empty for no progress bar.
     """
     # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
-    stored, chunks = _Lines(cache), _chunks(refs, _CHUNK)
+    stored, to_look_up = _Lines(cache), chunks(refs, _CHUNK)
     known: list[str | None] = []
     unknown: dict[Any, tuple[bytes, bytes]] = {}  # key and state of each image without a line
 
@@ -50,15 +51,15 @@ def remember(
         entries = list(zip(_keys(some), map(_state_of, some), strict=True))
         return entries, [stored.get(key, state) for key, state in entries]
 
-    began, first = monotonic(), [look_up(some) for some in chunks[:1]]
+    began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
     # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
     threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
-    with in_threads(look_up, chunks[1:], threads) as others:
-        for some, (entries, found) in zip(chunks, chain(first, others), strict=True):
+    with in_threads(look_up, to_look_up[1:], threads) as others:
+        for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
             if None in found:
-                unknown |= {ref: of for ref, of, line in zip(some, entries, found, strict=True) if line is None}
+                unknown |= {ref: entry for ref, entry, line in zip(some, entries, found, strict=True) if line is None}
             known += found
-    chunks, fresh = _chunks(list(unknown), 64), dict[Any, str]()
+    to_judge, fresh = chunks(list(unknown), 64), dict[Any, str]()
 
     def judge_all(some: Sequence[Any]) -> list[str]:
         return [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
@@ -67,10 +68,10 @@ def remember(
         with (
             strict_pillow(),
             progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
-            in_threads(judge_all, chunks, cores()) as judged,
+            in_threads(judge_all, to_judge, cores()) as judged,
         ):
             task = progress.add_task(what, total=len(unknown))
-            for some, lines in zip(chunks, judged, strict=True):
+            for some, lines in zip(to_judge, judged, strict=True):
                 for ref, line in zip(some, lines, strict=True):
                     fresh[ref] = line
                     if not line.startswith(" "):
@@ -105,7 +106,7 @@ def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse
 
 
 class _Lines:
-    """The lines of a cache: rows "key NUL size mtime_ns line NUL". The last row of a key is valid.
+    """The lines of a cache: rows "key NUL size mtime_ns line NUL". If a key has several rows, the last one counts.
 
     Incomplete rows and files of another version are ignored.
     """
@@ -153,12 +154,8 @@ class _Lines:
         self._rows, self._written = [], monotonic()
 
 
-def _chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
 def _keys(refs: Iterable[Any]) -> list[bytes]:
-    """Return the key of each image: its path, or its slot in a larger file. Empty if it cannot be cached."""
+    """Return the key of each image: its path, or its slot in a larger file. The key is empty if it cannot be cached."""
     folders: dict[bytes, bytes] = {}
     keys = []
     for image in refs:
@@ -176,16 +173,16 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
 
 
 def _encoded(ref: Any) -> Any:
-    """Return the record of an image, or the name of its file as bytes.
+    """Return an image that is stored in a larger file, or else the path of its file as bytes.
 
-    For a raster, return the record or the name of its source.
+    For a raster, return this for the image that it decodes.
     """
     inner = encoded_ref(ref)
     return os.fsencode(inner) if isinstance(inner, Path) else inner
 
 
 def _state_of(ref: Any) -> bytes:
-    """Return the current state of a file, or the state of the larger file when it was indexed. Empty if unknown."""
+    """Return the size and time of a file, or of the larger file when it was indexed. Empty if unknown."""
     ref = ref if isinstance(ref, bytes) else _encoded(ref)
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""

@@ -89,7 +89,7 @@ class Decoder:
         return describe_damage(BytesIO(image))
 
 
-_SHOWN = 50  # number of bad files in a message
+_SHOWN = 50  # maximum number of bad files in a message
 
 _MAX_BYTES = 2**31 - 2**12  # files above this size are not read
 
@@ -99,7 +99,7 @@ def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> dict
     return examine_files(files, cache=cache)[0]
 
 
-def verdicts_of(source: Any) -> Path:
+def check_cache_of(source: Any) -> Path:
     """Return the file that caches the check of a source's images."""
     named = getattr(source, "train", "") or getattr(source, "root", "")
     return Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.txt"
@@ -116,15 +116,16 @@ def examine_files(
         quiet: whether to show no progress bar.
 
     Returns:
-        The unusable images in order, with their faults as predicates, such as "is empty (0 bytes)". And for each image,
-        a digest of its bytes or pixels, followed by a space. The digest of an unusable image is empty.
+        Two values. First, the unusable images in order, with their faults as predicates, such as "is empty (0 bytes)".
+        Second, for each image, a digest of its bytes or pixels, followed by a space, or "" for an unusable image.
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "" if quiet else "Checking files")
-    bad = {index: end for index, line in enumerate(lines) if (end := line.find(" ") + 1) < len(line)}
-    faults = {files[index]: lines[index][end:] for index, end in bad.items()}
-    for index in bad:
-        lines[index] = ""
+    faults: dict[ImageRef, str] = {}
+    for index, line in enumerate(lines):
+        _, _, fault = line.partition(" ")
+        if fault:
+            faults[files[index]], lines[index] = fault, ""
     return faults, lines
 
 
@@ -159,7 +160,7 @@ def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_
 
 
 def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[ImageRef, int]:
-    """Number the groups of images with equal digests, and return the number for each image of a group.
+    """Number the digests that several images have, and return the number of each of these images.
 
     Ignore empty digests.
     """

@@ -105,9 +105,10 @@ def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
     """Return the settings, `{source: name, ...}`, that read a dataset from the folder `out`."""
     if to == "folder":
         return {"source": to, "root": str(out)}
-    found = {"source": to} | {split: f"{out}/{split}-*.tar" for split in ("train", "val")} | {"task": dataset.task}
-    named = {"targets": list(dataset.classes)} if dataset.task == "regress" else {"classes": f"{out}/{CLASSES_FILE}"}
-    return found | named
+    settings = {"source": to, "train": f"{out}/train-*.tar", "val": f"{out}/val-*.tar", "task": dataset.task}
+    if dataset.task == "regress":
+        return settings | {"targets": list(dataset.classes)}
+    return settings | {"classes": f"{out}/{CLASSES_FILE}"}
 
 
 def _check(dataset: Dataset, out: Path, to: str) -> None:
@@ -127,8 +128,8 @@ def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable
     def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
         image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
-        unknown = ".dcm" if image[128:132] == b"DICM" else ".jpg"
-        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), unknown)
+        default = ".dcm" if image[128:132] == b"DICM" else ".jpg"
+        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), default)
         # The oldest tar format allows names of 100 characters.
         key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
         return f"{number:08}_{key}{ending}", image, target
@@ -230,12 +231,12 @@ class AsJpeg:
             raise OSError(str(error)) from error
 
 
-def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
+def convert_foreign(dataset: Dataset, settings: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
     """Check a dataset as training does. Images that only Pillow can decode are converted to JPEG.
 
     Args:
         dataset: the dataset.
-        about: the settings of the source, which identify the cache of the check.
+        settings: the settings of the source, which identify the cache of the check.
         quality: JPEG quality.
         skip_bad: whether to leave out images that neither DALI nor Pillow can decode.
 
@@ -246,7 +247,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
         UserError: an image cannot be used and skip_bad is false.
     """
     images = dataset.train.files + dataset.val.files
-    faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
+    faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(settings)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
         if DIFFERS in fault or SLOW in fault:  # if the decoders disagree, the right pixels are unknown

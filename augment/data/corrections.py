@@ -37,14 +37,14 @@ def pinned(file: str) -> str:
 def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
     """Apply the corrections in the data.labels file to the train split. Return the dataset, with a notice.
 
-    Validation and test images do not change, so scores stay comparable. A path matches the image with this name. In a
-    dataset that has moved, it matches the image with the same folder and file name.
+    Validation and test images do not change, so scores stay comparable. A path matches the image with this path. If the
+    dataset has moved, it matches the image with the same folder and file name, and with the most equal parent folders.
 
     Args:
         dataset: the dataset.
         given: the value of data.labels.
-        whole: the dataset before splits were cut from train. Lines about images of these splits have no effect, so that
-            all folds can use one file.
+        whole: the dataset before val or test was cut from train. Lines about images that were cut have no effect, so
+            that all folds can use one file.
 
     Raises:
         UserError: the file has an unknown path, class or action, or lists an image twice.

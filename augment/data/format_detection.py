@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.cache import remember_whole
-from augment.data.check import read_limited, verdicts_of
+from augment.data.check import check_cache_of, read_limited
 from augment.data.dataset import Dataset
 from augment.data.formats.raster_files import MODES, has_fourth_channel
 from augment.data.image_faults import strict_pillow
@@ -135,7 +135,7 @@ def _with_statistics(
             raise ValueError("these are the statistics of another format")
         return found, tuple(map(str, notices))
 
-    named = verdicts_of(source)
+    named = check_cache_of(source)
     settings = digest(named.name, pixels, source.range)
     images = list(map(encoded_ref, _some(files)))
     return remember_whole(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))

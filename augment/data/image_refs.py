@@ -69,10 +69,7 @@ def kinds_of(images: Sequence[Any]) -> set[type]:
 
 
 def keys_of(images: Sequence[Any]) -> list[Any]:
-    """Return keys that are equal for equal images.
-
-    For `Paths`, they are paths in bytes, which are smaller than `Path` objects.
-    """
+    """Return keys that are equal for equal images. The keys of `Paths` are bytes, because `Path` objects are larger."""
     return images.names.tolist() if isinstance(images, Paths) else list(images)
 
 
@@ -102,7 +99,7 @@ class ImageError(UserError):
 
 
 class StoredImage(Protocol):
-    """An encoded image in a larger file. It is hashable, and picklable without its content.
+    """An encoded image in a larger file. It can be hashed, and pickled without its content.
 
     Optional methods:
 

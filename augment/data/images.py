@@ -27,7 +27,7 @@ def name_of(image: ImageRef) -> str:
 
 
 def encoded_ref(image: ImageRef) -> ImageRef:
-    """Return the file or record that a raster decodes. Other images are returned unchanged."""
+    """Return the file or stored image that a raster decodes. Other images are returned unchanged."""
     ref: ImageRef = getattr(image, "ref", image) if hasattr(image, "read_stored") else image
     return ref
 
@@ -93,7 +93,7 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
 
 
 def shown_limits(image: ImageRef) -> Limits | None:
-    """Return the levels of an image that become black and white, see `augment.data.display`. None for RGB."""
+    """Return the levels of an image that become black and white, see `augment.data.display`, or None for 8-bit RGB."""
     form = getattr(image, "pixels", None)
     if isinstance(form, PixelFormat) and is_decoded(image):
         return stretch_limits(form.levels(image.read_pixels()))

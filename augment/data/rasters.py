@@ -5,7 +5,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -23,6 +22,7 @@ from augment.data.images import encoded_ref, is_decoded, name_of
 from augment.data.targets.masks import MASKS, MaskFile
 from augment.params.pixel_format import PixelFormat
 from augment.support.errors import UserError
+from augment.support.nested import chunks
 from augment.support.process import cores
 
 
@@ -49,8 +49,8 @@ class Raster:
     @property
     def reading(self) -> str:
         """Describes how the image is read, for the cache of the check."""
-        of = self.pixels
-        return str(of) if of.nodata is None else f"{of} {of.nodata} {of.low}"
+        pixels = self.pixels
+        return str(pixels) if pixels.nodata is None else f"{pixels} {pixels.nodata} {pixels.low}"
 
     def read_pixels(self) -> NDArray[Any]:
         """Return (height, width, channels) in the format's data type. Pixels without data hold `PixelFormat.low`.
@@ -75,30 +75,30 @@ class Raster:
         return np.ascontiguousarray(found)  # as DALI expects
 
     def read_stored(self, given: NDArray[Any] | None = None) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return the stored values, (height, width, channels), and which of them mean no data, or None.
+        """Return the stored values, (height, width, channels), and which of them mean no data, or None without nodata.
 
-        `given` are the pixels of a decoded image, if they have been read already.
+        `given` contains the pixels of a decoded image if they have already been read.
 
         Raises:
             OSError: the file cannot be read.
             UserError: the image has another format.
         """
-        of = self.pixels
+        pixels = self.pixels
         if is_decoded(self.ref):
             found = self.ref.read_pixels() if given is None else given
             self._require(found.shape, found.dtype.name)
-            found = found.astype(of.dtype, copy=False)  # in the byte order of the machine
+            found = found.astype(pixels.dtype, copy=False)  # in the byte order of the machine
         else:
             content = read_limited(self.ref)
-            opened = open_raster(content, of.channels)
-            # Do not name the channels of an ordinary image, because `open_raster` may have converted them.
-            if opened.dtype != of.dtype and is_ordinary(content):
-                raise PixelsError(f"is an ordinary 8-bit image instead of {of}")
+            opened = open_raster(content, pixels.channels)
+            # The message does not state the number of channels, because `open_raster` may have converted them.
+            if opened.dtype != pixels.dtype and is_ordinary(content):
+                raise PixelsError(f"is an ordinary 8-bit image instead of {pixels}")
             self._require(opened.shape, opened.dtype)
             found = opened.load()
-        if of.nodata is None:
+        if pixels.nodata is None:
             return found, None
-        empty: NDArray[np.bool_] = found == found.dtype.type(of.nodata)
+        empty: NDArray[np.bool_] = found == found.dtype.type(pixels.nodata)
         if found.dtype.kind == "f":
             empty = empty | np.isnan(found)
         return found, empty
@@ -109,9 +109,8 @@ class Raster:
         return None if empty is None else np.asarray(empty.all(axis=2))
 
     def _require(self, shape: tuple[int, ...], dtype: str) -> None:
-        of = self.pixels
-        if len(shape) != 3 or (shape[2], dtype) != (of.channels, of.dtype):
-            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)} instead of {of}")
+        if len(shape) != 3 or (shape[2], dtype) != (self.pixels.channels, self.pixels.dtype):
+            raise PixelsError(f"has {PixelFormat(shape[-1], dtype)} instead of {self.pixels}")
 
     def read(self) -> bytes:
         """Return the stored values as an .npy file."""
@@ -126,9 +125,8 @@ class Raster:
         if is_decoded(ref) and hasattr(ref, "begin"):
             begun = type(ref).begin({key: image.ref for key, image in images.items()})
             return [_readers().submit(_finish, images, part) for part in begun]
-        together = min(8, -(-len(images) // cores()))
-        waiting = iter(images.items())
-        return [_readers().submit(_read_some, some) for some in iter(lambda: dict(islice(waiting, together)), {})]
+        most = min(8, -(-len(images) // cores()))
+        return [_readers().submit(_read_some, dict(chunk)) for chunk in chunks(list(images.items()), most)]
 
 
 @cache

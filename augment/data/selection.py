@@ -156,7 +156,7 @@ def take_val(
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
     """Cut the test split and val from a source's train split, as the settings ask. Then correct the labels of train.
 
-    So the same images are scored with and without corrections.
+    With this order, the same images are scored with and without corrections.
     """
     return corrected(_cut_splits(source, dataset), source.labels, dataset)
 
@@ -176,10 +176,10 @@ def _cut_splits(source: Source, dataset: Dataset) -> Dataset:
             )
         groups = source.groups(dataset.train.files)
     if source.test_fraction is not None:
-        tested = take_val(dataset, fraction=source.test_fraction, seed=seed, groups=groups, name="test")
+        with_test = take_val(dataset, fraction=source.test_fraction, seed=seed, groups=groups, name="test")
         if source.split_names[1] == "test":
-            return tested
-        dataset, rest = replace(dataset, train=tested.train), 1 - source.test_fraction
+            return with_test
+        dataset, rest = replace(dataset, train=with_test.train), 1 - source.test_fraction
         groups = None if groups is None else source.groups(dataset.train.files)
     if source.folds is not None and source.fold is not None:
         return take_fold(dataset, folds=source.folds, fold=source.fold, seed=seed, groups=groups)
@@ -237,7 +237,7 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     about its fraction. For regression, the choice is random.
     """
     strata = dataset.kind.strata(dataset.train.targets)
-    if dataset.kind.many_groups:
+    if dataset.kind.many_strata:
         # Multiples of the golden ratio are evenly spread positions in the order, for any number of images. Keeping at
         # least one image of each set of labels would keep too many.
         spread = np.argsort(np.arange(len(strata)) * ((5**0.5 - 1) / 2) % 1, kind="stable")

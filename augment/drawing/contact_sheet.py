@@ -1,11 +1,12 @@
-"""Draw a sheet of images with captions, in blocks of rows. Images of up to 512 pixels are exact. No texts overlap.
+"""Draw a sheet of images with captions, in blocks of rows. Images of up to 512 pixels keep their exact pixels.
 
-`lay_out` computes all positions in pixels, and `draw` draws them.
+`lay_out` computes the positions of images and texts in pixels, so that no texts overlap. `draw` draws the layout.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,17 +14,17 @@ from matplotlib.transforms import IdentityTransform
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.drawing.figure_style import DPI, drawable, font, wrap
+from augment.drawing.figure_style import DPI, INK, drawable, font, wrap
 
 Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 
-INK, SOFT_INK, RULE = "0.15", "0.45", 225
-TITLE, HEADING, TEXT = 14, 11, 9  # points
+SOFT_INK, RULE = "0.45", 225  # grays of secondary text, and of lines
+SHEET_TITLE, HEADING, TEXT = 14, 11, 9  # points
 MARGIN, GAP = 28, 12  # pixels around the sheet, and between images
 NARROWEST = 560  # minimum number of pixels between the margins
 # Small images are enlarged by an integer factor to at least SMALLEST. Large images are reduced to LARGEST.
 SMALLEST, LARGEST = 160, 512
-MAX_IMAGES = 32  # maximum number of images that are drawn of a batch
+MAX_IMAGES = 32  # maximum number of images in the figure of a batch
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Layout:
     width: int  # width of the sheet
     side: int  # side of an image's square cell
     smallest: int = SMALLEST  # minimum longer side of an image
-    height: int = MARGIN  # height of what is already laid out
+    height: int = MARGIN  # height of the sheet so far
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)  # left, top and pixels of each image
     lines: list[SheetLine] = field(default_factory=list)  # all text
     rules: list[int] = field(default_factory=list)  # tops of the lines between blocks
@@ -119,7 +120,7 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     side = max(longer_sides, default=SMALLEST)
     columns = max((len(row.tiles) for row in rows), default=1)
     layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side)
-    layout.write([title], TITLE, bold=True)
+    layout.write([title], SHEET_TITLE, bold=True)
     layout.write([text], TEXT, color=SOFT_INK)
     for block in blocks:
         layout.height += 18
@@ -135,26 +136,28 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
 
 
 def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
-    longest = max(image.shape[:2])
-    if longest > LARGEST:
-        height, width = (max(1, round(side * LARGEST / longest)) for side in image.shape[:2])
+    """Reduce an image whose longer side exceeds `LARGEST`. Enlarge one whose longer side is below `smallest`."""
+    longer = max(image.shape[:2])
+    if longer > LARGEST:
+        height, width = (max(1, round(side * LARGEST / longer)) for side in image.shape[:2])
         return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
-    factor = -(-smallest // longest)
+    factor = ceil(smallest / longer)
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def in_rows(tiles: Sequence[Tile], most: int) -> list[tuple[Tile, ...]]:
-    """Split tiles into rows of at most `most`, which are equally long except for the last one."""
-    columns = -(-len(tiles) // -(-len(tiles) // most))
+    """Split tiles into as few rows of at most `most` as possible. Only the last row may be shorter than the others."""
+    rows = ceil(len(tiles) / most)
+    columns = ceil(len(tiles) / rows)
     return [tuple(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
 
 
 def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str], title: str = "") -> None:
-    """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
+    """Draw the first 32 images of a batch, (N, height, width, 3) uint8 RGB, above their labels, below a title.
 
     Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. Pass an
-    empty figure with the resolution `DPI`. This function sets the size of the figure. The figure's ID contains the
-    positions of the images.
+    empty figure with the resolution `DPI`. This function sets its size, and stores the positions of the images in its
+    ID.
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])

@@ -28,7 +28,7 @@ _LONGEST = 1000  # maximum number of characters of a drawn text. Measuring a mil
 
 
 def drawable(text: str) -> str:
-    r"""Escape characters that are not printable or that no font has, as in Python (\u9ce5). Shorten very long texts."""
+    r"""Escape characters that cannot be printed or that no font has, as \u9ce5. Shorten texts over 1,000 characters."""
     if len(text) > _LONGEST:
         text = _elide(text, _LONGEST)
     return "".join(
@@ -50,7 +50,7 @@ def _characters() -> frozenset[int]:
 
 
 def font(points: float, *, bold: bool = False) -> FontProperties:
-    """Return the font for all text of a size, with its fallbacks."""
+    """Return the font of a size. Characters that its first family lacks are taken from the other families."""
     return FontProperties(family=list(families()), size=points, weight="bold" if bold else "normal")
 
 
@@ -140,7 +140,14 @@ def set_title(axes: Axes, text: str) -> None:
 
 
 def save_figure(figure: Figure, path: Path, dpi: float, *, parents: bool = True) -> None:
-    """Save a figure as PNG atomically, with the figure's ID under `IMAGES`. `parents` also creates the folder."""
+    """Save a figure as a PNG atomically. The PNG's metadata contains the figure's ID under `IMAGES`.
+
+    Args:
+        figure: the figure. Its layout is computed once and then fixed.
+        path: the file.
+        dpi: the resolution.
+        parents: whether to create missing parent folders.
+    """
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)  # lay out once, or saving would draw the figure twice
         figure.set_layout_engine(None)

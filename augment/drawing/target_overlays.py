@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def color_of(label: int) -> Color:
     color = _COLORS[number]
     if turn % 3 == 0:
         return color
-    red, green, blue = ((a + b) // 2 for a, b in zip(color, _BLACK if turn % 3 == 1 else _WHITE, strict=True))
+    mixed_with = _BLACK if turn % 3 == 1 else _WHITE
+    red, green, blue = ((a + b) // 2 for a, b in zip(color, mixed_with, strict=True))
     return red, green, blue
 
 
@@ -61,9 +63,12 @@ class Drawing:
 
     @classmethod
     def readable(cls, image: Pixels) -> Drawing:
-        """Return a drawing of any image. A tiny image is enlarged, and a large one has thick lines and large text."""
+        """Return a drawing of an image of any size. Enlarge small images. Reduce images of more than 4096 pixels.
+
+        On large images, draw thick lines and large text.
+        """
         longer = max(image.shape[:2])
-        scale = min(max(1, -(-_SMALLEST // longer)), _LARGEST / longer)
+        scale = min(max(1, ceil(_SMALLEST / longer)), _LARGEST / longer)
         return cls(image, scale, max(1, round(longer * scale / 1000)))
 
     @property
@@ -76,7 +81,7 @@ class Drawing:
 
         Label 0 is not drawn if its name is "background". The label `ignore` is white.
         """
-        large = self._enlarged(labels)
+        large = self._resized(labels)
         for label in np.unique(large).tolist():
             if label == ignore:
                 self._area(large == label, _WHITE, "")
@@ -87,7 +92,7 @@ class Drawing:
     def masks(self, masks: Iterable[NDArray[Any]], labels: Sequence[int]) -> Drawing:
         """Draw the masks of objects, K times (height, width), in the colors of their classes, (K,)."""
         for mask, label in zip(masks, labels, strict=True):
-            self._area(self._enlarged(mask) > 0, color_of(int(label)), "")
+            self._area(self._resized(mask) > 0, color_of(int(label)), "")
         return self
 
     def boxes(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str] = ()) -> Drawing:
@@ -104,7 +109,7 @@ class Drawing:
         return self
 
     def texts(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str]) -> Drawing:
-        """Write the texts of boxes that are already drawn, see `boxes`. Omit texts that would cover other texts."""
+        """Write the texts of boxes that `boxes` has drawn. Omit texts that would cover other texts."""
         canvas = ImageDraw.Draw(self._image)
         for box, label, text in zip(np.asarray(boxes, np.float64), labels, texts, strict=True):
             self._write(canvas, text, color_of(int(label)), self._edges(box), always=False)
@@ -112,9 +117,10 @@ class Drawing:
 
     def _edges(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
         """Return the first and last pixels of a box in the drawing. A box includes at least one pixel."""
-        down, right = self._scale
-        left, top = round(box[0] * right), round(box[1] * down)
-        return left, top, max(round(box[2] * right) - 1, left), max(round(box[3] * down) - 1, top)
+        scale_y, scale_x = self._scale
+        left, top = round(box[0] * scale_x), round(box[1] * scale_y)
+        right, bottom = round(box[2] * scale_x) - 1, round(box[3] * scale_y) - 1
+        return left, top, max(left, right), max(top, bottom)
 
     def points(
         self, points: NDArray[np.floating], flip_pairs: Sequence[tuple[int, int]] = (), names: Sequence[str] = ()
@@ -126,11 +132,11 @@ class Drawing:
         """
         canvas = ImageDraw.Draw(self._image)
         colors = {left: LEFT for left, _ in flip_pairs} | {right: RIGHT for _, right in flip_pairs}
-        down, right = self._scale
+        scale_y, scale_x = self._scale
         for number, (x, y, visibility) in enumerate(np.asarray(points, np.float64).tolist()):
             if not visibility:
                 continue
-            x, y = (x + 0.5) * right - 0.5, (y + 0.5) * down - 0.5
+            x, y = (x + 0.5) * scale_x - 0.5, (y + 0.5) * scale_y - 0.5
             color = colors.get(number, MIDDLE)
             for size, fill in ((5, _BLACK), (4, color), (2, color if visibility > 1 else _BLACK)):
                 radius = size * self.weight
@@ -140,24 +146,26 @@ class Drawing:
                 self._write(canvas, names[number], color, (round(x + gap), round(y), round(x + gap), round(y + gap)))
         return self
 
-    def _enlarged(self, labels: NDArray[Any]) -> NDArray[Any]:
+    def _resized(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Resize a mask of any size to the drawing. Each pixel gets the nearest label."""
         if [*labels.shape] == self._sides:
             return labels
-        row, column = (
+        rows, columns = (
             ((np.arange(new) + 0.5) * old // new).astype(np.int64)
             for new, old in zip(self._sides, labels.shape, strict=True)
         )
-        return np.asarray(labels[row[:, None], column])
+        return np.asarray(labels[rows[:, None], columns])
 
     def _area(self, area: NDArray[np.bool_], color: Color, text: str) -> None:
+        """Tint and outline an area of the drawing, (height, width). Write a text far from its outline."""
         from scipy.ndimage import binary_erosion, distance_transform_edt
 
         if not area.any():
             return
-        # Work on the part of the image with the mask, and a margin of two pixels for its outline.
-        down, across = np.flatnonzero(area.any(axis=1)), np.flatnonzero(area.any(axis=0))
-        left, top = max(int(across[0]) - 2, 0), max(int(down[0]) - 2, 0)
-        area = area[top : int(down[-1]) + 3, left : int(across[-1]) + 3]
+        # Process only the bounding box of the area, with a margin of two pixels.
+        rows, columns = np.flatnonzero(area.any(axis=1)), np.flatnonzero(area.any(axis=0))
+        left, top = max(int(columns[0]) - 2, 0), max(int(rows[0]) - 2, 0)
+        area = area[top : int(rows[-1]) + 3, left : int(columns[-1]) + 3]
         pixels = np.array(self._image.crop((left, top, left + area.shape[1], top + area.shape[0])))
         pixels[area] = np.rint(pixels[area] * (1 - _TINT) + np.array(color) * _TINT)
         inner, core = (binary_erosion(area, iterations=times * self.weight, border_value=1) for times in (1, 2))
@@ -180,13 +188,16 @@ class Drawing:
         *,
         always: bool = True,
     ) -> None:
-        """Write on a colored background, at the first free position above, below or inside the box."""
+        """Write on a colored background, at the first free position above, below or inside the box.
+
+        If no position is free, cover other texts, or write nothing unless `always`.
+        """
         width, height = _extent(text, self.weight)
         left, top, right, bottom = box
         corners = [(left, top - height), (left, bottom + 1), (left, top), (right - width, top), (left, bottom - height)]
         max_y, max_x = self._sides[0] - height, self._sides[1] - width
         inside = [(x, y) for x, y in corners if 0 <= x <= max_x and 0 <= y <= max_y]
-        # Then the same corners, moved into the drawing.
+        # If these are not free, try the same corners, moved into the drawing.
         inside += [(min(max(x, 0), max_x), min(max(y, 0), max_y)) for x, y in corners]
         areas = [np.s_[max(y, 0) : y + height, max(x, 0) : x + width] for x, y in inside]
         free = [number for number, area in enumerate(areas) if not self._has_text[area].any()]
@@ -203,11 +214,11 @@ class Drawing:
 
 
 def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight: int = 1) -> Pixels:
-    """Return an image with a white strip below it that explains colors. Without entries, there is no strip.
+    """Add a white strip below an image with a legend of its colors. Without entries, return the image.
 
     Args:
         image: (height, width, 3) RGB.
-        entries: classes and their texts. A text without a class has no colored square.
+        entries: labels of classes, and texts. A text with the label None has no colored square.
         weight: see `Drawing`.
     """
     if not entries:
@@ -234,7 +245,7 @@ def with_legend(image: Pixels, entries: Sequence[tuple[int | None, str]], weight
 
 
 def with_scale(image: Pixels, colors: Pixels, weight: int = 1) -> Pixels:
-    """Return an image with a white strip below it that shows a color bar from "little" to "much".
+    """Add a white strip below an image with a color bar from "little" to "much".
 
     Args:
         image: (height, width, 3) RGB. The width is at least 320 times the weight.

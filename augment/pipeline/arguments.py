@@ -15,7 +15,7 @@ from augment.data.sources import SOURCES
 from augment.params import Count, Flag, Param, settings
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.formatting import amount
-from augment.support.process import launched
+from augment.support.process import launched_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def reject_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
     """Warn if each process of a distributed run reads all images, or if all processes draw the same random values."""
-    own, ranks = int(os.environ.get("RANK") or 0) if launched() > 1 else 0, launched()
+    own, ranks = int(os.environ.get("RANK") or 0) if launched_ranks() > 1 else 0, launched_ranks()
     if dist.is_available() and dist.is_initialized():
         own, ranks = dist.get_rank(), dist.get_world_size()
     if world_size == 1 < ranks:

@@ -36,7 +36,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
-from augment.support.dali_versions import STORED, Node
+from augment.support.dali_versions import STORED_TYPES, Node
 from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.process import cores
@@ -155,7 +155,7 @@ class Transform:
         if kind is None:
             checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
         else:
-            checked = kind.given(targets, len(read))
+            checked = kind.from_memory(targets, len(read))
             if not self._form.frames:
                 self._form, self._graphs = replace(self._form, frames=True), {}
         if self._process != os.getpid():  # after a fork, pipelines have no threads, and freeing them would hang
@@ -243,7 +243,7 @@ class _Graph(GraphSource):
             stored = fn.external_source(
                 name=_IMAGES,
                 device="gpu" if kind == "gpu" else "cpu",
-                dtype=types.UINT8 if kind == "encoded" else STORED[plan.pixels.dtype],
+                dtype=types.UINT8 if kind == "encoded" else STORED_TYPES[plan.pixels.dtype],
                 ndim=1 if kind == "encoded" else 3,
                 layout="" if kind == "encoded" else "HWC",
             )

@@ -35,7 +35,7 @@ from augment.recipe.op_kinds import (
     RemapOp,
 )
 from augment.support.errors import UserError, own_hint, suggest
-from augment.support.user_code import reject_second
+from augment.support.user_code import reject_duplicate
 
 Decorator = Callable[[Function], Function]
 
@@ -58,7 +58,7 @@ def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[
     def decorate(function: Function) -> Function:
         importlib.import_module("augment.recipe.ops")  # register built-in ops first, so that a repeated name is found
         name = function.__name__
-        reject_second("op", name, _OPS[name].function if name in _OPS else None, function)
+        reject_duplicate("op", name, _OPS[name].function if name in _OPS else None, function)
         if not function.__doc__:
             raise ValueError(f"op '{name}' needs a docstring, which is its help text")
         if taken := params.keys() & {*common, "op", "p", "steps", "weight"}:

@@ -17,14 +17,14 @@ from augment.support.errors import UserError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Limits of repeated work: minimum seconds between two calls, and maximum share of one core.
-_EVERY, _SHARE = 10.0, 0.01
+# Limits of repeated work: minimum seconds between two starts, and maximum share of one CPU core.
+_MIN_SECONDS, _MAX_SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def prompt_turns() -> Iterator[None]:
+def frequent_thread_switches() -> Iterator[None]:
     """Let threads switch every 0.2 ms instead of 5 ms, so that training waits less for its turn after a GPU call."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(2e-4)
@@ -68,7 +68,7 @@ def in_threads(
 
 
 class Background(Generic[T]):
-    """A function call in a background thread. Call either `result` or `drop`. Both wait until the call has ended."""
+    """A function call in a background thread. At the end, call `result` or `drop`. Both wait until the call ends."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         pool = ThreadPoolExecutor(1, "background")
@@ -97,12 +97,12 @@ class Background(Generic[T]):
 
 
 class Refresher:
-    """Limits repeated work in the background to one call in 10 s, and to 1% of the time."""
+    """Repeats work in the background: at most one call every 10 s, with at most 1% of one CPU core."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._running: Background[None] | None = None
-        self._next = monotonic() + _EVERY
+        self._next = monotonic() + _MIN_SECONDS
 
     @property
     def due(self) -> bool:
@@ -113,12 +113,12 @@ class Refresher:
         begun = monotonic()
 
         def measured() -> None:
-            used = thread_time()
+            cpu_before = thread_time()
             work()
-            self._next = begun + max(_EVERY, (thread_time() - used) / _SHARE)
+            self._next = begun + max(_MIN_SECONDS, (thread_time() - cpu_before) / _MAX_SHARE)
 
         self.finish()
-        self._next = begun + _EVERY
+        self._next = begun + _MIN_SECONDS
         self._running = Background(measured)
 
     def finish(self) -> None:
@@ -135,7 +135,7 @@ class CallQueue:
     """Calls functions one after the other in a daemon thread.
 
     Args:
-        on_error: receives the first error, in the thread. Then only the last function, from `close`, is called.
+        on_error: is called in the thread with the first error. Then the queue calls only the function from `close`.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:

@@ -1,7 +1,6 @@
-"""Consoles for text, and the progress bar for everything except training."""
+"""Consoles for plain text, and the progress bar of everything except training."""
 
 import errno
-import os
 from collections.abc import Iterable
 from textwrap import fill
 from typing import Any
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from augment.support.formatting import printable
+from augment.support.process import discard_output
 
 
 class PlainConsole(Console):
@@ -38,11 +38,9 @@ class PlainConsole(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Print nothing more, so that a run continues without its reader, such as `head` or a lost connection."""
+        """Discard further output, so that a run continues after its reader, such as `head` or a terminal, has ended."""
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
+        discard_output(self.file.fileno())
 
 
 def text_console() -> Console:
@@ -63,7 +61,7 @@ def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progre
 
     Args:
         quiet: whether to show nothing.
-        sized: whether the progress is a number of bytes.
+        sized: whether the total is a number of bytes.
     """
     console = PlainConsole(stderr=True)
     counts = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if sized else (progress.MofNCompleteColumn(),)

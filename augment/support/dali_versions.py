@@ -11,10 +11,10 @@ fn: Any = nvidia.dali.fn
 math: Any = nvidia.dali.math
 types: Any = nvidia.dali.types
 
-# DALI's types of stored pixels, by NumPy's names.
-STORED = {"uint8": types.UINT8, "uint16": types.UINT16, "int16": types.INT16, "float32": types.FLOAT}
+# NumPy's names of pixel types, and DALI's types.
+STORED_TYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "int16": types.INT16, "float32": types.FLOAT}
 
-Node = Any  # a DALI DataNode: the package has no types
+Node = Any  # DALI's DataNode, which has no type annotations
 
 
 def split(values: Node, applied: Node) -> tuple[Node, Node]:
@@ -31,6 +31,6 @@ def merge(taken: Node, passed: Node, applied: Node) -> Node:
     return fn._conditional.merge(taken, passed, predicate=applied)
 
 
-def drawing_from(state: Node) -> dict[str, Node]:
-    """Return the arguments with which an operator draws random numbers from a state, (words,) uint32 per batch."""
+def random_state_argument(state: Node) -> dict[str, Node]:
+    """Return the argument that makes an operator draw random numbers from a state, (words,) uint32 per batch."""
     return {"_random_state": state}

@@ -1,4 +1,4 @@
-"""Errors that users can act on. They say what is wrong, where, and how to fix it."""
+"""Errors that users can act on. They state what is wrong, where, and how to fix it."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -10,10 +10,10 @@ from typing import Any
 class UserError(Exception):
     """A mistake in a configuration, a command line or a dataset. Entry points print it and exit with code 2.
 
-    The message starts with the key path, folder or file. It says what is wrong and how to fix it.
+    The message starts with the key path, folder or file. It states what is wrong and how to fix it.
 
     Attributes:
-        hint: the fix at the end of the message, or empty. Only the hint is printed if another process prints the cause.
+        hint: the fix at the end of the message, or empty. If another rank prints the message, rank 0 prints the hint.
     """
 
     hint = ""

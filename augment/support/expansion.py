@@ -16,7 +16,7 @@ def expanded_values(values: Iterable[T], what: str) -> list[T]:
     """Return the values of an iterable, which may be infinite.
 
     Raises:
-        UserError: there are too many values. The message begins with `what`, the key and its value.
+        UserError: there are too many values. The message begins with `what`, such as the key.
     """
     found = list(islice(values, MAX_EXPANDED + 1))
     if len(found) > MAX_EXPANDED:

@@ -8,15 +8,15 @@ from html import escape
 from io import TextIOWrapper
 from unicodedata import category
 
-# A spreadsheet may find a formula at the start of a cell, or after a separator. An apostrophe before it prevents this.
+# Spreadsheets run text as a formula at the start of a cell or after a separator, unless an apostrophe precedes it.
 # The pattern includes the variants of =, +, - and @ on East Asian keyboards.
 _FORMULA = r"(?:^|(?<=[;,|\t\r\n])){0}(?=[\s\"']{{0,9}}[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
-_CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
+_START_OF_FORMULA, _APOSTROPHE = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 
 # Unicode categories of characters that are invisible, move a terminal's cursor or reverse the text direction.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
-# Half of a surrogate pair, which no stream can encode. Halves that represent bytes of file names are excluded.
+# Half of a surrogate pair, which cannot be encoded. Excluded are halves by which Python represents file name bytes.
 _HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 # The beginning of a tag.
@@ -59,12 +59,12 @@ def short_number(value: float) -> str:
 
 def table_cell(text: object) -> str:
     """Return a name as a CSV cell. An apostrophe prevents spreadsheets from running the name as a formula."""
-    return _CELL.sub("'", str(text))
+    return _START_OF_FORMULA.sub("'", str(text))
 
 
 def from_table_cell(cell: str) -> str:
     """Return the name in a cell that `table_cell` wrote."""
-    return _KEPT.sub("", cell)
+    return _APOSTROPHE.sub("", cell)
 
 
 def as_bytes(text: str) -> bytes:
@@ -76,7 +76,7 @@ def as_bytes(text: str) -> bytes:
 
 
 def keep_names() -> None:
-    """Make stdout print all names instead of failing: those that are not UTF-8, and those that its encoding lacks."""
+    """Make stdout print every file name, even if the name is not UTF-8 or stdout's encoding lacks a character."""
     if isinstance(sys.stdout, TextIOWrapper):
         is_utf8 = lookup(sys.stdout.encoding).name == "utf-8"
         sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
@@ -91,7 +91,7 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Replace bytes that are not UTF-8, and unpaired surrogates, which JSON allows, with placeholders."""
+    """Replace bytes that are not UTF-8, and unpaired surrogates, with placeholders. JSON allows such surrogates."""
     return as_bytes(text).decode(errors="replace")
 
 

@@ -1,6 +1,6 @@
-"""Read and merge nested mappings, such as configurations, and group values by key."""
+"""Read and merge nested mappings, such as configurations, group values by key, and split sequences."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -34,6 +34,11 @@ def value_at(values: object, path: str) -> Any:
     for part in path.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
+
+
+def chunks(items: Sequence[V], size: int) -> list[Sequence[V]]:
+    """Split a sequence into chunks of at most `size` items."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

@@ -8,23 +8,30 @@ from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic, process_time
 
-BEGAN = monotonic()  # start of the process, because the command line imports this module first
+BEGAN = monotonic()  # about the start of the process, because the command line imports this module first
 
 
-def launched() -> int:
-    """Return the number of processes that torchrun or a similar launcher started. Without a launcher, return 1."""
+def launched_ranks() -> int:
+    """Return the number of ranks that torchrun or a similar launcher started. Without a launcher, return 1."""
     size = os.environ.get("WORLD_SIZE", "")
     return max(1, int(size)) if "RANK" in os.environ and size.isdecimal() else 1
 
 
 def local_rank() -> tuple[int, int]:
-    """Return the rank of this process on its machine, and the number of processes there."""
+    """Return the rank of this process on its machine, and the number of ranks there."""
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def end_with_parent() -> None:
     """Make Linux send SIGTERM to this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def discard_output(descriptor: int) -> None:
+    """Send further output of a file descriptor nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def cores() -> int:

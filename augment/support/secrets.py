@@ -9,12 +9,12 @@ from augment.support.errors import UserError
 from augment.support.nested import leaves
 
 # Names of secret settings, and URLs with a password before the host or a signature in the query.
-_SECRET = re.compile(
+_SECRET_NAME = re.compile(
     r"(?:.*[_-])?(?:tokens?|secrets?|password|passwd|passphrase|credentials?|auth)"
     r"|(?:.*[_-])?(?:api|access|auth|private|secret)[_-]?key|key",
     re.IGNORECASE,
 )
-_ADDRESS = re.compile(
+_SECRET_URL = re.compile(
     r"://(?:[^/@\s]+@|\S*[?&](?:[^=&\s]*[_-])?(?:token|sig|signature|secret|password|key)=\S)", re.IGNORECASE
 )
 _MASK = "***"
@@ -41,11 +41,11 @@ def is_secret(key: str, value: object) -> bool:
     """Return whether a value must not be written, because it looks like a secret or a URL with a secret."""
     if not isinstance(value, str) or "${" in value:
         return False
-    return bool(_SECRET.fullmatch(key.rpartition(".")[2]) or _ADDRESS.search(value))
+    return bool(_SECRET_NAME.fullmatch(key.rpartition(".")[2]) or _SECRET_URL.search(value))
 
 
 def reject_secrets(values: Mapping[str, Any]) -> None:
-    """Reject secrets that the user wrote out, because they would be written to files."""
+    """Reject secrets that the user wrote as plain text, because they would be written to files."""
     for key, value in leaves(values):
         if repr(as_written(value, key)) != repr(value):
             raise UserError(
@@ -61,7 +61,7 @@ def masked(token: str) -> str:
 
 
 def as_written(value: Any, key: str = "") -> Any:
-    """Return plain values for a file: with references unresolved, and with masks for other secrets."""
+    """Return plain values for a file. A `Reference` is written unresolved, and any other secret as a mask."""
     if isinstance(value, Reference):
         return value.written
     if isinstance(value, Mapping):
@@ -72,25 +72,25 @@ def as_written(value: Any, key: str = "") -> Any:
 
 
 def resolved(plain: Any, raw: Any) -> Any:
-    """Return resolved values with a `Reference` for each string that contains an environment variable.
+    """Return resolved values. A string that contains the value of an environment variable becomes a `Reference`.
 
-    `raw` contains the values with interpolations unresolved.
+    Args:
+        plain: the values with interpolations resolved.
+        raw: the same values with interpolations unresolved.
     """
     reject_secrets(raw)
     names = re.findall(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)", repr(raw))
     return _with_references(plain, raw, {os.environ.get(name.strip("'\""), "") for name in names} - {""})
 
 
-def _with_references(plain: Any, raw: Any, values: set[str]) -> Any:
+def _with_references(plain: Any, raw: Any, env_values: set[str]) -> Any:
+    # Sections and lists that an interpolation copied cannot be traced to a reference, so their strings are masked.
     if isinstance(plain, dict):
         inner = raw if isinstance(raw, dict) else dict.fromkeys(plain, _MASK)
-        return {name: _with_references(value, inner.get(name), values) for name, value in plain.items()}
+        return {name: _with_references(value, inner.get(name), env_values) for name, value in plain.items()}
     if isinstance(plain, list):
-        rows = raw if isinstance(raw, list) and len(raw) == len(plain) else [_MASK] * len(plain)
-        return [_with_references(value, row, values) for value, row in zip(plain, rows, strict=True)]
-    if isinstance(plain, str) and any(value in plain for value in values):
-        # A value that an interpolation copied from another section cannot be traced, so it is masked.
-        if raw == plain:
-            return plain
+        items = raw if isinstance(raw, list) and len(raw) == len(plain) else [_MASK] * len(plain)
+        return [_with_references(value, item, env_values) for value, item in zip(plain, items, strict=True)]
+    if isinstance(plain, str) and plain != raw and any(value in plain for value in env_values):
         return Reference(plain, raw if isinstance(raw, str) else _MASK)
     return plain

@@ -12,13 +12,12 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from augment.support.process import launched
+from augment.support.process import discard_output, launched_ranks
 
 # Schedulers usually send SIGUSR1 as a preemption notice.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-# Processes that train together get signals twice, directly and from their launcher. Repetitions within this time do not
-# count.
+# Ranks get each signal twice, directly and from their launcher. A repetition within this time does not count.
 _RELAYED_SECONDS = 5.0
 
 
@@ -96,14 +95,14 @@ class StopSignals:
         context: StopSignals | None = self
         while context is not None:
             context.asked, context = True, context._outer
-        same = _RELAYED_SECONDS if launched() > 1 else 0.0
+        repetition_seconds = _RELAYED_SECONDS if launched_ranks() > 1 else 0.0
         if number == signal.SIGHUP:
             leave_closed_terminal()
             # When a terminal closes, the shell sends SIGHUP, and Linux sends it again when the shell exits.
-            same = max(same, 1.0)
-        if same:
+            repetition_seconds = max(repetition_seconds, 1.0)
+        if repetition_seconds:
             now = monotonic()
-            again, self._last = again and now - self._last > same, now
+            again, self._last = again and now - self._last > repetition_seconds, now
         if again or not self.held:
             raise KeyboardInterrupt
 
@@ -113,9 +112,7 @@ def leave_closed_terminal() -> None:
     for descriptor in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                discard_output(descriptor)
 
 
 def exit_on_stop(code: int, message: str = "") -> None:
@@ -137,7 +134,7 @@ def exit_on_stop(code: int, message: str = "") -> None:
 
 
 def ignore_stop_signals() -> None:
-    """Ignore stop signals from now on. Python resets its handlers at exit, so a signal would kill the process."""
+    """Ignore stop signals from now on. Otherwise, one could kill the process at exit, after Python resets handlers."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

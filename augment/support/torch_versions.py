@@ -29,10 +29,10 @@ def step_eagerly(optimizer: Optimizer) -> None:
 
 
 def end_allocating(index: int, pool: Any) -> None:
-    """Stop a GPU's allocator from using the memory pool of a failed recording. PyTorch does not do this.
+    """Make a GPU's allocator leave the memory pool of a CUDA graph whose recording failed. PyTorch does not do this.
 
     Raises:
-        RuntimeError: the allocator no longer uses the pool.
+        RuntimeError: the allocator has already left the pool.
     """
     torch._C._cuda_endAllocateToPool(index, pool)
 

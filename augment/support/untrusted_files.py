@@ -87,7 +87,7 @@ def read_text(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> 
 def read_object(file: Path, folder: Path | None = None) -> dict[str, Any]:
     """Read a JSON object. See `read_bytes` and `parse_json`."""
     text = read_text(file, folder)
-    with contents(file):
+    with explained_damage(file):
         values = parse_json(text)
         if not isinstance(values, dict):
             raise ValueError("not a JSON object")
@@ -100,7 +100,7 @@ def read_as(kind: type[T], file: Path, **known: Any) -> T:
     Fields in `known` are not read. Missing fields get their defaults, and unknown names are ignored.
     """
     found = read_object(file)
-    with contents(file):
+    with explained_damage(file):
         made: T = _typed(kind, found, **known)
     return made
 
@@ -118,14 +118,17 @@ def _typed(kind: Any, value: Any, **known: Any) -> Any:
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise TypeError("not a list")
-        each = inner[:1] * len(value) if inner[-1] is ... else inner
-        return tuple(_typed(of, one) for of, one in zip(each, value, strict=True))
+        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(_typed(item_kind, item) for item_kind, item in zip(kinds, value, strict=True))
     if inner:
-        return {str(name): _typed(inner[1], one) for name, one in value.items()}
-    allowed = int | float | None if kind is float else kind
-    if kind is not Any and (not isinstance(value, allowed) or (isinstance(value, int) and abs(value) >= 2**53)):
+        return {str(name): _typed(inner[1], item) for name, item in value.items()}
+    if kind is float and value is None:
+        return math.nan
+    allowed = int | float if kind is float else kind
+    too_long = isinstance(value, int) and abs(value) >= 2**53
+    if kind is not Any and (too_long or not isinstance(value, allowed)):
         raise TypeError(f"not a value of type {kind.__name__}")
-    return math.nan if value is None and kind is float else value
+    return value
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -154,13 +157,13 @@ def check_numbers(value: Any, depth: int = 0) -> None:
 
 
 def damage(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the exception types that damaged contents raise, and `others`."""
+    """Return the exception types that reading damaged contents raises, and `others`."""
     return (*_DAMAGE, *others)
 
 
 @contextmanager
-def contents(file: Path) -> Iterator[None]:
-    """Convert the errors of damaged contents to an UnreadableError that names the file."""
+def explained_damage(file: Path) -> Iterator[None]:
+    """Turn errors while reading damaged contents into an UnreadableError that names the file."""
     try:
         yield
     except _DAMAGE as error:
@@ -177,8 +180,8 @@ def check_folder(folder: Path) -> None:
             raise UnreadableError(f"{path} is a link, which is not followed. Remove it.")
 
 
-def own_folder(path: Path) -> Path:
-    """Return a folder inside a run folder that other code will write into. Reject a link."""
+def unlinked_folder(path: Path) -> Path:
+    """Return a folder that other code will write into. Reject a link, which could lead out of the run folder."""
     if path.is_symlink():
         raise UnreadableError(f"{path} is a link, which is not followed. Remove it.")
     return path

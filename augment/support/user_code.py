@@ -1,4 +1,4 @@
-"""Import users' own code, such as plugins and datasets, and describe its errors with their lines."""
+"""Import users' own code, such as plugins and datasets, and describe its errors with file and line."""
 
 import importlib
 import linecache
@@ -63,19 +63,19 @@ def import_own(module: str, what: str) -> ModuleType:
         ) from error
 
 
-def reject_second(what: str, name: str, known: object, made: object) -> None:
+def reject_duplicate(what: str, name: str, first: object, second: object) -> None:
     """Reject a name that another module has declared, because the second declaration would replace the first."""
-    if known is not None and known.__module__ != made.__module__:
-        raise UserError(f"{what} '{name}' is declared in {known.__module__} and {made.__module__}. Rename yours.")
+    if first is not None and first.__module__ != second.__module__:
+        raise UserError(f"{what} '{name}' is declared in {first.__module__} and {second.__module__}. Rename yours.")
 
 
 def registering(registry: dict[str, Any], what: str, name: str) -> Callable[[D], D]:
-    """Return a decorator that adds a class or function to a registry by a name. See `reject_second`."""
+    """Return a decorator that adds a class or function to a registry by a name. See `reject_duplicate`."""
 
-    def decorate(made: D) -> D:
-        reject_second(what, name, registry.get(name), made)
-        registry[name] = made
-        return made
+    def decorate(declared: D) -> D:
+        reject_duplicate(what, name, registry.get(name), declared)
+        registry[name] = declared
+        return declared
 
     return decorate
 
@@ -92,7 +92,7 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
 
 
 def describe_raised(error: BaseException) -> str:
-    """Describe an exception, and the line that led to it: the last line of the user's code, or of any package."""
+    """Describe an exception, and the line that led to it: the last line of the user's code, or else of a package."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
     text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
@@ -102,10 +102,11 @@ def describe_raised(error: BaseException) -> str:
         lines = [(file, int(number)) for file, number in re.findall(r"\s+(\S.*)\((\d+)\): .*", inside["lines"])][::-1]
     elif isinstance(error, ValueError | TypeError) and lines and lines[-1][0].startswith(_OURS):
         text = first_line(error)  # one of our checks of a declaration
-    lines = [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
+    lines = [line for line in lines if not line[0].startswith((*_OURS, "<")) and "/nvidia/dali/" not in line[0]]
     if not lines:
         return f"{text.rstrip('.')}."
-    file, number = ([line for line in lines if not _is_installed(line[0])] or lines)[-1]
+    own_lines = [line for line in lines if not _is_installed(line[0])]
+    file, number = (own_lines or lines)[-1]
     code = linecache.getline(file, number).strip()
     return f"{text.rstrip('.')} ({file}, line {number}{f': {code}' if code else ''})."
 

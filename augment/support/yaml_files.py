@@ -1,4 +1,4 @@
-"""Read YAML files safely. A stranger's file cannot run code, take a long time or fill the memory."""
+"""Read YAML files safely. A stranger's file cannot run code, take long to read or fill the memory."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
 
     Args:
         file: the file.
-        folder: the run or sweep folder that contains the file, if any. libyaml reads such files, which is 10x faster.
+        folder: the run or sweep folder that contains the file, if any. Such files are read with libyaml, 10x faster.
         as_text: whether to read all values as strings.
 
     Raises:
@@ -29,7 +29,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
     """
     try:
         content = read_file(file) if folder is None else read_bytes(file, folder, MAX_BYTES)
-        _check(text := content.decode(), file)
+        _check_content(text := content.decode(), file)
         loader = get_yaml_loader()
         if folder is not None and not issubclass(loader, _Loader):  # OmegaConf 2.4.1 already uses libyaml
             loader = type("Loader", (_Loader, loader), {})
@@ -38,7 +38,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
         loaded: object = yaml.load(text, Loader=loader)
         check_numbers(loaded)
     except yaml.YAMLError as error:
-        raise UserError(f"{file}: {describe_slip(error)}") from error
+        raise UserError(f"{file}: {describe_yaml_error(error)}") from error
     except damage(OSError) as error:
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{file}: cannot be read: {why}. Use a YAML file in UTF-8.") from error
@@ -53,15 +53,21 @@ def read_list(file: Path, folder: Path) -> list[object]:
     return loaded if isinstance(loaded, list) else []
 
 
-def _check(text: str, file: Path) -> None:
-    """Check that a YAML file is small enough before its values are built.
+def _check_content(text: str, file: Path) -> None:
+    """Check the tags and the size of a YAML file before its values are built.
 
     An alias counts as all values that it repeats, because nested aliases can grow exponentially.
     """
+    too_large = UserError(
+        f"{file}: the file is too large. The limits are {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} "
+        f"levels, and {MAX_TEXT:,} characters per value."
+    )
+    if len(text) > MAX_BYTES:
+        raise too_large
     values = 0
     opened: list[tuple[str | None, int]] = []  # the anchors of open collections, and the number of values before each
     sizes: dict[str | None, int] = {}
-    for event in yaml.parse(text, Loader=_Loader) if len(text) <= MAX_BYTES else ():
+    for event in yaml.parse(text, Loader=_Loader):
         tag = getattr(event, "tag", None)
         if tag not in (None, "!", *_TAGS):
             raise UserError(f"{file}: the tag {tag} is not supported. Remove it.")
@@ -77,17 +83,10 @@ def _check(text: str, file: Path) -> None:
             sizes[anchor] = values - before
         long = len(getattr(event, "value", "")) > MAX_TEXT
         if long or values > MAX_VALUES or len(opened) > MAX_DEPTH:
-            break
-    else:
-        if len(text) <= MAX_BYTES:
-            return
-    raise UserError(
-        f"{file}: the file is too large. The limits are {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} "
-        f"levels, and {MAX_TEXT:,} characters per value."
-    )
+            raise too_large
 
 
-def describe_slip(error: yaml.YAMLError) -> str:
+def describe_yaml_error(error: yaml.YAMLError) -> str:
     """Describe a mistake in a YAML file. Start with its line and column, counted from 1."""
     mark, opened = (getattr(error, f"{name}_mark", None) for name in ("problem", "context"))
     problem = getattr(error, "problem", None) or first_line(error)

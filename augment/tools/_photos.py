@@ -14,13 +14,13 @@ from augment.support.files import near_file
 def find_photos(
     folder: Path | None, default: Callable[[], Sequence[ImageRef]], most: int, *, check: bool = True
 ) -> list[ImageRef]:
-    """Return at most `most` evenly spread images of a folder, at any depth, or of `default()`.
+    """Choose images, evenly spread, from a folder and its subfolders or from `default()`.
 
     Args:
         folder: the folder of `--photos`, or None.
-        default: returns the images to use without a folder.
-        most: the number of images, unless there are fewer.
-        check: whether to check that the images of the folder can be decoded.
+        default: returns the images to choose from if there is no folder.
+        most: the maximum number of images.
+        check: whether to check that images from the folder can be decoded.
     """
     if folder is not None and not folder.is_dir():
         raise UserError(f"--photos {folder}: this folder does not exist.{near_file(folder, folder=True)}")

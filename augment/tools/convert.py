@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"--to and --out are required. Add --to {' or '.join(FORMATS)} and --out NEW_FOLDER.")
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
-        from augment.data.conversion import take_foreign
+        from augment.data.conversion import convert_foreign
         from augment.data.format_detection import find_format
         from augment.data.sources.files import Folder
         from augment.data.sources.loading import log_notices, select
@@ -39,22 +39,24 @@ def main(arguments: Sequence[str]) -> int:
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data is required. Add data=folder data.root=DIR, or another source.")
         source = compose_recipe(overrides).source()
-        if source.balance != "none" or source.test_fraction is not None:
+        if source.balance != "none":
+            raise UserError(f"data.balance: {source.balance} works only in training. Set data.balance=none.")
+        if source.test_fraction is not None:
             raise UserError(
-                f"data.balance: {source.balance} works only in training. Set data.balance=none."
-                if source.balance != "none"
-                else f"data.test_fraction={source.test_fraction:g} would leave out images. Remove it here, and set it "
-                "when you train on the converted data."
+                f"data.test_fraction={source.test_fraction:g} would leave out images. Remove it here, and set it when "
+                "you train on the converted data."
             )
         # Include images that DALI cannot decode, but Pillow can.
         listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()
-        if listed.problems or not (len(listed.val) or source.cuts_val):
-            raise UserError(listed.problems[0] if listed.problems else source.val_missing)
+        if listed.problems:
+            raise UserError(listed.problems[0])
+        if not len(listed.val) and not source.cuts_val:
+            raise UserError(source.val_missing)
         skip_bad = getattr(source, "skip_bad", False)
         listed = find_format(source, listed)
         if options.size and not listed.pixels.is_rgb:
             raise UserError(f"--size writes 8-bit RGB images, but the images have {listed.pixels}. Remove --size.")
-        checked, foreign = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
+        checked, foreign = convert_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
         if foreign:
             sys.stdout.write(f"{amount(foreign, 'image becomes', 'images become')} JPEG\n")
         dataset = select(source, checked)
@@ -63,18 +65,18 @@ def main(arguments: Sequence[str]) -> int:
             convert(dataset, options.out, options.to, size=options.size, quality=options.quality)
         for name, split in (("train", dataset.train), ("val", dataset.val)):
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
-        usage = typed(settings_of(dataset, options.to, options.out))
+        usage = as_overrides(settings_of(dataset, options.to, options.out))
         sys.stdout.write(printable(f"Verified by reading everything back. To use the data: {usage}\n"))
     return 0
 
 
-def typed(settings: Mapping[str, Any]) -> str:
+def as_overrides(settings: Mapping[str, Any]) -> str:
     """Return the section `data`, `{source: name, ...}`, as overrides for a shell."""
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in settings.items()
     }
-    return shlex.join([f"data={texts.pop('source')}", *(f"data.{key}={text}" for key, text in texts.items())])
+    return shlex.join(f"data={text}" if key == "source" else f"data.{key}={text}" for key, text in texts.items())
 
 
 def _parser() -> Parser:

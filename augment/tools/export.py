@@ -47,7 +47,7 @@ _EXAMPLES = """\
 
 
 def export(plan: Plan, folder: Path) -> None:
-    """Write the validation plan in every form to a folder."""
+    """Write the validation transform to a folder, in all three forms."""
     # PyTorch and DALI take seconds to import.
     from augment.pipeline.serving.transform_source import python_source, serialize
 
@@ -68,7 +68,7 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     require_in(run, "config.yaml", key="--run ", allowed="the folder of a run")
     plans = read_text(run / "plan.txt", folder=run) if (run / "plan.txt").is_file() else ""
     if found := re.search(r"^val: .*, (\d+ channels? of \w+)$", plans, re.MULTILINE):
-        from augment.pipeline.serving.transform_source import not_exported  # with DALI
+        from augment.pipeline.serving.transform_source import not_exported  # imports DALI, which is slow
 
         raise not_exported(found[1])
     file = run / "config.yaml"

@@ -29,8 +29,8 @@ SIZE = 128
 SEED = 0
 COUNTS = (1, 2, 3, 4, 8)
 OUT = Path("outputs/fusion.png")
-MOST = 32  # images, which are decoded at the same time
-MARGIN = 32  # pixels at each edge that are left out, because many of them come from outside the image
+MOST = 32  # maximum number of images, because all are in memory at the same time
+MARGIN = 32  # pixels at each edge that are not compared, because steps move the border into the image
 
 _EXAMPLES = """\
   python -m augment fusion                                on the built-in sample
@@ -45,7 +45,7 @@ def aug_of(steps: int, *, fuse: bool) -> Aug:
 
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> NDArray[np.uint8]:
-    """Return the middle of N images, resized to (SIZE, SIZE), after the steps, (N, height, width, 3)."""
+    """Apply the steps to N images of (SIZE, SIZE) pixels. Return them without margins, (N, height, width, 3)."""
     from augment.pipeline.graph.build import render  # DALI is slow to import
 
     images = render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val does not shuffle
@@ -55,7 +55,7 @@ def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> NDArray[n
 def kept_detail(files: Sequence[ImageRef], steps: int) -> float:
     """Return how much detail separate steps keep, relative to fused steps.
 
-    Detail is the mean difference of neighboring pixels.
+    Detail is the mean absolute difference between horizontal neighbors.
     """
     fused, separate = (
         np.abs(np.diff(transform(files, steps, fuse=fuse).astype(float), axis=2)).mean() for fuse in (True, False)

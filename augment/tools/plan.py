@@ -1,7 +1,7 @@
 """Show how a recipe is executed.
 
-Prints the stages of the recipe, and a digest that is equal for equal plans. The plan is for the pixel format of data,
-if you set data, and otherwise for 8-bit RGB.
+Prints the stages of the recipe, and a digest that is equal for equal plans. The plan is for 8-bit RGB images, or for
+the pixel format of your data if you set data.
 """
 
 from collections import Counter
@@ -28,15 +28,14 @@ Overrides work as in python -m trainer. The sections model, fit and callbacks ha
 def summary(plan: Plan) -> str:
     """Return the number of steps, the number of stages of each kind, and the digest of a plan in one line.
 
-    A policy counts as one step. A split without a crop is resized, and this counts as its crop. Only the first named
-    view is summarized.
+    A policy counts as one step. The resize of a split without a crop counts as its crop. Only the first named view is
+    summarized.
     """
     kinds: dict[str, int] = {"crop": 1} | Counter(stage.kind for stage in plan.stages)
     nouns = {"crop": ("crop",), "geometry": ("warp",), "remap": ("remap",), "color": ("color matrix", "color matrices")}
     stages = ", ".join(amount(count, *nouns.get(kind, (f"{kind} op",))) for kind, count in kinds.items())
-    return (
-        f"{f'{plan.view}: ' if plan.view else ''}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"
-    )
+    view = f"{plan.view}: " if plan.view else ""
+    return f"{view}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.sweeps.ledger import Job
-from trainer.sweeps.workers import Command, first_line_of, job_line
+from trainer.sweeps.workers import Command, header_line, job_line
 
 # A worker that claims jobs as ours do, and writes down where it ran each.
 WORKER = """
@@ -47,7 +47,7 @@ work.work_from_lines(Path(sys.argv[1]), worker, iter(sys.stdin))
 def command(folder: Path, worker: object, jobs: Sequence[Job], environment: Mapping[str, str]) -> Command:
     """Return the command of such a worker; it takes the place of `Command.of`."""
     environment = {"PYTHONPATH": str(Path(__file__).parents[2]), **environment}
-    text = "".join([first_line_of(None, len(jobs)), *map(job_line, jobs)])
+    text = "".join([header_line(None, len(jobs)), *map(job_line, jobs)])
     return Command((sys.executable, "-c", WORKER, str(folder)), environment, str(folder), text)
 
 

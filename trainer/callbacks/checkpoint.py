@@ -110,16 +110,15 @@ class Checkpoint(Callback):
         monitor, found = best_of(learner)
         best = None
         if monitor in row and found.get("epoch", epoch) == epoch:  # also true if all scores are NaN
+            samples, task = recorder.samples, learner.task
             best = BestModel(
                 model=learner.evaluated_state(),
                 row=dict(row),
-                samples=None if recorder.samples is None else dict(vars(recorder.samples)),
+                samples=None if samples is None else dict(vars(samples)),
                 classes=learner.classes,
-                task=learner.task.name,
+                task=task.name,
                 pixels={} if learner.run.pixels == RGB else learner.run.pixels.plain,
-                thresholds=()
-                if recorder.samples is None
-                else learner.task.choose_thresholds(recorder.samples, learner.classes),
+                thresholds=() if samples is None else task.choose_thresholds(samples, learner.classes),
             )
             self.kept = replace(best, model={})
         # last.pt is saved with each best.pt. Otherwise, a killed run could resume before the epoch of best.pt, and end

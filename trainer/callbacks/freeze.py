@@ -48,11 +48,11 @@ class Freeze(Callback):
 
     def before_train(self, learner: Learner) -> None:
         """Put frozen norms into evaluation mode. Norms without parameters are frozen with the layer before them."""
-        keeps = False
+        is_frozen = False
         for module in learner.model.modules():
             if own := list(module.parameters(recurse=False)):
-                keeps = not any(parameter.requires_grad for parameter in own)
-            if keeps and hasattr(module, "running_mean"):
+                is_frozen = not any(parameter.requires_grad for parameter in own)
+            if is_frozen and hasattr(module, "running_mean"):
                 module.eval()
 
     def after_fit(self, learner: Learner) -> None:

@@ -28,7 +28,7 @@ class LabelCorrection(Callback):
     it (Lu and He 2022, arXiv:2205.01156). Validation, metrics and the label audit still use the given labels.
     """
 
-    start: float = setting(Number(default=0.4, within=(0, 1), doc="share of the run that trains on the labels alone"))
+    start: float = setting(Number(default=0.4, within=(0, 1), doc="share of the run that trains only on the labels"))
     momentum: float = setting(Number(default=0.85, within=(0, 1), doc="weight of the old target in each later epoch"))
     order = Phase.FIRST  # later callbacks see the given labels again
     targets: Tensor | None = field(default=None, init=False)  # (N, K), the target of each training image
@@ -56,7 +56,7 @@ class LabelCorrection(Callback):
         try:
             learner.loss_function(torch.zeros_like(self.targets[:2]), self.targets[:2])
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-            raise _unsupported("a fit.loss that takes shares of classes, such as gce or cross_entropy") from error
+            raise _unsupported("a fit.loss that accepts soft targets, such as gce or cross_entropy") from error
         self._at_start = self.targets.clone() if learner.ranks.size > 1 else None
 
     def before_batch(self, learner: Learner) -> None:

@@ -61,7 +61,8 @@ class Mlflow(Tracker):
         local.mkdir(parents=True, exist_ok=True)
         with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs may create the database
             self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
-            found, files = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
+            found = self._client.get_experiment_by_name(name)
+            files = None if uri else (local / "mlflow").as_uri()
             experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=files)
         known = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'") if run.resumed else []
         if known:

@@ -54,7 +54,7 @@ class ParamScheduler(Callback):
         self._steps = 0  # training batches in the saved fit
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the length of the schedules, for `describe_moved`."""
+        """Return the length of the schedules, for `describe_new_length`."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class ParamScheduler(Callback):
             )
         self._steps = state["steps"]
 
-    def describe_moved(self, learner: Learner, start: Position) -> str:
+    def describe_new_length(self, learner: Learner, start: Position) -> str:
         """Describe how a new length of the fit changes the learning rate. Empty: the rate does not change.
 
         Args:
@@ -91,10 +91,11 @@ class ParamScheduler(Callback):
         self._steps = learner.progress.total_batches
         if self.plateau is None:
             return
-        recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
-        sign, since = -1 if smaller_is_better(key) else 1, recorder.since
-        parts = (recorder.rows[:since], recorder.rows[since:])  # scores before and after `since` are not comparable
-        count = sum(drops((sign * row.get(key, nan) for row in rows), patience) for rows in parts)
+        rows, since = learner.find(Recorder).rows, learner.find(Recorder).since
+        (key, _), (patience, factor) = best_of(learner), self.plateau
+        sign = -1 if smaller_is_better(key) else 1
+        parts = (rows[:since], rows[since:])  # scores before and after `since` are not comparable
+        count = sum(drops((sign * row.get(key, nan) for row in part), patience) for part in parts)
         self._factor = factor ** learner.ranks.broadcast(count)
 
     def before_batch(self, learner: Learner) -> None:

@@ -45,8 +45,10 @@ class Plots(Callback):
             self._first = Background(partial(_draw_first, learner.folder, number, images, labels))
 
     def after_fit(self, learner: Learner) -> None:
-        if self._first is not None:
-            (self._first.result if learner.error is None else self._first.drop)()
+        if self._first is not None and learner.error is None:
+            self._first.result()
+        elif self._first is not None:
+            self._first.drop()
         if learner.folder is None or not learner.folder.is_dir():
             return
         from trainer.figures.batches import plot_outputs

@@ -45,7 +45,7 @@ class ProgressBar(Callback):
     _pass: Any = field(default=None, init=False)  # the bar's task for the current pass
 
     def before_fit(self, learner: Learner) -> None:
-        columns = self._columns(learner)
+        columns = self._fitting_columns(learner)
         head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
         self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False, soft_wrap=True)
         for row in learner.find(Recorder).rows:
@@ -98,14 +98,14 @@ class ProgressBar(Callback):
             )
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
-        columns = [(column, row.get(column.key)) for column in self._columns(learner)]
+        columns = [(column, row.get(column.key)) for column in self._fitting_columns(learner)]
         cells = ["-" if value is None else column.line.format(value) for column, value in columns]
         epoch = f"{int(row['epoch']) + 1}/{learner.progress.epochs}"
         # A number that is wider than its column also has a space before it.
         padded = (f" {cell:>{_width(column) - 1}}" for cell, (column, _) in zip(cells, columns, strict=True))
         self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)
 
-    def _columns(self, learner: Learner) -> list[Column]:
+    def _fitting_columns(self, learner: Learner) -> list[Column]:
         """Return the columns that fit into the terminal. Columns of `PACE` are left out first."""
         columns = _columns(learner)
         optional = [*reversed(PACE), *reversed([c for c in columns if c.key.startswith("train_")])]

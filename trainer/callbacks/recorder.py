@@ -201,8 +201,9 @@ class Recorder(Callback):
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
         for row in (*self.rows, *(step.values() for step in self.steps)):
-            json_line(row)  # rows that cannot be written raise an error before the fit
-            sum(row.values())  # and values that are not numbers
+            # Both calls raise an error for an invalid row. Otherwise, the error would come later, during the fit.
+            json_line(row)
+            sum(row.values())
         meter, seconds = state["meter"], float(state["seconds"])
         self._loaded = None if meter is None else {"meter": meter, "seconds": seconds}
         self.validation, self.since = state.get("validation", {}), int(state.get("since", 0))

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from augment.support.nested import leaves
-from augment.support.untrusted_files import own_folder
+from augment.support.untrusted_files import unlinked_folder
 from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import configurable
 
@@ -34,7 +34,7 @@ class Tensorboard(Tracker):
 
         if run.folder is None:
             raise ValueError("the learner has no folder")
-        folder = own_folder(run.folder / FOLDER)
+        folder = unlinked_folder(run.folder / FOLDER)
         for file in folder.glob("events.out.tfevents.*"):
             file.unlink()
         self._writer = SummaryWriter(str(folder))

@@ -34,7 +34,7 @@ from trainer.loop.progress import Position
 from trainer.tasks.registry import best_row
 
 # Names of values other than metrics.
-BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
+BATCH_IMAGE, MISTAKES_TABLE, MODEL = "batch", "wrong_predictions", "model"
 
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
@@ -228,7 +228,7 @@ class Tracker(Callback):
     ) -> None:
         """Start, and send the values that the service lacks.
 
-        `rows` are pairs of a row and the number of batches until its end.
+        `rows` are pairs: the values of an epoch, and the number of batches until the end of this epoch.
         """
         known = self.start(run)
         self._started = True
@@ -264,7 +264,7 @@ class Tracker(Callback):
         try:
             send(items)
         except Exception as error:
-            if _has_lost(error):
+            if _is_connection_error(error):
                 raise
             for item in items:
                 self._attempt(str(item[0]) if isinstance(item, tuple) else str(item), partial(send, [item]))
@@ -295,7 +295,7 @@ class Tracker(Callback):
         has_table = type(self).table is not Tracker.table
         if has_table and (mistakes := _mistakes(learner, best)):
             head = ("image", "true", "predicted", "confidence", "file")
-            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, mistakes, step))
+            self._attempt(MISTAKES_TABLE, partial(self.table, MISTAKES_TABLE, head, mistakes, step))
         if self.checkpoint:
             self._attempt(BEST, partial(self.artifact, learner.folder / BEST))
 
@@ -342,7 +342,7 @@ def _running(row: StepRow) -> dict[str, float]:
     return {f"step/{name}": value for name, value in values.items()}
 
 
-def _has_lost(error: BaseException | None) -> bool:
+def _is_connection_error(error: BaseException | None) -> bool:
     """Return whether an OSError, such as a lost connection, caused an error."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
@@ -355,13 +355,10 @@ def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
         return []
     samples = learner.task.samples(**best.samples)
     found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MOST_MISTAKES)
-    return [
-        [
-            image,
-            *(as_bytes(text).decode(errors="replace") for text in (wrong.true, wrong.predicted)),
-            "" if wrong.confidence is None else wrong.confidence,
-            as_bytes(portable_name(file)).decode(errors="replace"),
-        ]
-        for wrong, file, image in found or ()
-        if image is not None
-    ]
+    rows: list[list[Cell]] = []
+    for wrong, file, image in found or ():
+        if image is not None:
+            texts = (as_bytes(text).decode(errors="replace") for text in (wrong.true, wrong.predicted))
+            confidence = "" if wrong.confidence is None else wrong.confidence
+            rows.append([image, *texts, confidence, as_bytes(portable_name(file)).decode(errors="replace")])
+    return rows

@@ -14,7 +14,7 @@ from PIL import Image
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy_torch import nn
-from augment.support.untrusted_files import own_folder
+from augment.support.untrusted_files import unlinked_folder
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 from trainer.loop.ranks import current
@@ -67,13 +67,13 @@ class Wandb(Tracker):
         given, mode = os.environ, None if self.mode == "auto" else self.mode
         if self.mode == "auto" and not given.get("WANDB_MODE"):
             mode = "online" if _has_account() else "offline"
-        # The agent of a Weights & Biases sweep sets WANDB_RUN_ID, and its run uses it. The jobs of our own sweep would
-        # share that id, so each uses its own.
+        # The agent of a Weights & Biases sweep sets WANDB_RUN_ID for one run. The jobs of our own sweep would share
+        # this id, so each job uses its own id.
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
         # A resumed run keeps its name, because the name of its new folder means nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
         if run.folder is not None:
-            own_folder(run.folder / "wandb")
+            unlinked_folder(run.folder / "wandb")
         self._run = wandb.init(
             project=self.project or (None if given.get("WANDB_PROJECT") else _PROJECT),
             entity=self.entity,
@@ -96,8 +96,9 @@ class Wandb(Tracker):
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log running values by batch, and values of epochs by epoch. The summary has the best value of each metric."""
         for name in values if epoch is not None else ():
-            measured = name.startswith(("train_", "val_"))
-            goal = ("min,last" if smaller_is_better(name) else "max,last") if measured else None
+            goal = None
+            if name.startswith(("train_", "val_")):
+                goal = "min,last" if smaller_is_better(name) else "max,last"
             self._run.define_metric(_grouped(name), step_metric="epoch", summary=goal)
         self._run.log({_grouped(name): value for name, value in values.items()}, step=step)
 

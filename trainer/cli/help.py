@@ -38,7 +38,7 @@ an op (rotate) or a key (fit.lr). --help all explains everything.
 
 _FLAGS = """\
   -m              train once for each combination of comma-separated values
-  fit.resume=RUN  resume a run (with --trust also if it names your own code)
+  fit.resume=RUN  resume a run (add --trust if its folder names your own code)
   RUN             folder of a run, or last (the latest run), best or SWEEP:best
   --cfg job       print the configuration and exit
   --config-dir    a folder with more config files, like ./conf
@@ -66,8 +66,8 @@ def sections() -> Iterator[Section]:
     """Yield the settings of all sections, in the order of --help."""
     optimizer, shared = settings(OptimizerSettings), settings(Source)
     fit = {name: param for name, param in settings(Fit).items() if name not in optimizer}
-    yield Section("seed", "", "outside the sections", {"seed": TOP["seed"]})
-    yield Section("plugins", "", "outside the sections", {"plugins": TOP["plugins"]})
+    yield Section("seed", "", "top-level setting", {"seed": TOP["seed"]})
+    yield Section("plugins", "", "top-level setting", {"plugins": TOP["plugins"]})
     yield Section("run", "run", "run: name and tags", settings(RunLabels))
     yield Section("hydra.sweeper", "hydra.sweeper", "hydra/sweeper=optuna: a search, with -m", settings(SearchSettings))
     for name, cls in LAUNCHERS.items():

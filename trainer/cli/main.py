@@ -14,7 +14,7 @@ from augment.cli.tools import find_tools, print_version, reject_tool
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.formatting import printable
-from augment.support.process import BEGAN, launched
+from augment.support.process import BEGAN, launched_ranks
 from augment.support.signals import StopSignals
 from augment.support.user_code import load_plugins
 from trainer.cli.single_run import Prepared, prepare
@@ -64,10 +64,11 @@ def main(arguments: Sequence[str]) -> int:
             return _main(list(arguments), signals)
         except KeyboardInterrupt as error:
             # After the start of a run, the exception states how to resume.
-            sys.stdout.write(printable(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n"))
+            text = str(error) or ("stopped at once" if signals.held else NOTHING_TO_RESUME)
+            sys.stdout.write(printable(f"{text}\n"))
             raise
         except Exception as error:
-            if (printed := ranks.once(error)) is not error:
+            if (printed := ranks.error_to_print(error)) is not error:
                 raise printed from error
             raise
         finally:
@@ -109,10 +110,10 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
             "fit.resume=auto resumes only single runs. Remove it. To continue a sweep, set hydra.sweep.dir to its "
             "folder."
         )
-    if launched() > 1:
+    if launched_ranks() > 1:
         raise UserError(
             "--multirun does not work with torchrun. Remove torchrun, and set the number of GPUs of each job: "
-            f"hydra.launcher.gpus_per_job={launched()}."
+            f"hydra.launcher.gpus_per_job={launched_ranks()}."
         )
     from trainer.sweeps.sweep.command import Request, sweep
 

@@ -64,7 +64,7 @@ def prepare(
         return Prepared(parse_config(plain), own, template)
     own = [token for token in own if key_of(parse(token)) != "fit.resume"]
     plain["fit"] = {**section_of(plain, "fit"), "resume": None}
-    run, done = _find(config := parse_config(plain), template, folder)
+    run, done = _find_resumable(config := parse_config(plain), template, folder)
     if run is not None:
         quoted = str(run).replace('"', r"\"")
         own.append(f'++fit.resume="{quoted}"')
@@ -73,18 +73,18 @@ def prepare(
     return Prepared(config, own, template, done)
 
 
-def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
+def _find_resumable(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
     """Return the folder of the run to resume, or how the finished run ended, or neither for a new run."""
-    key, own, pattern = "folder", folder, Path()
+    key, fixed, pattern = "folder", folder, Path()
     if folder is None:
-        key, (own, pattern) = "hydra.run.dir", _where(template)
-    for run in _same_runs(config, pattern) if own is None else [own]:
+        key, (fixed, pattern) = "hydra.run.dir", _folder_or_pattern(template)
+    for run in _same_runs(config, pattern) if fixed is None else [fixed]:
         if user := user_of(run):
             raise UserError(
                 f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Wait until it "
                 "has ended, or leave out fit.resume to start another run."
             )
-        if own is not None and (run / CONFIG_FILE).is_file() and not _is_same(config, run):
+        if fixed is not None and (run / CONFIG_FILE).is_file() and not _is_same(config, run):
             raise UserError(
                 f"{key}={shown(run)}: this folder holds a run of another configuration. Use another folder. To "
                 f"continue that run with this configuration, replace auto with fit.resume={shown(run)}."
@@ -93,12 +93,12 @@ def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Pa
             return None, ending
         if (run / LAST).is_file():
             return run, None
-    if own is not None:
-        reserve(own, key=key, again=True)
+    if fixed is not None:
+        reserve(fixed, key=key, again=True)
     return None, None
 
 
-def _where(template: DictConfig) -> tuple[Path | None, Path]:
+def _folder_or_pattern(template: DictConfig) -> tuple[Path | None, Path]:
     """Return the run's folder if its name is fixed, otherwise None and a pattern that all possible folders match."""
     unresolved: Any = OmegaConf.to_container(template)
     if "${now:" not in unresolved["dir"] and "${run_suffix:" not in unresolved["dir"]:
@@ -152,7 +152,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         ranks.follow(leaves=False)
         ending: Any = None
         if (ending := ranks.share(ending)) is None:
-            raise UserError("rank 0 did not train. Its message says why.")
+            raise UserError("rank 0 did not train. Its message states the reason.")
         return cast(Summary, ending)
     try:
         reject_words(overrides)

@@ -113,8 +113,7 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], le
     score[seen] = table[seen, 0] / table[seen, 1]
     wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), learned))
     if not wrong_labels.unknown:
-        mean_probabilities = table[seen, 2:] / table[seen, 1:2]
-        sure = confident(mean_probabilities, given)
+        sure = confident(table[seen, 2:] / table[seen, 1:2])
         wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=learned.own_errors)
     # The suggested label is the most probable one of the other classes.
     others = table[:, 2:].copy()
@@ -135,7 +134,7 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     scores = np.divide(table[:, :, 0], table[:, :, 1], out=np.full(seen.shape, math.nan), where=seen)
     present = 1 / (1 + np.exp(-np.where(is_present, scores, -scores)[seen]))  # mean probability of the label
     sure = np.full(seen.shape, -1)
-    sure[seen] = confident(np.stack([1 - present, present], axis=1), is_present[seen].astype(np.int64))
+    sure[seen] = confident(np.stack([1 - present, present], axis=1))
     probability = np.full(seen.shape, math.nan)
     estimates = []
     for what, selected in (("labels", is_present & seen), ("missing labels", ~is_present & seen)):

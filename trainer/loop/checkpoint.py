@@ -21,7 +21,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.process import host_memory
-from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, contents, damage, regular
+from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, damage, explained_damage, regular
 from trainer.loop.pickle_check import ForeignTypeError, check_pickle
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
@@ -292,7 +292,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
     """Check the types of all values, because a stranger's file must not cause a traceback."""
-    with contents(path):
+    with explained_damage(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
         thresholds = state.get("thresholds", ())

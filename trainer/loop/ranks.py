@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor, dist, torch
-from augment.support.process import launched, local_rank
+from augment.support.process import launched_ranks, local_rank
 from augment.support.user_code import describe_raised
 
 T = TypeVar("T")
@@ -208,8 +208,8 @@ def join() -> Ranks:
     Raises:
         UserError: this process cannot connect to the others.
     """
-    if launched() > 1 and not dist.is_initialized():
-        us = f"RANK={os.environ['RANK']} of WORLD_SIZE={launched()}"
+    if launched_ranks() > 1 and not dist.is_initialized():
+        us = f"RANK={os.environ['RANK']} of WORLD_SIZE={launched_ranks()}"
         remedy = "Start ranks with fit.gpus or torchrun. To train in one process, unset RANK."
         if missing := [name for name in _NEEDED if not os.environ.get(name)]:
             raise UserError(f"{us}: {', '.join(missing)} not set. {remedy}")

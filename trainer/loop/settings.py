@@ -9,7 +9,7 @@ from augment.params import Choice, Count, Flag, Texts, parse_params, setting, se
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.lazy_torch import torch
-from augment.support.process import launched, local_rank
+from augment.support.process import launched_ranks, local_rank
 
 TTA = ("none", "flip")  # test-time augmentation: none, or the average over an image and its mirror image
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # for suggestions in errors
@@ -173,7 +173,7 @@ class LoopSettings:
             seen = amount(count, "GPU") if count else "no GPU"
             allowed = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(count))])
             raise UserError(f"fit.device: {self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
-        if launched() > 1 and self.device != "cpu":
+        if launched_ranks() > 1 and self.device != "cpu":
             if index is not None:
                 raise UserError(f"fit.device: {self.device}, but each rank needs its own GPU. Allowed: auto, cpu.")
             index, ranks = local_rank()

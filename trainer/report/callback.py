@@ -15,7 +15,7 @@ from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.lazy_learner import Learner
-from trainer.report.run_content import MISTAKES, REPORT_FILE, RunRecord, write_best
+from trainer.report.run_content import DEFAULT_MISTAKES, REPORT_FILE, RunRecord, write_best
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import RUNNING, summarize
 
@@ -25,7 +25,9 @@ from trainer.run.folder.summary import RUNNING, summarize
 class Report(Callback):
     """Writes report.html with scores, findings and curves. After the fit, adds classes and the worst mistakes."""
 
-    mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
+    mistakes: int = setting(
+        Count(default=DEFAULT_MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first")
+    )
     # After the callbacks whose files the report reads. Before Interrupt, so that a second Ctrl-C still ends the report.
     main_only = True
     order = Phase.SHOW

@@ -33,7 +33,7 @@ class Chart:
     uri: str  # the image, as a data URI
     alt: str  # a description of the image
     caption: str  # the text below the image, which may be empty
-    spots: tuple[tuple[float, float, str], ...]  # areas from left to right: start and width in %, and text
+    spots: tuple[tuple[float, float, str], ...]  # areas that show a text on hover: start in %, width in %, text
 
 
 def charts(record: RunRecord) -> list[Chart]:

@@ -26,8 +26,8 @@ def findings(record: RunRecord) -> list[Finding]:
 def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     """Yield findings on the end of the run, on its data, and on its losses."""
     done, ending = len(record.run.rows), record.run.summary
-    of = f" of {record.epochs}" if record.epochs else ""
-    epochs = f"{done}{of} {plural(record.epochs or done, 'epoch')}"
+    planned = f" of {record.epochs}" if record.epochs else ""
+    epochs = f"{done}{planned} {plural(record.epochs or done, 'epoch')}"
     resumable = ending.status == "interrupted" or (record.run.folder / LAST).is_file()
     resume = " Continue it with fit.resume." if resumable else ""
     if ending.status == "failed":

@@ -32,7 +32,8 @@ from trainer.tasks.task import AUTO
 
 _HERE = Path(__file__).parent
 _MOST_LINES = 5000  # lines in the table of epochs
-_MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # maximum pixels of a figure. Real figures have a tenth of them
+_MOST_PIXELS = 2**26  # of a figure. Real figures have a tenth of them
+_WITHIN = (1600, 2**26)  # maximum width and height of a figure in the page
 
 _FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # a number format that a stranger cannot use to make long texts
 
@@ -113,11 +114,11 @@ def _headline(record: RunRecord) -> dict[str, Any]:
     show = partial(percent, digits=1) if display.share else "{:.4g}".format
     tiles = []
     if best:
-        of = f" of {record.epochs}" if record.epochs else ""
+        planned = f" of {record.epochs}" if record.epochs else ""
         last = record.run.rows[-1] if record.run.rows else best
         ended = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
         also = f", last epoch: {show(ended)}" if isfinite(ended) else ""
-        tiles.append(("best epoch", f"{int(best['epoch']) + 1}{of}", f"by {monitor}{also}"))
+        tiles.append(("best epoch", f"{int(best['epoch']) + 1}{planned}", f"by {monitor}{also}"))
     for column in display.columns:
         if column.above and column.key in best:
             title = column.title.replace("val ", "validation ")

@@ -14,7 +14,7 @@ from augment.data.dataset import ImageRef
 from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
-from augment.support.untrusted_files import contents, read_as
+from augment.support.untrusted_files import explained_damage, read_as
 from trainer.callbacks.plots import REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
@@ -27,7 +27,7 @@ from trainer.tasks.registry import best_row, task_named, task_of
 
 REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
 
-MISTAKES = 24  # default number of wrong images to show
+DEFAULT_MISTAKES = 24  # number of wrong images to show
 
 Maps = Callable[[Samples, Sequence[int]], Sequence[Image]]
 
@@ -93,7 +93,7 @@ class RunRecord:
             maps: returns the Grad-CAM maps of some samples, if there are any.
         """
         try:
-            with contents(self.run.folder / BEST):
+            with explained_damage(self.run.folder / BEST):
                 if (best := read()) is None:
                     return
                 task, names, samples = task_named(best.task), best.classes, None
@@ -126,11 +126,11 @@ def _plain_block(block: Block) -> dict[str, Any]:
 def _mistakes(
     worst: Sequence[tuple[WrongSample, ImageRef, Image | None]], samples: Samples, maps: Maps
 ) -> Iterator[Mistake]:
-    looks = maps(samples, [wrong.position for wrong, _, _ in worst])
-    for look in looks:
-        look.thumbnail((SIDE, SIDE))
-    for (wrong, file, image), look in zip_longest(worst, looks):
-        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, look))
+    drawn = maps(samples, [wrong.position for wrong, _, _ in worst])
+    for map_image in drawn:
+        map_image.thumbnail((SIDE, SIDE))
+    for (wrong, file, image), map_image in zip_longest(worst, drawn):
+        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, map_image))
         yield Mistake(name_of(file), wrong.true, wrong.predicted, wrong.confidence, *uris)
 
 

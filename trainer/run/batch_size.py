@@ -48,7 +48,7 @@ def _fits(config: Config, size: int, rest: float) -> bool:
     limits = replace(config.fit, steps=steps, limit_batches=2 * steps, accumulate=accumulate)
     fit = replace(limits, batch_size=size, compile=False)
     trial = replace(config, fit=fit, model=config.model.untrained())
-    release_memory()  # that the previous trial used
+    release_memory()  # of the previous trial
     try:
         with closing(make_loaders(trial)) as loaders:
             learner = make_learner(trial, loaders, callbacks=())

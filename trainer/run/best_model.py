@@ -18,7 +18,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.nested import section_of
-from augment.support.untrusted_files import contents
+from augment.support.untrusted_files import explained_damage
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, differing, load
 from trainer.loop.lazy_learner import Learner
@@ -193,7 +193,7 @@ def load_trained(
         with shapes:
             outputs = task.outputs(len(best.classes))
             network = build_network(config.model.untrained(), outputs, config.aug.size, config.aug.pixels.channels)
-            with contents(run / BEST):
+            with explained_damage(run / BEST):
                 task.restore(network, best.model)
         if name := differing(best.model, network):
             raise UserError(f"{run / BEST}: these are not the configured model's weights ({name}). Restore the file.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import torch
 from nvidia.dali import backend
@@ -21,7 +22,7 @@ from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
-from augment.support.background import prompt_turns
+from augment.support.background import frequent_thread_switches
 from augment.support.errors import UserError
 from augment.support.nested import section_of
 from augment.support.process import keep_freed_memory, return_freed_memory
@@ -41,7 +42,7 @@ from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
 from trainer.tasks.loss import LossFunction
 from trainer.tasks.registry import monitored, of_loss, task_named
-from trainer.tasks.task import AUTO
+from trainer.tasks.task import AUTO, Task
 
 # On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
 # batches leave the GPU waiting for Python. Without gradients, the larger ones need about as much memory as a training
@@ -173,11 +174,7 @@ def make_learner(
     weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
     loss, val_loss = task.make_losses(fit, network, device, weights)
     loss = distill(config, loss)
-    ranks, identity = current(), loaders.val.identity
-    monitor = monitored(section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO), task)
-    validation = {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta}
-    validation |= {"callbacks.checkpoint.monitor": monitor}
-    validation |= {key: config.resolved["fit"][key.removeprefix("fit.")] for key in of_loss(monitor, task)}
+    ranks = current()
     if fit.sync_batchnorm and ranks.size > 1:
         from timm.layers import convert_sync_batchnorm  # imports all of timm
 
@@ -200,7 +197,7 @@ def make_learner(
             name,
             config.run.written_tags,
             dataset.val.files,
-            validation=validation,
+            validation=_validation_settings(config, loaders.val, task),
             notes=tuple(filter(None, notes)),
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,
@@ -211,6 +208,19 @@ def make_learner(
     if not ranks.is_main:
         torch.manual_seed(derive_seed(config.seed, "rank", ranks.rank) % 2**63)  # each rank draws its own dropout masks
     return learner
+
+
+def _validation_settings(config: Config, loader: Loader, task: Task[Any]) -> dict[str, Any]:
+    """Return the settings that validation scores depend on, see `RunDescription.validation`."""
+    identity = loader.identity
+    monitor = monitored(section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO), task)
+    return {
+        "aug.val": identity["plan"],
+        "data": identity["files"],
+        "fit.tta": config.fit.tta,
+        "callbacks.checkpoint.monitor": monitor,
+        **{key: config.resolved["fit"][key.removeprefix("fit.")] for key in of_loss(monitor, task)},
+    }
 
 
 @contextmanager
@@ -228,7 +238,7 @@ def session(config: Config) -> Iterator[None]:
         keep_freed_memory()
     try:
         # Libraries use PyTorch's current GPU to allocate memory and to synchronize.
-        with prompt_turns(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with frequent_thread_switches(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
         if config.fit.deterministic:  # only then, because the call imports PyTorch's compiler

@@ -14,12 +14,11 @@ from augment.support.user_code import OwnCodeError, describe_own
 from trainer.run.config.schema import Config
 
 # Write errors, such as a full disk, for which Python does not name the file.
-_OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
-# Most libraries report a lack of memory as a RuntimeError, which is recognized by these parts of the message: first for
-# the GPU, then for the CPU.
+# Most libraries report a lack of memory as a RuntimeError with one of these texts.
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
-_OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
+_OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")  # a lack of memory on the CPU
 
 # A part of PyTorch's message about a batch of one image.
 _SINGLE = "Expected more than 1 value per channel"
@@ -34,9 +33,9 @@ def explain(
     """
     if isinstance(error, OSError):
         return folder_error(error, folder)
-    if said := out_of_memory(error):
-        on_host = isinstance(error, MemoryError) or any(text in said for text in _OUT_OF_HOST_MEMORY)
-        return _too_large(said, config, training=training, on_host=on_host, fits=fits)
+    if line := out_of_memory(error):
+        on_host = isinstance(error, MemoryError) or any(text in line for text in _OUT_OF_HOST_MEMORY)
+        return _too_large(line, config, training=training, on_host=on_host, fits=fits)
     if _SINGLE in str(error):
         return UserError(
             "A training batch is a single image, and the model's batch norm needs at least two. Change fit.batch_size, "
@@ -69,7 +68,7 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
     if error.errno == errno.ENOENT and (not folder.is_dir() or error.filename == str(folder)):
         return UserError(f"{name}: the run's folder was deleted during the run. Start the run again.")
     named = error.filename is not None and Path(str(error.filename)).resolve().is_relative_to(folder.resolve())
-    if not named and not (error.filename is None and error.errno in _OF_A_WRITE):
+    if not named and not (error.filename is None and error.errno in _WRITE_ERRORS):
         return None
     remedy = "Free disk space, or use another folder."
     return UserError(f"{name}: the run cannot write to its folder: {error.strerror}. {remedy}")
@@ -79,13 +78,14 @@ def out_of_memory(error: BaseException) -> str:
     """Return the line of an error that reports a lack of memory, or an empty string for other errors."""
     if not isinstance(error, RuntimeError | MemoryError):
         return ""
-    lines = (line.strip() for line in str(error).splitlines())  # DALI prints pages of context first
-    said = next((line for line in lines if any(text in line for text in (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY))), "")
-    return said or (first_line(error) if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) else "")
+    for line in str(error).splitlines():  # DALI's messages begin with pages of context
+        if any(text in line for text in (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY)):
+            return line.strip()
+    return first_line(error) if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) else ""
 
 
-def _too_large(said: str, config: Config, *, training: bool, on_host: bool, fits: int) -> UserError:
-    """Return an error that states what did not fit, and which settings to reduce."""
+def _too_large(line: str, config: Config, *, training: bool, on_host: bool, fits: int) -> UserError:
+    """Return an error that states what did not fit, and which settings to reduce. `line` is the library's message."""
     fit, device = config.fit, config.fit.torch_device()
     if on_host or device.type == "cpu":
         where, other = f"the host ({host_memory() / 2**30:.0f} GiB)", "a machine with more memory"
@@ -99,9 +99,9 @@ def _too_large(said: str, config: Config, *, training: bool, on_host: bool, fits
     elif device.type != "cpu":
         lower.append("fit.device=cpu")
     lower += [] if fit.half else ["fit.precision=bf16"]
-    fed = fit.fed(config.aug.size) if training else [("", fit.images, config.aug.size)]
-    batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in fed)
+    sizes = fit.batches(config.aug.size) if training else [("", fit.images, config.aug.size)]
+    batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in sizes)
     return UserError(
         f"out of memory on {where} with {config.model_name}, {batches}, fit.precision={fit.precision}: "
-        f"{said.rstrip('.')}. Try {', '.join(lower)}, or {other}."
+        f"{line.rstrip('.')}. Try {', '.join(lower)}, or {other}."
     )

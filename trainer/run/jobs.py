@@ -22,7 +22,7 @@ from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
 from augment.support.formatting import as_bytes
 from augment.support.nested import section_of
-from augment.support.process import launched
+from augment.support.process import launched_ranks
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import open_regular
 from trainer.loop.checkpoint import LAST
@@ -36,7 +36,7 @@ from trainer.run.folder.run_names import named_run
 from trainer.run.folder.summary import OVERRIDES_FILE, Summary
 
 _DEFAULT = Start()
-_NAMING = ("fit.resume", "fit.teacher", "model.weights")  # settings that accept names of runs
+_RUN_KEYS = ("fit.resume", "fit.teacher", "model.weights")  # settings that accept names of runs
 
 
 class RanksError(UserError):
@@ -53,7 +53,7 @@ class RanksError(UserError):
 
 def require_ranks(config: Config) -> None:
     """Raise a RanksError if a job needs more processes than were started."""
-    if (config.fit.gpus or 1) > launched():
+    if (config.fit.gpus or 1) > launched_ranks():
         raise RanksError(config.fit.gpus or 1)
 
 
@@ -152,7 +152,10 @@ def _with_folder(token: str) -> str:
     """Replace the name of a run in an override, such as `fit.resume=last`, with its folder."""
     override = parse(token)
     key, value = key_of(override), override.value()
-    if key not in _NAMING or not isinstance(value, str) or (folder := named_run(Path(value))) == Path(value):
+    if key not in _RUN_KEYS or not isinstance(value, str):
+        return token
+    folder = named_run(Path(value))
+    if folder == Path(value):
         return token
     quoted = str(folder).replace('"', r"\"")
     return f'++{key}="{quoted}"'
@@ -186,7 +189,7 @@ def start_of(
     given_keys = {key_of(parse(token)) for token in tokens} | {"fit.resume", "hydra"}
     keys = {text: text.lstrip("~").partition("=")[0] for text in RunFolder(folder).overrides}
     before = [text for text, key in keys.items() if not given_keys & {key, key.split(".")[0]}]
-    saved = saved_run(folder, trust=trust, fit=("resume", "gpus") if launched() > 1 else ("resume",))
+    saved = saved_run(folder, trust=trust, fit=("resume", "gpus") if launched_ranks() > 1 else ("resume",))
     own = trust or "fit.gpus" in given_keys
     gpus = None if own else settings(Fit)["gpus"].parse(section_of(saved.values, "fit").get("gpus"), "fit.gpus")
     if gpus is not None and gpus > (os.cpu_count() or 1):

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
-from augment.support.process import end_with_parent, launched
+from augment.support.process import end_with_parent, launched_ranks
 from trainer.loop.callback import Callback
 from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
 from trainer.run.config.schema import parse_config
@@ -33,7 +33,9 @@ def start(count: int, arguments: Sequence[str]) -> int:
     # After a signal, ranks get this many seconds to save. After that, a hanging rank is killed.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "50")
     config = LaunchConfig(
-        *(1, 1, count),
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
         run_id=uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -56,7 +58,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
 
 def follows() -> bool:
     """Return whether this process is a rank other than 0."""
-    if launched() == 1:
+    if launched_ranks() == 1:
         return False
     if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks must not survive a killed torchrun
         end_with_parent()
@@ -108,17 +110,17 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
     return INTERRUPTED if status == "interrupted" else 0
 
 
-def once(error: Exception) -> Exception:
-    """Return the error that rank 0 prints.
+def error_to_print(error: Exception) -> Exception:
+    """Return the error that this rank prints.
 
-    If another rank failed first, the error names that rank and states how to resume.
+    If another rank failed before rank 0, rank 0 prints only which rank failed, and how to resume.
     """
-    if launched() == 1:
+    if launched_ranks() == 1:
         return error
     if not current().is_main or report(f"rank 0: {error}"):
         return error
     hint = error.hint if isinstance(error, UserError) else ""
-    return UserError(f"{reported().partition(':')[0]} failed. Its message says why. {hint}".rstrip())
+    return UserError(f"{reported().partition(':')[0]} failed. Its message states the reason. {hint}".rstrip())
 
 
 def share(value: T) -> T:
@@ -126,6 +128,6 @@ def share(value: T) -> T:
 
     The first call shares the configuration, or None if nothing is to be trained.
     """
-    if launched() == 1:
+    if launched_ranks() == 1:
         return value
     return join().broadcast(value)

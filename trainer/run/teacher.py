@@ -75,7 +75,7 @@ def check_teacher(config: Config) -> None:
     trained = _load(config)
     key = f"fit.teacher={config.fit.teacher} and aug.size"
     aug, classes = trained.config.aug, len(trained.classes)
-    for _, _, size in config.fit.fed(config.aug.size):
+    for _, _, size in config.fit.batches(config.aug.size):
         check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, fed=size, key=key)
 
 

@@ -19,7 +19,7 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.formatting import amount
 from augment.support.signals import StopSignals
-from augment.support.untrusted_files import UnreadableError, contents, regular
+from augment.support.untrusted_files import UnreadableError, explained_damage, regular
 from augment.support.user_code import OwnCodeError, describe_own
 from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
@@ -83,11 +83,11 @@ def train(
                 run.config = config = with_batch_size(config)
                 plans = run.write_start()
                 loaders = opened.enter_context(closing(make_loaders(config)))
-                every = (*_callbacks(config), *callbacks)
-                summary = run.fit(loaders, every, signals, group=group, plans=plans if plan else "")
+                all_callbacks = (*_callbacks(config), *callbacks)
+                summary = run.fit(loaders, all_callbacks, signals, group=group, plans=plans if plan else "")
             except BaseException as error:
                 signals.hold()
-                raise run.record_failure(error)  # noqa: B904  (it has its cause)
+                raise run.record_failure(error)  # noqa: B904  (its cause is set)
         log.info("%s", summary)
         return summary
 
@@ -152,9 +152,9 @@ class _Run:
         cause: BaseException = getattr(self.learner, "error", None) or error
         if isinstance(cause, KeyboardInterrupt):
             return self._record_stop(cause)
-        failure = explain(cause, self.config, self.folder, fits=smaller_batch_size(self.config, cause)) or _of_state(
-            cause, self.config, self.learner
-        )
+        fits = smaller_batch_size(self.config, cause)
+        known = explain(cause, self.config, self.folder, fits=fits)
+        failure = known or _blame_checkpoint(cause, self.config, self.learner)
         self._write_summary("failed", describe_error(failure))
         if not isinstance(failure, UserError):
             log.exception("the run failed", exc_info=failure)
@@ -172,7 +172,7 @@ class _Run:
         complete = learner is not None and learner.progress.is_complete  # nothing is left to resume
         self._write_summary("finished" if complete else "interrupted")
         text = "stopped after the last epoch. Figures or the report may be missing"
-        signal.args = (text if complete else _cut_short(learner, self.config.fit.resume, self.folder),)
+        signal.args = (text if complete else _describe_stop(learner, self.config.fit.resume, self.folder),)
         signal.__cause__ = None
         log.info("%s", signal)
         return signal
@@ -191,7 +191,7 @@ class _Run:
 
 def _describe_changes(learner: Learner, start: Position) -> list[str]:
     """Return a note for each way in which a resumed fit differs from the saved run."""
-    notes = [describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, start)]
+    notes = [describe_changed_validation(learner), learner.find(ParamScheduler).describe_new_length(learner, start)]
     before = learner.find(Recorder).saved_ranks
     if start.batch and before not in (None, learner.ranks.size):
         notes.append(
@@ -225,7 +225,7 @@ def _fit_along(config: Config, loaders: Loaders, callbacks: Sequence[Callback]) 
         with explained(config):
             learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
     except Exception as error:
-        raise _of_state(error, config, learner)  # noqa: B904  (it has its cause)
+        raise _blame_checkpoint(error, config, learner)  # noqa: B904  (its cause is set)
     return ending_of(learner)
 
 
@@ -237,7 +237,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     assert config.fit.resume is not None
     run = Path(config.fit.resume)
     state = load(run / LAST, FitState, learner.device)
-    with contents(run / LAST):
+    with explained_damage(run / LAST):
         position = learner.restore(state)
     loaders.val.placement = loaders.train.placement  # the saved run's choice
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
@@ -258,17 +258,15 @@ def describe_changed_validation(learner: Learner) -> str:
     )
 
 
-def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
-    """Blame the checkpoint for an error within the first step of a resumed run, and return the error to raise."""
-    began = (
-        learner is not None
-        and (first := learner.find(Recorder).first) is not None
-        and learner.progress.batches_done - first[1] >= config.fit.accumulate
-    )
-    if config.fit.resume is None or began or describe_own(error):
+def _blame_checkpoint(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
+    """Return the error to raise. An error within the first step of a resumed run names the checkpoint."""
+    stepped = False
+    if learner is not None and (first := learner.find(Recorder).first) is not None:
+        stepped = learner.progress.batches_done - first[1] >= config.fit.accumulate
+    if config.fit.resume is None or stepped or describe_own(error):
         return error
     try:
-        with contents(Path(config.fit.resume) / LAST):
+        with explained_damage(Path(config.fit.resume) / LAST):
             raise error
     except BaseException as named:
         return named
@@ -295,14 +293,15 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
     if ids := ids_of(dataset):
         write_atomically(folder / IDS_FILE, json_line(ids))
-    stages = "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in config.fit.full_stages(config.aug.size))
+    stages = config.fit.full_stages(config.aug.size)
+    described = "; ".join(f"{stage.name} {amount(stage.epochs, 'epoch')} at {stage}" for stage in stages)
     notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)
     notes += filter(None, [config.fit.slow_precision])
     notes += [
         f"{key}={size}: the training set has {amount(len(dataset.train), 'image')}, so each epoch is a single batch. "
         f"Set a smaller {key}"
-        for key, size, _ in config.fit.fed(config.aug.size)
+        for key, size, _ in config.fit.batches(config.aug.size)
         if size > len(dataset.train)
     ]
     for note in notes:
@@ -310,7 +309,7 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
     lines = (
-        stages and f"stages: {stages}",
+        described and f"stages: {described}",
         loaders.train.placement.reason,
         *notes,
         balance,
@@ -324,7 +323,7 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> str:
+def _describe_stop(learner: Learner | None, resumed: str | None, folder: Path) -> str:
     """Describe how to resume a run that a signal stopped in the middle of an epoch or before the fit."""
     when = "at once" if hasattr(learner, "error") else "before the first batch"
     run = folder if (folder / LAST).is_file() else resumed

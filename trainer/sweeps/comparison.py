@@ -15,12 +15,22 @@ from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount, list_some
 from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
-from trainer.run.folder.run_names import place, rank, score_of, value_of
+from trainer.run.folder.run_names import job_sort_key, score_of, score_sort_key, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
 from trainer.sweeps.run_groups import CORRUPTIONS, SEED, RunGroup, first_difference, group_runs, per_replicate
 from trainer.sweeps.trials import TRIALS_FILE
 from trainer.sweeps.verdict import Metric, compare
-from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
+from trainer.sweeps.verdict_text import (
+    Part,
+    Table,
+    format_score,
+    format_signed,
+    left_out,
+    markdown_page,
+    p_value,
+    present,
+    verdict,
+)
 from trainer.tasks.registry import OF_LOSSES, range_of
 
 # The default smallest difference worth detecting: points for scores in [0, 1], else a share of the baseline's mean.
@@ -81,7 +91,7 @@ class Comparison:
 
     def _cells(self, group: RunGroup) -> list[str]:
         replicates = group.replicates
-        text = partial(score, group.metric, like=replicates.mean)
+        text = partial(format_score, group.metric, like=replicates.mean)
         n = str(len(replicates.scores))
         if len(replicates.samples) < len(replicates.scores):
             n += f" in {len(replicates.samples)} folds"
@@ -90,11 +100,13 @@ class Comparison:
         interval = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
         difference, p = "baseline" if group is self.baseline else "", ""
         if group.difference is not None:
-            difference = signed(group.difference, group.metric)
+            difference = format_signed(group.difference, group.metric)
             p = p_value(group.difference.corrected).removeprefix("p ").removeprefix("= ")
-        found = self.tested(group)
-        test = f"{text(mean(found))} (n = {len(found)})" if found else ""
-        return [group.name, n, text(replicates.mean), std, interval, difference, p, *([test] if self.test else [])]
+        cells = [group.name, n, text(replicates.mean), std, interval, difference, p]
+        if self.test:
+            found = self.tested(group)
+            cells.append(f"{text(mean(found))} (n = {len(found)})" if found else "")
+        return cells
 
     def plain(self) -> dict[str, Any]:
         groups = [
@@ -151,7 +163,7 @@ def compare_runs(
     for group, difference in zip(comparable, found, strict=True):
         text = verdict(difference, group.replicates, base.replicates, metric, detect)
         rows.append(replace(group, difference=difference, verdict=text))
-    rows.sort(key=lambda group: rank(key, group.replicates.mean))
+    rows.sort(key=lambda group: score_sort_key(key, group.replicates.mean))
     joined = any(len(group.runs) > len(group.replicates.scores) for group in groups)
     early = [group.name for group in groups if group.runs[0].summary.stopped]
     notes = (
@@ -179,7 +191,7 @@ def choose_baseline(groups: Sequence[RunGroup], text: str | None) -> tuple[RunGr
 
 
 def _starts_search(run: RunFolder) -> bool:
-    """Return whether a run has the starting configuration of a search, with another seed."""
+    """Return whether a run has the starting configuration of a search, apart from the seed."""
     if run.job is None or not (run.folder.parent / TRIALS_FILE).is_file():
         return False
     return all(override.lstrip("+").startswith(f"{SEED}=") for override in run.job["varied"])
@@ -229,7 +241,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     """
     runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # without sweeps inside the folder
     key = score_of(runs)
-    jobs = sorted(runs, key=partial(place, key))
+    jobs = sorted(runs, key=partial(job_sort_key, key))
     compared, _ = compare_runs(runs)
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
         compared = None  # the table of jobs already has these scores
@@ -238,7 +250,11 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
         lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)
-    parts: list[Part] = [_job_table(jobs, key), *([compared.table()] if compared else []), *([lines] if lines else [])]
+    parts: list[Part] = [_job_table(jobs, key)]
+    if compared:
+        parts.append(compared.table())
+    if lines:
+        parts.append(lines)
     present(console, *parts, [str(folder)])
     if write:
         plain = {
@@ -271,12 +287,12 @@ def _job_table(jobs: Sequence[RunFolder], key: str) -> Table:
     for run in jobs:
         varied = " ".join(override for override in run.overrides if override not in everywhere)
         values = (value_of(row, key) for row in (run.last, run.summary.best))
-        scores = ("" if value is None else score(metric, value) for value in values)
+        scores = ("" if value is None else format_score(metric, value) for value in values)
         rows.append([run.folder.name, varied, *scores, f"{run.summary.seconds:.0f}", run.status])
     return f"{amount(len(jobs), 'job')} by {key} of the last epoch, best first", rows
 
 
 def _errors(runs: Sequence[RunFolder]) -> list[str]:
     """Return each error once, with the jobs that it ended."""
-    names = grouped(((run.status, run.summary.error), run.folder.name) for run in runs if run.summary.error)
-    return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
+    failures = (((run.status, run.summary.error), run.folder.name) for run in runs if run.summary.error)
+    return [f"{status} ({list_some(names)}): {error}" for (status, error), names in grouped(failures).items()]

@@ -107,12 +107,15 @@ class Local(LocalSettings, Launcher):
         gpus = self._gpus
         if self.at_a_time == self.ranks == 1 and not gpus:
             return nullcontext(self)
-        if own := [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]:
-            gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
+        # The GPU numbers of the settings count only the GPUs that this process sees.
+        if seen := _names_in(os.environ.get(_VISIBLE, "")):
+            gpus = [seen[int(number)] for number in gpus if int(number) < len(seen)]
         groups = [",".join(gpus[first : first + self.ranks]) for first in range(0, len(gpus), self.ranks)]
-        visible = [{_VISIBLE: groups[index % len(groups)]} if groups else {} for index in range(self.at_a_time)]
-        commands = [Command.of(folder, worker, (), environment) for environment in visible]
-        return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
+        slots = []
+        for index in range(self.at_a_time):
+            environment = {_VISIBLE: groups[index % len(groups)]} if groups else {}
+            slots.append(_Slot(Command.of(folder, worker, (), environment), folder / f"worker-{index}.log"))
+        return WorkerPool(slots, worker)
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that the GPUs exist."""
@@ -131,7 +134,11 @@ class Local(LocalSettings, Launcher):
         if self.gpus is None and self.gpus_per_job:
             count = torch.cuda.device_count()
             return [str(number) for number in range(count - count % self.ranks)]
-        return [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
+        return _names_in(self.gpus or "")
+
+
+def _names_in(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @dataclass
@@ -143,7 +150,7 @@ class _Slot:
     process: subprocess.Popen[bytes] | None = None  # None until the first job
     job: Job | None = None
     progress: int = 0  # the job's progress when the process got it
-    deaths: int = 0  # of processes in a row, without progress
+    deaths: int = 0  # number of processes in a row that died without progress on the job
 
     def give(self, job: Job) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -151,16 +158,20 @@ class _Slot:
             self.process = self.command.start(self.log)
         self.job, self.progress = job, job.progress
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the process has died, which `is_free` notices
+        with suppress(BrokenPipeError):  # the process has died, which `poll` notices
             self.process.stdin.write(job_line(job).encode())
             self.process.stdin.flush()
 
-    def is_free(self) -> bool:
-        """Return whether the process can take a job. If it has died, restart its job, up to a limit."""
+    def poll(self) -> bool:
+        """Return whether the process can take a job.
+
+        If the process has died, start another one for the same job. After too many deaths, mark the job as failed.
+        """
         if self.job is None or self.job.status() in ENDED:
             self.job, self.deaths = None, 0
         elif self.process is not None and (code := self.process.poll()) is not None:
-            self.deaths = self.deaths + 1 if code and self.job.progress == self.progress else 0
+            made_progress = self.job.progress != self.progress
+            self.deaths = 0 if code == 0 or made_progress else self.deaths + 1
             if self.deaths < _ATTEMPTS:
                 self.give(self.job)
             else:
@@ -191,7 +202,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
         for _ in watch(jobs, worker, self.at_a_time, self._seen):
             if until_one_ends and any(self._seen[job.id] in ENDED for job in jobs):
                 return
-            free = [slot for slot in self._slots if slot.is_free()]
+            free = [slot for slot in self._slots if slot.poll()]
             given = {slot.job.id for slot in self._slots if slot.job is not None}
             waiting = [job for job in jobs if job.id not in given and self._seen[job.id] not in (RUNNING, *ENDED)]
             for slot, job in zip(free, waiting, strict=False):
@@ -293,8 +304,8 @@ class Ray(RaySettings, Cluster):
     def __post_init__(self) -> None:
         if self.gpus_per_job > 1 and self.gpus_per_job % 1:
             raise UserError(
-                f"hydra.launcher.gpus_per_job={self.gpus_per_job:g}: a job with several GPUs cannot use a part of "
-                "one. Use a whole number, or a number below 1."
+                f"hydra.launcher.gpus_per_job={self.gpus_per_job:g}: only jobs that use less than one GPU can share a "
+                "GPU. Use a whole number, or a number below 1."
             )
 
     def check(self, configs: Iterable[Config]) -> None:
@@ -331,10 +342,12 @@ LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slur
 def parse_launcher(given: Mapping[str, Any]) -> Launcher:
     """Check Hydra's section `launcher`, and return its launcher."""
     target = str(given.get("_target_"))
-    kind = str(given.get("kind") or ("local" if "basic_launcher" in target else target))
+    default = "local" if "basic_launcher" in target else target  # Hydra's own launcher has no kind
+    kind = str(given.get("kind") or default)
     if kind not in LAUNCHERS:
         raise UserError(f"hydra/launcher: '{kind}' cannot run the jobs of a sweep.{suggest(kind, LAUNCHERS)}")
     rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}
     if isinstance(gpus := rest.get("gpus"), list | int):
-        rest["gpus"] = ",".join(map(str, gpus if isinstance(gpus, list) else [gpus]))
+        numbers = gpus if isinstance(gpus, list) else [gpus]
+        rest["gpus"] = ",".join(map(str, numbers))
     return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")

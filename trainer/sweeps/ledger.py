@@ -32,12 +32,11 @@ class Job:
 
     folder: Path  # its run folder, named by its id
     order: int  # its position among the jobs of the sweep
-    overrides: tuple[str, ...]  # the overrides that it was planned with, as labels for people
+    overrides: tuple[str, ...]  # the overrides that it was planned with, only for display
     varied: tuple[str, ...] = ()  # the overrides that the sweep varies
     trial: int | None = None  # the number of its trial in a search
     finalist: bool = False  # whether it helps a search to choose among its finalists
-    # Its configuration. If it was read from a folder, it has no setting that only the command line may set. None: not
-    # read yet
+    # None until it is read from the folder, see `with_config`
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -47,7 +46,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """The settings that the sweep varies in this job, for people."""
+        """The settings that the sweep varies in this job, as text."""
         return " ".join(override.lstrip("+") for override in self.varied) or self.id
 
     @property
@@ -82,7 +81,10 @@ def plan_jobs(
     trial: int | None = None,
     finalist: bool = False,
 ) -> list[Job]:
-    """Record jobs in a sweep's folder and return them, each once. Known jobs keep their order."""
+    """Record jobs in a sweep's folder and return them. Known jobs keep their order.
+
+    Equal configurations become one job.
+    """
     known = {job.id: job for job in read_ledger(folder)}
     order = max((job.order for job in known.values()), default=-1) + 1
     jobs: dict[str, Job] = {}

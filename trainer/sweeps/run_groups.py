@@ -21,8 +21,12 @@ REPEATED = SEED, FOLD = "seed", "data.fold"
 
 # Settings of the data in which compared runs may differ: they change only the training images, choose the fold, or
 # concern how files are read.
-_OF_TRAINING = {"fraction", "fold", "balance", "labels", "dir", "workers"}
-_OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
+_MAY_DIFFER = {"fraction", "fold", "balance", "labels", "dir", "workers"}
+
+# Settings that name the files of a split.
+_TRAIN_FILES, _VAL_FILES = (
+    {f"{split}{ending}" for ending in ("", "_dir", "_options", "_targets")} for split in ("train", "val")
+)
 
 # The key of the number of validation images in a group's basis.
 IMAGES = "number of images"
@@ -30,8 +34,8 @@ IMAGES = "number of images"
 # The key of the corruptions of a stress test in a group's basis. Its value is a digest.
 CORRUPTIONS = "corruptions"
 
-# Sections whose settings depend on the source or model. If only some groups have such a setting, names omit it.
-_OF_KINDS = ("data.", "model.")
+# Sections whose keys depend on the source or model. The names of groups do not mention that a key exists only in some.
+_KIND_SECTIONS = ("data.", "model.")
 
 # The largest number of settings in a name.
 _SETTINGS = 6
@@ -115,13 +119,14 @@ def basis_of(run: RunFolder) -> Settings:
     """Return the settings that must agree in runs whose scores are compared."""
     section, task = section_of(run.config, "data"), task_of([run.last, run.summary.best])
     val_from_train = section.get("folds") or section.get("val_fraction")
-    unused = {*_OF_TRAINING, *TEST_DATA} | (_OF_VAL if val_from_train else {*_OF_TRAIN, "split_seed", "test_fraction"})
+    not_for_val = _VAL_FILES if val_from_train else {*_TRAIN_FILES, "split_seed", "test_fraction"}
+    unused = {*_MAY_DIFFER, *TEST_DATA, *not_for_val}
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
     for other in ("fit.limit_batches", *of_loss(run.score, task)):
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
         # The loss is in standard deviations of the training targets, so these must agree.
-        names = ("fraction", "test_fraction", "labels", *sorted(_OF_TRAIN))
+        names = ("fraction", "test_fraction", "labels", *sorted(_TRAIN_FILES))
         given = {name: section[name] for name in names if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
     if run.score == STRESS:
@@ -133,22 +138,23 @@ def basis_of(run: RunFolder) -> Settings:
 def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] | None:
     """Return the first setting in which two bases disagree, with both values. None if they can be compared."""
     for key in {**ours, **theirs}:
-        values = [of.get(key) or "null" for of in (ours, theirs)]
-        if values[0] != values[1] and not (key == IMAGES and "null" in values):
-            return key, values[0], values[1]
+        our, their = ours.get(key) or "null", theirs.get(key) or "null"
+        is_unknown = key == IMAGES and "null" in (our, their)
+        if our != their and not is_unknown:
+            return key, our, their
     return None
 
 
 def comparable(runs: Sequence[RunFolder]) -> list[int]:
     """Number the runs so that runs with the same number can be compared."""
-    found: list[tuple[str, Settings]] = []
+    known: list[tuple[str, Settings]] = []  # the score and the basis for each number
     numbers = []
     for run in runs:
         score, basis = run.score, basis_of(run)
-        same = (i for i, (key, of) in enumerate(found) if key == score and first_difference(basis, of) is None)
-        numbers.append(next(same, len(found)))
-        if numbers[-1] == len(found):
-            found.append((score, basis))
+        same = (i for i, (key, other) in enumerate(known) if key == score and first_difference(basis, other) is None)
+        numbers.append(next(same, len(known)))
+        if numbers[-1] == len(known):
+            known.append((score, basis))
     return numbers
 
 
@@ -239,7 +245,7 @@ def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
     for key in dict.fromkeys(chain.from_iterable(groups)):
         differs = len({settings[key] for settings in groups if key in settings}) > 1
         top = ""  # the highest path to this setting that only some groups have
-        if not key.startswith(_OF_KINDS):
+        if not key.startswith(_KIND_SECTIONS):
             top = next((path for path in _paths(key) if path in partial), "")
         for settings, paths, tokens in zip(groups, known, named, strict=True):
             if top and top not in paths:

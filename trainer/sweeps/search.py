@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -13,7 +14,7 @@ from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
 from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder
-from trainer.run.folder.run_names import rank
+from trainer.run.folder.run_names import score_sort_key
 from trainer.run.folder.summary import RUNNING
 from trainer.run.jobs import check_configs
 from trainer.sweeps.comparison import Comparison, compare_runs
@@ -23,7 +24,7 @@ from trainer.sweeps.run_groups import group_runs
 from trainer.sweeps.search_space import SearchPlan, Value, overrides_of, suggest_from
 from trainer.sweeps.trials import Trial
 from trainer.sweeps.verdict import Metric
-from trainer.sweeps.verdict_text import Part, markdown_page, present, score
+from trainer.sweeps.verdict_text import Part, format_score, markdown_page, present
 from trainer.sweeps.workers import Worker, time_left
 from trainer.tasks.registry import range_of
 
@@ -40,18 +41,18 @@ Chosen = Mapping[str, Value]  # the values that a trial chose, by key
 
 def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
     """Run the trials, then the finalists, then the confirmation. Return the exit code."""
-    worker = replace(worker, search=plan, left=partial(_time_left, plan))
+    worker = replace(worker, search=plan, estimate=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
     trials, settings = plan.frozen(), plan.settings
     states = [trial.state for trial in trials]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    counts = [amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())]
-    lines = [f"{', '.join(counts)}."]
+    counts = [f"{states.count(state)} {word}" for state, word in words.items()]
+    lines = [f"{', '.join([amount(len(states), 'trial'), *counts])}."]
     best = _best(plan, trials)[: max(1, settings.finalists)]
     if not best:
         present(worker.console, [*lines, "No trial finished."])
         return 1
-    reached = score(Metric(plan.metric, within=range_of(plan.metric)), best[0].value or 0.0)
+    reached = format_score(Metric(plan.metric, within=range_of(plan.metric)), best[0].value or 0.0)
     lines += [
         f"Best of the search: {plan.metric} {reached} with {_joined(best[0].params, plan)}.",
         "That score is too optimistic, because it is the best of all trials.",
@@ -87,7 +88,9 @@ def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
         jobs += [job for job in begun if job.id not in known and job.status() != RUNNING]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
-        if not jobs and not (jobs := begun):  # these run in other processes
+        if not jobs:
+            jobs = begun  # other processes run these
+        if not jobs:
             return
         launcher.run(jobs, worker, until_one_ends=True)
 
@@ -125,8 +128,9 @@ def _begun(plan: SearchPlan) -> list[Job]:
 def _best(plan: SearchPlan, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Return the complete trials, the best first. Each job counts once."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    complete.sort(key=lambda trial: rank(plan.metric, trial.value or 0.0))
-    return [same[0] for same in grouped((trial.user_attrs["job"], trial) for trial in complete).values()]
+    complete.sort(key=lambda trial: score_sort_key(plan.metric, trial.value or 0.0))
+    of_job = grouped((trial.user_attrs["job"], trial) for trial in complete)
+    return [same[0] for same in of_job.values()]
 
 
 def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
@@ -144,13 +148,15 @@ def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, w
         return finalists[0]
     first = plan.base.seed + 1
     jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + plan.settings.seeds), launcher, worker)
-    runs = [RunFolder(job.folder) for same in jobs for job in same]
+    by_folder: dict[Path, Chosen] = {}
+    for finalist, same in zip(finalists, jobs, strict=True):
+        by_folder |= {job.folder: finalist for job in same}
+    runs = [RunFolder(folder) for folder in by_folder]
     for run in runs:
         run.chooses = False  # otherwise these scores would not count
     compared, _ = compare_runs(runs, key=plan.metric)
     if compared is None:
         return finalists[0]
-    by_folder = {job.folder: finalist for finalist, same in zip(finalists, jobs, strict=True) for job in same}
     return by_folder[compared.rows[0].runs[0].folder]
 
 

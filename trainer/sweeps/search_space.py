@@ -25,7 +25,7 @@ from augment.support.files import shown, write_json
 from augment.support.formatting import list_some
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
-from augment.support.untrusted_files import contents
+from augment.support.untrusted_files import explained_damage
 from trainer.run.config.equality import identity
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
@@ -43,13 +43,16 @@ _METRICS = "hydra.sweeper.metrics"
 
 _DEFAULT = Start()
 
-# The key of the starting configuration in `SearchPlan.bases`, and the largest number of combinations of files.
-BASE, _MOST = "base", 50
+# The key of the starting configuration in `SearchPlan.bases`.
+BASE = "base"
+
+# The largest number of combinations of config files.
+_MOST_COMBINATIONS = 50
 
 Value = str | int | float | bool | None
 
 # The values that a search tries: choices, or an interval.
-Values = CategoricalDistribution | FloatDistribution | IntDistribution
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,9 @@ class Dimension:
     """A key that a search varies, or a config group."""
 
     key: str
-    distribution: Values
+    distribution: Distribution
     plus: str  # the plus signs of its overrides
-    values: Mapping[str, Any] = field(default_factory=dict)  # the values behind choices that trials store as text
+    values: Mapping[str, Any] = field(default_factory=dict)  # parsed values of the choices that trials store as text
     group: bool = False  # whether its choices are config files
 
     def override(self, value: Value) -> str:
@@ -76,7 +79,11 @@ class Dimension:
         return "null" if value is None else str(value)
 
     def value(self, chosen: Value) -> Any:
-        """Return the value of a setting for a value of a trial. Interpolations stay unresolved."""
+        """Convert a trial's value to the value of the setting. Interpolations stay unresolved.
+
+        Raises:
+            UserError: the value is not in the space.
+        """
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
             allowed = any(type(one) is type(chosen) and one == chosen for one in values.choices)
@@ -132,10 +139,10 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
                 f"{key} cannot be searched, because the search would only pick a lucky value. It reruns its best "
                 f"configurations with several seeds anyway. Set {key}=0."
             )
+        distribution = _distribution(override, token.lstrip("+"))
         plus = token[: len(token) - len(token.lstrip("+"))]
-        distribution, bare = _distribution(override, token), f"{plus}{key}="
-        texts = distribution.choices if isinstance(distribution, CategoricalDistribution) else ()
-        parsed = {text: parse(f"{bare}{text}").value() for text in texts if isinstance(text, str)}
+        choices = distribution.choices if isinstance(distribution, CategoricalDistribution) else ()
+        parsed = {text: parse(f"{plus}{key}={text}").value() for text in choices if isinstance(text, str)}
         group = key in groups and not any(isinstance(value, dict) for value in parsed.values())
         dimensions.append(Dimension(key, distribution, plus, parsed, group))
     # A step's p can disable its other parameters, and a key can disable the longer keys below it.
@@ -156,16 +163,16 @@ def overrides_of(chosen: Mapping[str, Value], space: Sequence[Dimension]) -> lis
     return [one.override(chosen[one.key]) for one in space if one.key in chosen]
 
 
-def _distribution(override: Override, token: str) -> Values:
+def _distribution(override: Override, token: str) -> Distribution:
     value, choices = override.value(), list[Any]()
     if isinstance(value, IntervalSweep):
         log, low, high = "log" in value.tags, value.start, value.end
         if low is None or high is None or low >= high or (log and low <= 0):
             raise UserError(
-                f"{token.lstrip('+')} is not a valid interval. Write interval(low, high) with low < high. If it has a "
-                "log tag, low must be above 0."
+                f"{token} is not a valid interval. Write interval(low, high) with low < high. If it has a log tag, low "
+                "must be above 0."
             )
-        if isinstance(low, int) and isinstance(high, int) and "int(" in token:
+        if isinstance(low, int) and isinstance(high, int):  # only int(interval(...)) has integers as ends
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)
     if isinstance(value, RangeSweep):
@@ -177,7 +184,7 @@ def _distribution(override: Override, token: str) -> Values:
         choices = [text if isinstance(one, QuotedString | list | dict) else one for one, text in texts]
     if not choices:
         raise UserError(
-            f"{token.lstrip('+')} cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
+            f"{token} cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
             "int(interval(...)), range(...), choice(...) or values with commas."
         )
     return CategoricalDistribution(choices)
@@ -188,11 +195,11 @@ class SearchPlan(Search):
     """A search: its trials, the settings that it varies, and the configuration that it starts from."""
 
     space: tuple[Dimension, ...]
-    fixed: tuple[str, ...]  # the normalized overrides that it does not vary, for people
+    fixed: tuple[str, ...]  # the normalized overrides that it does not vary, only for display
     base: Config  # the starting configuration
-    # The configurations that trials change, by the config files that a trial chooses, see `_choice`
+    # The configurations that trials change, one for each combination of config files, see `_choice`
     bases: Mapping[str, Mapping[str, Any]]
-    trust: bool = True  # whether the user, not only a folder, vouches for the configurations
+    trust: bool = True  # False if `bases` come from a folder that the user does not trust
 
     @classmethod
     def of(
@@ -220,11 +227,13 @@ class SearchPlan(Search):
             raise UserError("hydra/sweeper=optuna has nothing to search. Add a space: 'fit.lr=interval(1e-3,1e-1)'.")
         groups = [one for one in space if one.group]
         keys, combinations = [one.key for one in groups], product(*(one.samples for one in groups))
-        chosen = [dict(zip(keys, values, strict=True)) for values in islice(combinations, _MOST + 1)]
-        if len(chosen) > _MOST:
-            raise UserError(f"{keys[0]}: more than {_MOST} combinations of config files. Search fewer files at once.")
+        chosen = [dict(zip(keys, files, strict=True)) for files in islice(combinations, _MOST_COMBINATIONS + 1)]
+        if len(chosen) > _MOST_COMBINATIONS:
+            raise UserError(
+                f"{keys[0]}: more than {_MOST_COMBINATIONS} combinations of config files. Search fewer files at once."
+            )
         bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
-        plan = cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder)
+        plan = cls.build(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder)
         for one in space if check else ():
             check_configs([plan.config({one.key: value}) for value in one.samples])
         return plan
@@ -232,7 +241,7 @@ class SearchPlan(Search):
     @classmethod
     def read(cls, sweeper: Mapping[str, Any], found: Mapping[str, Any], folder: Path, *, trust: bool) -> "SearchPlan":
         """Read the search that `plain` wrote into the file of a sweep."""
-        with contents(file := folder / SWEEP_FILE):
+        with explained_damage(file := folder / SWEEP_FILE):
             space = [_dimension(one) for one in found["space"]]
             fixed = tuple(map(str, found["fixed"]))
             bases = {str(key): dict(value) for key, value in found["bases"].items()}
@@ -240,7 +249,7 @@ class SearchPlan(Search):
                 raise ValueError(f"no {BASE}")
         for values in bases.values():  # check all of them before the first trial
             Saved(values, file, trust).with_overrides()
-        return cls.made(sweeper, space, fixed, bases, folder, trust=trust)
+        return cls.build(sweeper, space, fixed, bases, folder, trust=trust)
 
     def plain(self) -> dict[str, Any]:
         """Return the search as plain values for the file of a sweep, so that it can be resumed without Hydra."""
@@ -248,18 +257,18 @@ class SearchPlan(Search):
         return plain | {"bases": as_written(self.bases)}
 
     @property
-    def start(self) -> dict[str, str]:
-        """The settings that cannot change when the search continues, because its scores could not be compared."""
+    def start_settings(self) -> dict[str, str]:
+        """The settings that must stay the same when the search continues. Otherwise, scores could not be compared."""
         resolved = self.base.resolved
         return {**flat(identity(resolved) | {"aug": resolved["aug"]}), _METRICS: self.metric}
 
     def check_start(self) -> None:
-        """Check that earlier trials in the folder had the same `start`, and that the space contains them.
+        """Check that earlier trials in the folder had the same `start_settings`, and that the space contains them.
 
         Raises:
             UserError: a setting or the space differs.
         """
-        recorded, now = self.recorded(), self.start
+        recorded, now = self.recorded(), self.start_settings
         before = recorded.start or now
         changed = [key for key in {**now, **before} if now.get(key) != before.get(key)]
         if changed:
@@ -272,7 +281,7 @@ class SearchPlan(Search):
             self.params(trial.chosen)
 
     def add(self, trial: Trial) -> None:
-        trials = Trials(self.start, (*self.recorded().trials, trial))
+        trials = Trials(self.start_settings, (*self.recorded().trials, trial))
         write_json(self.folder / TRIALS_FILE, asdict(trials))
 
     def params(self, chosen: Mapping[str, Value]) -> dict[str, Value]:
@@ -288,15 +297,16 @@ class SearchPlan(Search):
         return [self._frozen(trial, jobs.get(trial.job)) for trial in self.recorded().trials]
 
     def _frozen(self, trial: Trial, job: Job | None) -> FrozenTrial:
-        """Return a trial for Optuna. It has failed if it has no score, or if the folder of its job was deleted."""
+        """Return a trial for Optuna. It fails if its job failed, was deleted, or finished without a score."""
         params = self.params(trial.chosen)
         status = FAILED if job is None else job.status()
         last = RunFolder(job.folder).last.get(self.metric, math.nan) if job and status == FINISHED else math.nan
-        state = {FINISHED: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}.get(status, TrialState.FAIL)
         if status not in ENDED:
             state = TrialState.RUNNING
-        elif status == FINISHED and math.isnan(last):
-            state = TrialState.FAIL
+        elif status == PRUNED:
+            state = TrialState.PRUNED
+        else:
+            state = TrialState.FAIL if math.isnan(last) else TrialState.COMPLETE
         return create_trial(
             state=state,
             value=None if math.isnan(last) else last,
@@ -320,7 +330,7 @@ class SearchPlan(Search):
         return study
 
     @classmethod
-    def made(
+    def build(
         cls,
         sweeper: Mapping[str, Any],
         space: Sequence[Dimension],
@@ -379,11 +389,12 @@ def _metric(settings: SearchSettings, base: Config, space: Sequence[Dimension]) 
 
 
 def _choice(files: Mapping[str, Value]) -> str:
-    """Name a choice of config files by their groups."""
+    """Return the key of a combination of config files in `SearchPlan.bases`, such as "aug=mine model=timm"."""
     return " ".join(f"{group}={name}" for group, name in files.items()) or BASE
 
 
 def _plain(one: Dimension) -> dict[str, Any]:
+    """Return a dimension as plain values, which `_dimension` reads."""
     values = one.distribution
     about: dict[str, Any] = {"key": one.key, "plus": one.plus, "group": one.group}
     if isinstance(values, CategoricalDistribution):
@@ -396,6 +407,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _dimension(found: Mapping[str, Any]) -> Dimension:
+    """Return the dimension that `_plain` wrote. The file may come from a stranger."""
     about = (str(found["plus"]), dict(found.get("values", {})), found["group"] is True)
     if not all(map(_is_plain, found.get("choices") or (found["low"], found["high"]))):
         raise TypeError(f"the values of {found['key']} are not plain")

@@ -31,14 +31,15 @@ class Trial:
     """A trial of a search."""
 
     chosen: Mapping[str, Any]  # the values that it chose, by key
-    job: str  # the ID of its job. Empty: its configuration is not possible
+    job: str  # the ID of its job. Empty if its configuration is invalid
 
 
 @dataclass(frozen=True)
 class Trials:
     """The content of `TRIALS_FILE`."""
 
-    start: Mapping[str, Any] = field(default_factory=dict)  # see `trainer.sweeps.search_space.SearchPlan.start`
+    # See `trainer.sweeps.search_space.SearchPlan.start_settings`
+    start: Mapping[str, Any] = field(default_factory=dict)
     trials: tuple[Trial, ...] = ()  # in the order in which they began
 
 
@@ -52,7 +53,7 @@ class Search:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Plan a trial while no other process does."""
+        """Hold the lock that a process needs to plan a trial."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK_FILE):
             yield
@@ -67,8 +68,8 @@ class Search:
         rows = enumerate(RunFolder(job.folder).rows, start=1)
         return {done: row[self.metric] for done, row in rows if not math.isnan(row.get(self.metric, math.nan))}
 
-    def watch(self, job: Job) -> Sequence[Callback]:
-        """Return the callbacks of a job: `Prune` if it is a trial that can be pruned."""
+    def callbacks_of(self, job: Job) -> Sequence[Callback]:
+        """Return `Prune` for a trial that can be pruned. Other jobs get no callback."""
         return (Prune(self, job.id),) if self.settings.prune and job.trial is not None else ()
 
 
@@ -76,8 +77,8 @@ class Search:
 class Prune(Callback):
     """Ends a trial that is behind others: asynchronous successive halving (Li et al. 2018, arXiv:1810.05934).
 
-    It compares trials after `min_epochs`, and after each further multiple by `reduction`. The best of them continue,
-    one in `reduction`.
+    It first compares trials after `min_epochs` epochs. With the default `reduction` of 3, the best third continues, and
+    is compared again after three times as many epochs, and so on.
     """
 
     search: Search
@@ -91,16 +92,17 @@ class Prune(Callback):
             raise CancelFit
 
     def _is_behind(self, learner: Learner) -> bool:
-        search, reduction, epochs = self.search, self.search.settings.reduction, learner.progress.epochs
+        search, settings, epochs = self.search, self.search.settings, learner.progress.epochs
         done = learner.progress.epoch + 1
-        compared = search.settings.min_epochs or max(1, epochs // 9)
-        while compared < done:
-            compared *= reduction
+        compared_at = settings.min_epochs or max(1, epochs // 9)
+        while compared_at < done:
+            compared_at *= settings.reduction
         value = learner.find(Recorder).rows[-1].get(search.metric, math.nan)
-        if compared != done or done >= epochs or math.isnan(value):
+        if compared_at != done or done >= epochs or math.isnan(value):
             return False
         others = [job for job in read_ledger(search.folder) if job.trial is not None and job.id != self.job]
+        scores = [search.scores(job).get(done) for job in others]
         sign = 1 if smaller_is_better(search.metric) else -1
-        scores = [sign * found for job in others if (found := search.scores(job).get(done)) is not None]
-        ranked = sorted([*scores, sign * value])
-        return sign * value > ranked[max(1, len(ranked) // reduction) - 1]
+        ranked = sorted(sign * score for score in (*scores, value) if score is not None)
+        kept = max(1, len(ranked) // settings.reduction)
+        return sign * value > ranked[kept - 1]

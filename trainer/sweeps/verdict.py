@@ -157,17 +157,18 @@ def compare(
     """
     found = [difference(baseline, other, metric) for other in others]
     tested = [one.p for one in found if one and one.p is not None]
-    corrected, tests = iter(holm(tested)), len(tested)
+    tests = len(tested)
     jump = max((one.jump for one in found if one), default=0.0)
     least = next(count for count in range(LEAST, MANY) if _by_modes((count, count), tests) <= LEVEL)
 
-    def judged(one: Difference) -> Difference:
+    def judged(one: Difference, corrected: float) -> Difference:
         near = abs(one.mean) <= jump and _by_modes(one.counts, tests) > LEVEL
         few = near or _by_modes(one.counts, 1) > LEVEL
         more = needed(one, detect, LEVEL / tests)
-        return replace(one, tests=tests, corrected=next(corrected), needed=more, least=least if few else 0)
+        return replace(one, tests=tests, corrected=corrected, needed=more, least=least if few else 0)
 
-    return [judged(one) if one and one.p is not None else one for one in found]
+    corrected = iter(holm(tested))
+    return [judged(one, next(corrected)) if one and one.p is not None else one for one in found]
 
 
 def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Difference | None:
@@ -188,15 +189,17 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     if paired:
         sides = [[score - theirs[key] for key, score in ours.items()]]
         spread = _spread(sides[0])
-        error, degrees, freedom = spread / math.sqrt(counts[0]), counts[0] - 1.0, 1.0
+        error = spread / math.sqrt(counts[0])
+        degrees, freedom = counts[0] - 1.0, 1.0
     else:
         sides = [[*other.samples], [*baseline.samples]]
-        one, two = (_spread(side) ** 2 for side in sides)
-        spread = math.sqrt(one + two)
-        error = math.sqrt(one / counts[0] + two / counts[1])
+        variances = [_spread(side) ** 2 for side in sides]
+        spread = math.sqrt(sum(variances))
+        mean_variances = [variance / count for variance, count in zip(variances, counts, strict=True)]
+        error = math.sqrt(sum(mean_variances))
         if spread:
-            freedom = spread**4 / (one**2 + two**2)
-            degrees = error**4 / ((one / counts[0]) ** 2 / (counts[0] - 1) + (two / counts[1]) ** 2 / (counts[1] - 1))
+            freedom = spread**4 / sum(variance**2 for variance in variances)
+            degrees = error**4 / sum(v**2 / (count - 1) for v, count in zip(mean_variances, counts, strict=True))
     if not spread:
         return Difference(value, counts, paired, unit)
     half = float(stdtrit(degrees, 1 - LEVEL / 2)) * error

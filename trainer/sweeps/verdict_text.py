@@ -34,25 +34,26 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     if found.interval is None:
         if len({*other.samples, *baseline.samples}) == 1:
             return (
-                f"every run has the same score ({counts}). Perhaps no model has learned anything yet, or none can do "
-                "better"
+                f"every run has the same score ({counts}). Perhaps no model has learned anything yet, or all reach the "
+                "best possible score"
             )
         if abs(found.mean) < 1e-12:
             return f"the same scores as the baseline ({counts}), so the change had no effect"
-        by = size(metric, abs(found.mean))
+        by = format_difference(metric, abs(found.mean))
         return (
             f"{better} by {by} in each of {counts}. Without any variation, chance cannot be estimated. Run more {unit}s"
         )
     digits = _digits(metric, found)
     sign = -1 if found.beyond_chance and found.mean < 0 else 1
-    low, high = (number(metric, bound, digits) for bound in sorted(sign * bound for bound in found.interval))
+    bounds = sorted(sign * bound for bound in found.interval)
+    low, high = (format_number(metric, bound, digits) for bound in bounds)
     corrected = "corrected " if found.tests > 1 else ""
     each = " each" if ours == theirs else ""
     paired = ", paired" if found.paired else each
     facts = f"95% interval {low} to {high}, {corrected}{p_value(found.corrected)}, {counts}{paired}"
     if found.beyond_chance:
-        return f"{better} by {size(metric, abs(found.mean), digits)} ({facts})"
-    facts = f"{signed(found, metric)}, {facts}"
+        return f"{better} by {format_difference(metric, abs(found.mean), digits)} ({facts})"
+    facts = f"{format_signed(found, metric)}, {facts}"
     if found.significant:
         return (
             f"no verdict is possible ({facts}). With so few {unit}s, a few diverging runs would often explain the "
@@ -65,7 +66,7 @@ def _more(found: Difference, metric: Metric, detect: float) -> str:
     """Return a sentence on how many more seeds or folds would show a difference."""
     if found.needed is None:
         return ""
-    by, unit = size(metric, detect), found.unit
+    by, unit = format_difference(metric, detect), found.unit
     more = found.needed - min(found.counts)
     if more <= 0:
         return f". A difference of {by} would probably have been detected"
@@ -82,19 +83,20 @@ def _too_few(other: Replicates, baseline: Replicates) -> str:
     where = ""
     if baseline in few:
         where = " for the baseline" if len(few) == 1 else " here and for the baseline"
-    rest = max((other, baseline), key=lambda one: len(one.samples)).scores
-    by_fold = len({fold for _, fold in rest}) > 1
-    had = {key[by_fold] for one in few for key in one.scores}
-    known = [key[by_fold] for key in rest] if len(rest) > 2 else map(str, range(_ENOUGH))
-    missing = dict.fromkeys(value for value in known if value not in had)
-    setting, unit = ("data.fold", "fold") if by_fold else ("seed", "seed")
+    scores = max((other, baseline), key=lambda one: len(one.samples)).scores
+    by_fold = len({fold for _, fold in scores}) > 1
+    setting, unit, part = ("data.fold", "fold", 1) if by_fold else ("seed", "seed", 0)
+    had = {key[part] for one in few for key in one.scores}
+    # Suggest the seeds or folds of the other side, so that the runs can be paired.
+    wanted = [key[part] for key in scores] if len(scores) > 2 else map(str, range(_ENOUGH))
+    missing = dict.fromkeys(value for value in wanted if value not in had)
     values = ",".join(list(missing)[:_ENOUGH])
     return f"one {unit}{where}, which cannot rule out chance. Also run {setting}={values}"
 
 
-def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
+def format_difference(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
     """Format a difference with its unit. Scores in [0, 1] differ in points, which are hundredths."""
-    text = number(metric, value, digits)
+    text = format_number(metric, value, digits)
     if sign and not text.startswith("-"):
         text = f"+{text}"
     if not metric.share:
@@ -102,25 +104,28 @@ def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool 
     return f"{text} point" if text in ("1", "1.0") else f"{text} points"
 
 
-def score(metric: Metric, value: float, like: float | None = None) -> str:
+def format_score(metric: Metric, value: float, like: float | None = None) -> str:
     """Format a score with four decimals, or with more if it is small.
 
     A spread of scores gets as many decimals as the score `like`.
     """
     size = abs(value if like is None else like)
     small = not metric.share and 0 < size < 0.01
-    return f"{value:.{3 - math.floor(math.log10(size)) if small else 4}f}"
+    decimals = 3 - math.floor(math.log10(size)) if small else 4
+    return f"{value:.{decimals}f}"
 
 
-def signed(found: Difference, metric: Metric) -> str:
+def format_signed(found: Difference, metric: Metric) -> str:
     """Format a difference from a baseline with its sign and its significant digits."""
-    return size(metric, found.mean, _digits(metric, found), sign=True)
+    return format_difference(metric, found.mean, _digits(metric, found), sign=True)
 
 
-def number(metric: Metric, value: float, digits: int | None) -> str:
+def format_number(metric: Metric, value: float, digits: int | None) -> str:
     """Format a difference without its unit, with `digits` decimals. None: three significant digits."""
-    text = f"{value * (100 if metric.share else 1):{'.3g' if digits is None else f'.{digits}f'}}"
-    return text.lstrip("-") if not text.strip("-0.") else text  # never -0.0
+    form = ".3g" if digits is None else f".{digits}f"
+    text = format(value * (100 if metric.share else 1), form)
+    is_zero = not text.strip("-0.")
+    return text.lstrip("-") if is_zero else text  # never -0.0
 
 
 def p_value(p: float | None) -> str:
@@ -134,7 +139,7 @@ def p_value(p: float | None) -> str:
 
 
 def left_out(runs: Iterable[tuple[str, str]]) -> str:
-    """Return a sentence on the runs that do not count, given their names and reasons. Empty: there are none."""
+    """Return a sentence on the runs that do not count, given their names and reasons. Empty without such runs."""
     by_reason = grouped((reason, name) for name, reason in runs)
     reasons = (f"{reason} ({list_some(names)})" for reason, names in by_reason.items())
     return f"Left out: {'; '.join(reasons)}." if by_reason else ""

@@ -24,7 +24,7 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
 from augment.support.formatting import amount, duration
 from augment.support.nested import section_of
-from augment.support.process import launched
+from augment.support.process import launched_ranks
 from augment.support.secrets import as_written
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import APPENDING, open_regular
@@ -58,7 +58,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
-    """Estimate how long unfinished and further jobs will take, in words. Empty if no job has finished."""
+    """Return an estimate of the time for unfinished and further jobs. Empty if no job has finished, or none is left."""
     endings = (RunFolder(job.folder).summary for job in jobs)
     finished = [ending.seconds for ending in endings if ending.status == FINISHED]
     left = len(unfinished(jobs)) + further
@@ -85,7 +85,7 @@ class Worker:
     console: Console
     signals: StopSignals  # end the work between two jobs
     search: Search | None = None  # the search whose trials may be pruned
-    left: Callable[[Sequence[Job], int], str] = time_left
+    estimate: Callable[[Sequence[Job], int], str] = time_left
     ranks: int = 1  # processes that train a job together
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -117,9 +117,10 @@ class Worker:
         waited: set[str] = set()
         while left := unfinished(jobs):
             begun = time.monotonic()
-            if any(self._try(job, jobs) for job in left):
+            ran = any(self._try(job, jobs) for job in left)  # at most one of them
+            if ran:
                 others = sum(job.status() == RUNNING for job in left)
-                if text := self.left(jobs, 1 + others):
+                if text := self.estimate(jobs, 1 + others):
                     self.say(text)
                 continue
             for job in left:
@@ -142,7 +143,7 @@ class Worker:
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it. Return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
-        if self.ranks > launched():
+        if self.ranks > launched_ranks():
             return self._try_on_ranks(job)
         with claimed(job.folder) as mine:
             if not mine or job.status() in ENDED:  # another process was faster
@@ -189,7 +190,7 @@ class Worker:
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
             if isinstance(error, LostRankError) and not reported():
                 job.retry()  # a rank was killed, or stopped by a signal, so the job can continue
-            if launched() > 1:
+            if launched_ranks() > 1:
                 raise SystemExit(1) from error  # ends the other ranks
             return
         self.say(str(summary))
@@ -199,8 +200,9 @@ class Worker:
             raise KeyboardInterrupt(NO_FURTHER_JOB)
 
     def _callbacks(self, job: Job) -> Sequence[Callback]:
-        watching = self.search.watch(job) if self.search else ()
-        return watching or ((EndWithMain(),) if launched() > 1 else ())
+        if self.search and (pruning := self.search.callbacks_of(job)):
+            return pruning
+        return (EndWithMain(),) if launched_ranks() > 1 else ()
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job. A resumed job continues from its own folder."""
@@ -219,8 +221,8 @@ class Worker:
         return config
 
 
-def first_line_of(search: Search | None, count: int, ranks: int = 1) -> str:
-    """Return the first line that a worker process reads: its search, its ranks, and the number of jobs that follow."""
+def header_line(search: Search | None, count: int, ranks: int = 1) -> str:
+    """Return the first line that a worker process reads. It contains the search, the ranks and the number of jobs."""
     plain: dict[str, Any] = {"jobs": count, "ranks": ranks}
     if search is not None:
         settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
@@ -231,7 +233,7 @@ def first_line_of(search: Search | None, count: int, ranks: int = 1) -> str:
 def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
     """Work on jobs in a worker process.
 
-    The first line describes jobs to choose from. Each further line is the next job of this worker.
+    After the `header_line` come the jobs that all workers share. Each later line is a job for this worker only.
     """
     plain = json.loads(next(lines))
     worker.ranks = plain["ranks"]
@@ -274,7 +276,7 @@ class Command:
     arguments: tuple[str, ...]
     environment: dict[str, str]  # variables to add
     folder: str  # the working directory
-    text: str = ""  # the worker's first input: the jobs, so that it reads no configuration from their folders
+    text: str = ""  # the lines that the worker reads first. It reads no configuration from the folders of jobs
 
     @classmethod
     def of(
@@ -289,7 +291,7 @@ class Command:
             (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), WITH_PARENT, RANKS, str(ranks)),
             {"PYTHONPATH": path, **environment},
             str(Path.cwd()),
-            "".join([first_line_of(worker.search, len(jobs), worker.ranks), *map(job_line, jobs)]),
+            "".join([header_line(worker.search, len(jobs), worker.ranks), *map(job_line, jobs)]),
         )
 
     def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
@@ -365,11 +367,14 @@ def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, s
         seen |= now
         for job in news:
             ending, status = RunFolder(job.folder).summary, now[job.id]
-            about = f" {status}: {job.title}" if ending.status in ("", RUNNING) else f": {ending}"
             if ending.error:
                 about = f" {status}: {ending.error}"
+            elif ending.status in ("", RUNNING):
+                about = f" {status}: {job.title}"
+            else:
+                about = f": {ending}"
             worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
-        if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):
+        if any(now[job.id] in ENDED for job in news) and (text := worker.estimate(jobs, at_a_time)):
             worker.say(text)
         if all(status in ENDED for status in now.values()):
             return

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, own_hint, suggest
 from augment.support.lazy_torch import F, Tensor
-from augment.support.user_code import reject_second
+from augment.support.user_code import reject_duplicate
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
@@ -75,7 +75,7 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
 
     def decorate(function: L) -> L:
         called = name or function.__name__
-        reject_second("loss", called, LOSSES.get((task, called)), function)
+        reject_duplicate("loss", called, LOSSES.get((task, called)), function)
         LOSSES[task, called] = function
         return function
 

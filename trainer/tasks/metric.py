@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor
-from augment.support.user_code import reject_second
+from augment.support.user_code import reject_duplicate
 
 # The measurements of one epoch by their keys in metrics.jsonl.
 MetricsRow = dict[str, float]
@@ -172,7 +172,7 @@ def metric(
             Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above) for split in splits
         )
         known = METRICS.get((task, called))
-        reject_second("metric", called, known and known.function, function)
+        reject_duplicate("metric", called, known and known.function, function)
         METRICS[task, called] = TaskMetric(called, function, columns, whole, on_request, finish, needs)
         return function
 

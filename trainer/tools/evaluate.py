@@ -168,9 +168,12 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         console.print(others)
     views = "" if scores.tta == "none" else f", tta {scores.tta}"
     console.print(f"{scores.sentence}{views}", highlight=False, soft_wrap=True)
-    name = "evaluation" if folder is None else f"evaluation-{folder.resolve().name}"
-    tested = {"epoch": RunFolder(run).summary.best.get("epoch")}
-    name, first = (TEST_NAME, tested) if split == "test" else (name, {"data": folder and str(folder.resolve())})
+    name = "evaluation"
+    first: dict[str, Any] = {"data": folder and str(folder.resolve())}
+    if split == "test":
+        name, first = TEST_NAME, {"epoch": RunFolder(run).summary.best.get("epoch")}
+    elif folder is not None:
+        name = f"evaluation-{folder.resolve().name}"
     values: dict[str, Any] = {
         **first,
         "overrides": list(map(masked, overrides)),

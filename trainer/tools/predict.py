@@ -22,7 +22,7 @@ from augment.cli.parser import (
 from augment.data.formats.coco import read_coco
 from augment.support.files import write_atomically
 from augment.support.formatting import amount, printable
-from augment.support.untrusted_files import own_folder, read_object
+from augment.support.untrusted_files import read_object, unlinked_folder
 from trainer.loop.settings import TTA
 from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.predict import predict
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
         has_masks = isinstance(trained.task, Segment)
         folder = options.out
         if folder is None and (has_masks or options.overlay):
-            folder = own_folder(trained.run / ("masks" if has_masks else "overlays"))
+            folder = unlinked_folder(trained.run / ("masks" if has_masks else "overlays"))
         given = {name: getattr(options, name) for name in ("top", "threshold", "overlay", "explain")}
         predictions = predict(trained, paths[1:], out=folder, **given)
         for flag, file, text in (

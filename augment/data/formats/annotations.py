@@ -1,4 +1,4 @@
-"""Make targets from annotated objects, and compare each image with its annotations by its header."""
+"""Convert annotated objects to targets, and compare the size of each image with its annotations."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,22 +37,23 @@ class Header:
     orientation: int = 1
 
     @property
-    def shown(self) -> tuple[int, int]:
+    def upright_size(self) -> tuple[int, int]:
         """Height and width of the upright image."""
         return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
     def turn_of(self, size: tuple[int, int] | None) -> int | None:
-        """Return the EXIF orientation to apply to annotations of a size, (height, width). None: the size is wrong.
+        """Return the EXIF orientation that an annotated image of a size, (height, width), already has applied.
 
-        Annotations describe the upright image, unless their size fits only the stored pixels.
+        This is the file's orientation if the size is unknown or fits the upright image, and 1 if it only fits the
+        stored pixels. Return None if it fits neither.
         """
-        if size is None or size == self.shown:
+        if size is None or size == self.upright_size:
             return self.orientation
         return 1 if size == (self.height, self.width) else None
 
     def size_of(self, turn: int) -> tuple[int, int]:
-        """Return the height and width to which annotations with the orientation `turn` refer."""
-        return self.shown if turn == self.orientation else (self.height, self.width)
+        """Return the height and width of the annotated image. See `turn_of`."""
+        return self.upright_size if turn == self.orientation else (self.height, self.width)
 
     def stored(self, points: NDArray[np.float64], turn: int) -> NDArray[np.float64]:
         """Move points, (M, 2) in pixels from the top left corner, from the annotated image to the stored pixels."""
@@ -62,13 +63,13 @@ class Header:
 
 
 def read_headers(files: Sequence[Path]) -> dict[Path, Header]:
-    """Return the headers of the images that can be read. They are cached."""
+    """Return the header of each image that can be read. Headers are cached on disk."""
     lines = remember(files, _read, cache_file("headers", files))
     return {file: Header(*map(int, line.split())) for file, line in zip(files, lines, strict=True) if line}
 
 
 def cache_file(what: str, files: Sequence[Path], *options: object) -> Path:
-    """Return the cache of facts about some files. Each dataset folder has its own cache."""
+    """Return the path of the cache of facts about some files. Each dataset folder has its own cache."""
     folder = files[0].parent.resolve() if files else ""
     return Path(DATA_DIR) / f"{what}-{digest(folder, *options)}.txt"
 
@@ -94,16 +95,16 @@ class FaultError(Exception):
 
 
 @dataclass
-class Annotated:
+class AnnotatedObject:
     """An object of an image, in pixels of the annotated image.
 
     Attributes:
         where: its position in the annotation file, for messages.
         box: left, top, right and bottom edge.
-        label: its class, from 1.
+        label: its class, from 1, or 0 if `set_labels` sets it later.
         shape: its outline.
         points: (P, 3), x, y and visibility of its keypoints.
-        name: the name of its class, if the function `label` sets its label later.
+        name: the name of its class, for `set_labels`.
     """
 
     where: str
@@ -130,7 +131,7 @@ class AnnotatedImage:
     file: Path
     where: str
     size: tuple[int, int] | None = None
-    objects: list[Annotated] = field(default_factory=list)
+    objects: list[AnnotatedObject] = field(default_factory=list)
     image_id: int = 0
     fault: str = ""
 
@@ -140,7 +141,7 @@ class AnnotatedImage:
 
     @contextmanager
     def object_at(self, where: str) -> Iterator[None]:
-        """Convert an exception inside the context to a fault. `where` is the position of the object."""
+        """Record an exception inside the context as a fault. `where` is the position of the object."""
         try:
             yield
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
@@ -202,12 +203,14 @@ def make_objects(
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     images_by_file = [{image.file: image for image in images} for images in splits]
     dataset = build_dataset(classes, images_by_file, kind, kind.blank(len(names)), make)
-    many = amount(clipped.total(), "box that extends", "boxes that extend")
-    notice = f"data: clipped {many} beyond the image, such as {next(iter(clipped))}" if clipped else ""
-    repeated = [found.where for images in splits for image in images for found in _repeated(image.objects)]
-    objects = amount(len(repeated), "object")
-    again = f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""
-    return replace(dataset, problems=problems).noting(notice, again)
+    notices = []
+    if clipped:
+        boxes = amount(clipped.total(), "box that extends", "boxes that extend")
+        notices.append(f"data: clipped {boxes} beyond the image, such as {next(iter(clipped))}")
+    if repeated := [found.where for image in chain.from_iterable(splits) for found in _repeated(image.objects)]:
+        objects = amount(len(repeated), "object")
+        notices.append(f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}")
+    return replace(dataset, problems=problems).noting(*notices)
 
 
 def build_dataset(
@@ -224,8 +227,8 @@ def build_dataset(
         splits: the images of train, and of val if there is one, with their annotations.
         kind: the kind of targets.
         blank: a target without content.
-        make: makes a target from annotations and the image's header, which is None if it cannot be read. It raises a
-            `FaultError` if the annotations are wrong.
+        make: converts the annotations of an image to its target, given the image's header, or None if the header
+            cannot be read. It raises a `FaultError` if the annotations are wrong.
     """
     made: list[Split] = []
     faults: dict[ImageRef, str] = {}
@@ -253,7 +256,7 @@ def _require_each_once(images: Sequence[AnnotatedImage]) -> None:
 def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> None:
     """Reject coordinates that are shares of the image's sides. Training would drop such tiny boxes silently."""
     share = ""
-    for found in (found for images in splits for image in images for found in image.objects):
+    for found in chain.from_iterable(image.objects for image in chain.from_iterable(splits)):
         edges = np.asarray(found.box)
         if wanted.task == "keypoints" and found.points is not None:
             edges = found.points[:, :2]
@@ -263,14 +266,14 @@ def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) 
             share = share or found.where
     if share:
         raise UserError(
-            f"data: no coordinate exceeds 1, such as in {share}, so they are probably shares of the image's sides. "
-            "Multiply x by the width and y by the height of the image."
+            f"data: all coordinates are at most 1, such as in {share}, so they are probably shares of the image's "
+            "sides. Multiply x by the width and y by the height of the image."
         )
 
 
-def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:
+def _repeated(objects: Sequence[AnnotatedObject]) -> list[AnnotatedObject]:
     """Return the objects that have the class and the box of an earlier one."""
-    first: dict[Any, Annotated] = {}
+    first: dict[Any, AnnotatedObject] = {}
     return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
 
@@ -298,10 +301,10 @@ def _without_background(
     return tuple(kept)
 
 
-def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
-    """Set the labels of objects by the names of their classes, and return the names: those given, or those found.
+def set_labels(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Set the labels of objects by the names of their classes, and return the names.
 
-    A class that is not among the given names is a fault.
+    Without given names, the sorted names of all objects are used. A class that is not among the given names is a fault.
     """
     objects = [(image, found) for image in chain.from_iterable(splits) for found in image.objects]
     names = tuple(given or sorted({found.name for _, found in objects}))
@@ -317,14 +320,14 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
     """Return the target of an image, in pixels of its file."""
     turn = header.turn_of(image.size)
     if turn is None:
-        shown, given = (" x ".join(map(str, size)) for size in (header.shown, image.size or ()))
+        shown, given = (" x ".join(map(str, size)) for size in (header.upright_size, image.size or ()))
         raise FaultError(f"has {shown} pixels, but {given} in {image.where}")
     if wanted.task == "keypoints":
         return _make_points(image, header, turn, wanted.points)
     objects = image.objects
     height, width = header.size_of(turn)
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
-    inside = _clip(objects, boxes, height, width)
+    inside = _clip(objects, boxes, (height, width))
     regions = None
     if wanted.shapes:
         shapes = tuple(found.shape for found in objects if found.shape is not None)
@@ -358,14 +361,14 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
         raise FaultError(f"has a bad object in {image.where}: {error}") from error
 
 
-def _clip(objects: Sequence[Annotated], boxes: NDArray[np.float64], height: int, width: int) -> NDArray[np.float32]:
-    """Return the parts of the boxes, (K, 4), that are inside the image."""
+def _clip(objects: Sequence[AnnotatedObject], boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float32]:
+    """Clip boxes, (K, 4), to an image of a size, (height, width)."""
     with np.errstate(over="ignore"):
-        inside = boxes.clip(0, np.array([width, height] * 2)).astype(np.float32)
+        inside = boxes.clip(0, np.array([*size[::-1]] * 2)).astype(np.float32)
     if np.isfinite(boxes).all() and not fault_of_boxes(inside):
         return inside
     wrong = next(k for k in range(len(boxes)) if fault_of_boxes(boxes[[k]]) or fault_of_boxes(inside[[k]]))
-    fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
+    fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside the image"
     raise FaultError(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
 
 
@@ -375,13 +378,13 @@ def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequen
     last = np.array([header.width, header.height]) - 1
     outside = ((points[:, :2] < -_CLOSE) | (points[:, :2] > last + _CLOSE)).any(axis=1)
     if outside.any():
-        size = f"{header.shown[1]} x {header.shown[0]}"
+        size = f"{header.upright_size[1]} x {header.upright_size[0]}"
         name = names[int(np.argmax(outside))]
         raise FaultError(f"has the point {name} outside of its {size} pixels, {image.where}")
     return tuple(map(tuple, points.tolist()))
 
 
-def _points(objects: Sequence[Annotated], header: Header, turn: int, count: int) -> NDArray[np.float32]:
+def _points(objects: Sequence[AnnotatedObject], header: Header, turn: int, count: int) -> NDArray[np.float32]:
     """Return the keypoints of the objects, (K, P, 3). An object without keypoints gets unlabeled ones."""
     points = np.array([np.zeros((count, 3)) if found.points is None else found.points for found in objects])
     points = points.reshape(len(objects), count, 3)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.formats.annotations import Annotated, AnnotatedImage, Wanted
+from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, Wanted
 from augment.data.formats.polygons import FAR, Shape, read_polygons, read_runs
 from augment.data.formats.text_files import read_text, whole_number
 from augment.support.errors import UserError, nearest
@@ -46,8 +46,11 @@ class CocoFile:
     @property
     def ids(self) -> dict[str, dict[str, Id]]:
         """The ids as written in the file: image ids by file name, and category ids by category name."""
-        names = {"images": "file_name", "categories": "name"}
-        return {part: {str(of[name]): of["id"] for of in self.content[part]} for part, name in names.items()}
+        images, categories = self.content["images"], self.content["categories"]
+        return {
+            "images": {str(image["file_name"]): image["id"] for image in images},
+            "categories": {str(category["name"]): category["id"] for category in categories},
+        }
 
     def error(self, text: str) -> UserError:
         return UserError(f"{self.key}={self.file}: {text}")
@@ -106,7 +109,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
 
 
 def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[AnnotatedImage], str]:
-    """Return the images of a file with their objects, and a notice about annotations of unlisted images.
+    """Return the images of a file with their objects, and a notice about annotations of images that are not listed.
 
     A bad object is a fault of its image.
 
@@ -125,17 +128,17 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
             raise coco.error(f"images[{number}], {name}, repeats the id {identity} of {other}. Use each id once.")
         where = f"images[{number}] of {coco.file.name}"
         images[identity] = AnnotatedImage(folder / name, where, size)
-    # Tensors hold ids as integers. If an image id is not an integer, the images are numbered instead.
-    numbers = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
+    # Tensors hold ids as int64. If any image id does not fit, the images are numbered instead.
+    ids_fit = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
     for number, (identity, image) in enumerate(images.items(), 1):
-        image.image_id = int(identity) if numbers else number
+        image.image_id = int(identity) if ids_fit else number
     labels = {identity: label for label, identity in enumerate(coco.categories, 1)}
-    strangers = 0
+    unlisted = 0
     for number, annotation in enumerate(coco.content["annotations"]):
         try:
             owner = images[identity_of(annotation["image_id"])]
         except _MALFORMED:
-            strangers += 1
+            unlisted += 1
             continue
         where = f"annotations[{number}] of {coco.file.name}"
         with owner.object_at(where):
@@ -143,13 +146,13 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
             if label is None:
                 raise ValueError(f"the category {annotation['category_id']} is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
-    notice = f"{coco.file}: {amount(strangers, 'annotation')} of images that are not listed" if strangers else ""
+    notice = f"{coco.file}: {amount(unlisted, 'annotation')} of images that are not listed" if unlisted else ""
     return list(images.values()), notice
 
 
 def _object(
     annotation: Mapping[str, Any], where: str, label: int, image: AnnotatedImage, wanted: Wanted, count: int
-) -> Annotated:
+) -> AnnotatedObject:
     left, top, width, height = map(float, annotation["bbox"])
     points = None
     if wanted.points and annotation.get("keypoints"):
@@ -167,7 +170,7 @@ def _object(
         else:
             shape = read_polygons(given)
     crowd = str(annotation.get("iscrowd", 0)).lower() in ("1", "1.0", "true")
-    return Annotated(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
+    return AnnotatedObject(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
 
 
 def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:

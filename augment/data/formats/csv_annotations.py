@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.data.formats.annotations import Annotated, AnnotatedImage
+from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject
 from augment.data.formats.text_files import read_table
 from augment.support.errors import UserError
 from augment.support.formatting import list_some
@@ -15,7 +15,7 @@ _BOX = ("left", "top", "right", "bottom", "class")
 
 
 def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """Return the header of a CSV file, and its rows: the position of each row for messages, and its cells by columns.
+    """Return the header of a CSV file, and its rows. A row is its position, for messages, and its cells by column.
 
     Raises:
         UserError: the file cannot be read, or a column is missing or repeated.
@@ -61,7 +61,7 @@ def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -
         image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
         with image.object_at(where):
             points = np.array([_point(cells, name) for name in names])
-            image.objects.append(Annotated(where, (0, 0, 1, 1), 1, points=points))
+            image.objects.append(AnnotatedObject(where, (0, 0, 1, 1), 1, points=points))
         images.append(image)
     return images
 
@@ -95,5 +95,5 @@ def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
         with image.object_at(where):
             if not words[4]:
                 raise ValueError("no class")
-            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0, name=words[4]))
+            image.objects.append(AnnotatedObject(where, [float(word) for word in words[:4]], 0, name=words[4]))
     return list(images.values())

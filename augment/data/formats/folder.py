@@ -38,12 +38,12 @@ CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.
 
 
 def describe_nested(dataset: Dataset) -> str:
-    """Return the end of a message about a single class: the likely root, if the class has several folders of images."""
+    """Return the end of a message about a single class. If the class has several folders, it suggests another root."""
     folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
     root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
-    return (
-        f". If the folders in {root} are the classes, set data.root={root}" if dataset.classes[0] in root.parts else ""
-    )
+    if dataset.classes[0] not in root.parts:
+        return ""
+    return f". If the folders in {root} are the classes, set data.root={root}"
 
 
 def scan_folder(
@@ -54,7 +54,7 @@ def scan_folder(
     cuts_val: bool = False,
     with_foreign: bool = False,
 ) -> Dataset:
-    """List the images of a folder with a subfolder per split, which has a subfolder per class.
+    """List the images of a folder that has a subfolder per split. Each split has a subfolder per class.
 
     The classes are the sorted names of the folders in root/train. Images are found by `EXTENSIONS`, in upper or lower
     case, at any depth below their class folder. Hidden files and folders are skipped. Files and class folders may be
@@ -130,7 +130,9 @@ def _split_folders(
     unsplit = found and not (train_dir or train.is_dir() or val.is_dir() or any(map(_SPLIT.fullmatch, found)))
     if cuts_val and unsplit:
         return root, None
-    others = f"only {list_some(list(found))}" if found else "only images" if _has_images(root) else "nor any other"
+    others = f"only {list_some(list(found))}"
+    if not found:
+        others = "only images" if _has_images(root) else "nor any other"
     advice = _advice(root, found, "" if unsplit else missing[0])
     problems.append(f"it has no folder {' and no folder '.join(missing)}, {others}.{advice}")
     if train.is_dir() and not val_dir:
@@ -194,7 +196,7 @@ def _folders(parent: Path) -> dict[str, Path]:
 
 
 def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
-    """Return the images at any depth below `folder`, sorted by path, optionally also those in foreign formats."""
+    """Return the images at any depth below `folder`, sorted by path, optionally also images in foreign formats."""
     return list(_find(folder, with_foreign=with_foreign)[0])
 
 
@@ -206,7 +208,10 @@ def _find_classes(
 
 
 def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path]]:
-    """Return the images at any depth below `folder`, sorted by path, and those in foreign formats."""
+    """Return the images at any depth below `folder`, sorted by path, and the files that are left out.
+
+    These are images in foreign formats, and arrays next to encoded images.
+    """
 
     def fail(error: OSError) -> None:
         raise error

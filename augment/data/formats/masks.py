@@ -1,4 +1,4 @@
-"""Find the mask of each image in folders, and read what their pixels mean."""
+"""Find the mask of each image in folders, and read the meaning of pixel values from palettes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ Pairs = Mapping[Path, Path | str]
 def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
     """Read a palette: lines `name,value` or `name,red,green,blue` in the order of the classes.
 
-    Lines with the same name are one class. Pixels of lines without a name do not count.
+    Lines with the same name are one class. Pixels of lines without a name are ignored.
 
     Returns:
         The class names, and a `MaskFile` without a file, which states the meaning of pixel values.
@@ -59,16 +59,16 @@ def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """Facts about a mask: its size, its labels with their palette colors or empty texts, and its fault."""
+class _MaskFacts:
+    """Facts about a mask."""
 
     height: int
     width: int
-    colors: Mapping[int, str]
+    colors: Mapping[int, str]  # the palette color of each label in the mask, or empty texts without a palette
     fault: str
 
     @property
-    def top(self) -> int:
+    def highest(self) -> int:
         """The highest label that counts, or -1 if no label counts."""
         return max((label for label in self.colors if label != IGNORE), default=-1)
 
@@ -86,53 +86,53 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
         UserError: the masks have no labels to learn, or disagree about the meaning of values.
     """
     facts = _read_facts([mask for pairs in found for mask in pairs.values() if isinstance(mask, Path)], plain)
-    highest = max((of.top for of in facts.values()), default=-1)
+    highest = max((mask_facts.highest for mask_facts in facts.values()), default=-1)
     if (highest < 1 and not names) or (highest == 0 and len(names) > 1):
         raise _nothing_to_learn(facts, highest)
     notices: list[str] = []
     if not plain.labels and not plain.colors:
         notices.append(_compare(facts, highest))
     if not names:
-        labels = {label for of in facts.values() for label in of.colors}
+        labels = {label for mask_facts in facts.values() for label in mask_facts.colors}
         notices.append(describe_gaps(labels, "name them: data.palette=FILE with lines name,value"))
         names = tuple(map(str, range(highest + 1)))
 
     def make(mask: Path | str, header: Header | None) -> MaskFile:
         if isinstance(mask, str):
             raise FaultError(mask)
-        of, target = facts[mask], replace(plain, path=mask, classes=len(names))
-        if of.fault:
-            raise FaultError(of.fault)
-        if of.top >= len(names):
-            raise FaultError(f"has the mask {mask.name} with the label {of.top}. Allowed: 0 to {len(names) - 1}")
-        turn = header.turn_of((of.height, of.width)) if header else 1  # the check reports an unreadable header
+        found = facts[mask]
+        if found.fault:
+            raise FaultError(found.fault)
+        if found.highest >= len(names):
+            raise FaultError(f"has the mask {mask.name} with the label {found.highest}. Allowed: 0 to {len(names) - 1}")
+        turn = header.turn_of((found.height, found.width)) if header else 1  # the check reports an unreadable header
         if header and turn is None:
-            size = " x ".join(map(str, header.shown))
-            raise FaultError(f"has {size} pixels, but its mask {mask} {of.height} x {of.width}")
-        return replace(target, orientation=turn or 1)
+            size = " x ".join(map(str, header.upright_size))
+            raise FaultError(f"has {size} pixels, but its mask {mask} {found.height} x {found.width}")
+        return replace(plain, path=mask, classes=len(names), orientation=turn or 1)
 
     return build_dataset(names, found, MASKS, NO_MASK, make).noting(*notices)
 
 
-def _nothing_to_learn(facts: Mapping[Path, _Facts], highest: int) -> UserError:
-    if bad := next((f"{file} {of.fault}" for file, of in facts.items() if of.fault), ""):
+def _nothing_to_learn(facts: Mapping[Path, _MaskFacts], highest: int) -> UserError:
+    if bad := next((f"{file} {found.fault}" for file, found in facts.items() if found.fault), ""):
         return UserError(f"data.root: {bad}")
     return UserError(
-        f"data.root: the masks, such as {next(iter(facts), 'none')}, have no label but {IGNORE if highest else 0}, so "
-        f"there is nothing to learn. {IGNORE} does not count. Use other masks, or set data.palette=FILE with lines "
+        f"data.root: the masks, such as {next(iter(facts), 'none')}, have no label except {IGNORE if highest else 0}, "
+        f"so there is nothing to learn. {IGNORE} is ignored. Use other masks, or set data.palette=FILE with lines "
         "such as background,0 and object,255."
     )
 
 
-def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
+def _compare(facts: Mapping[Path, _MaskFacts], highest: int) -> str:
     """Check that values mean the same in all masks, and return a notice if only some masks have a palette."""
-    good = {file: of.colors for file, of in facts.items() if not of.fault}
+    good = {file: found.colors for file, found in facts.items() if not found.fault}
     remedy = "set data.palette=FILE with lines such as"
     odd = next((file for file, colors in good.items() if set(colors) == {0, IGNORE}), None)
     if highest == 1 and odd:
         other = next(file for file, colors in good.items() if 1 in colors)
         raise UserError(
-            f"data.root: {odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} does not count. Use equal "
+            f"data.root: {odd} has the values 0 and {IGNORE}, but {other} has 1. {IGNORE} is ignored. Use equal "
             f"values, or {remedy} background,0 object,1 and object,{IGNORE}."
         )
     first: dict[int, tuple[str, Path]] = {}
@@ -155,7 +155,7 @@ def _compare(facts: Mapping[Path, _Facts], highest: int) -> str:
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:
-    """Return the images of a folder, each with the mask in another folder that has the same path without suffixes.
+    """Return the images of a folder, each with the mask that has the same path in another folder, without suffixes.
 
     Raises:
         UserError: a folder is missing, or holds no images.
@@ -185,18 +185,18 @@ def _key(file: Path, folder: Path, suffix: str) -> str:
     return stem.removesuffix(suffix) if stem.endswith(suffix) else f"{stem}/"  # a key that matches no image
 
 
-def _read_facts(masks: Sequence[Path], plain: MaskFile) -> dict[Path, _Facts]:
+def _read_facts(masks: Sequence[Path], plain: MaskFile) -> dict[Path, _MaskFacts]:
     lines = remember(
         masks,
-        lambda file: _judge(replace(plain, path=file)),
+        lambda file: _facts_of(replace(plain, path=file)),
         cache_file("mask facts", masks, plain.labels, plain.colors),
     )
     fields = zip(masks, map(json.loads, lines), strict=True)
-    return {file: _Facts(height, width, dict(colors), fault) for file, (height, width, colors, fault) in fields}
+    return {file: _MaskFacts(height, width, dict(colors), fault) for file, (height, width, colors, fault) in fields}
 
 
-def _judge(mask: MaskFile) -> str:
-    """Return the fields of `_Facts` as JSON."""
+def _facts_of(mask: MaskFile) -> str:
+    """Return the fields of `_MaskFacts` as JSON."""
     try:
         labels = mask.read()
         with Image.open(mask.path) as image:

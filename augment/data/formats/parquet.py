@@ -17,8 +17,8 @@ from augment.support.files import atomic_path
 from augment.support.formatting import amount
 from augment.support.untrusted_files import parse_json
 
-# Encoded images hardly get smaller. A file may unpack to this many times its size, or to 64 MiB if that is more.
-# Each row also counts as 100 bytes. A tiny file could otherwise repeat a value until memory or disk are full.
+# Limits of unpacked files: this many times the file's size, or 64 MiB if that is more. Each row also counts as 100
+# bytes. Encoded images can hardly be compressed, but a tiny file could repeat a value until memory or disk are full.
 _MAX_RATIO, _ALWAYS, _ROW = 100, 2**26, 100
 
 
@@ -58,7 +58,7 @@ def read_table(
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
                         _require_size(offset + length + _ROW * number, most)
                         yield Record(offset, length, labels)
-                # Give the copy the file's time. If the file is copied again, a resumed run then sees no change.
+                # Give the copy the file's time. If the images are unpacked again, a resumed run then sees no change.
                 os.utime(part, ns=(time_ns(), file.mtime_ns))
     except pa.ArrowException as error:
         raise UserError(f"cannot be read as a parquet file: {first_line(error).rstrip('.')}.") from None

@@ -19,8 +19,8 @@ from augment.data.targets.spatial import Digested
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
 FAR = 1e9  # px, farther than any point of an image
-MOST_COVERED = 2**30  # pixels in the bounding boxes of an image's objects. Drawing takes a byte for each
-_AT_ONCE = 2**23  # edges times rows that are compared at once, to limit memory
+MOST_COVERED = 2**30  # maximum number of pixels in the bounding boxes of an image's objects. Drawing takes a byte each
+_AT_ONCE = 2**23  # maximum number of pairs of edges and rows that are compared at once, to limit memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +53,11 @@ class Regions(Digested):
 
     def covered(self) -> int:
         """Return the number of pixels in the bounding boxes of all objects, which `read` draws one by one."""
-        parts = (_part(shape, self.height, self.width) for shape in self.shapes)
+        parts = (_bounds(shape, self.height, self.width) for shape in self.shapes)
         return sum((right - left) * (bottom - top) for left, top, right, bottom in parts)
 
-    def parts(self) -> Iterator[bytes]:
-        """Yield the parts for the digest."""
+    def digested(self) -> Iterator[bytes]:
+        """Yield the size, the labels and the outlines."""
         yield f"{self.height} {self.width} {self.labels}".encode()
         for shape in self.shapes:
             for part in [shape] if isinstance(shape, np.ndarray) else shape:
@@ -115,8 +115,8 @@ def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
     return lengths, (height, width)
 
 
-def _part(shape: Shape, height: int, width: int) -> tuple[int, int, int, int]:
-    """Return left, top, right and bottom of the part of the image that contains an object."""
+def _bounds(shape: Shape, height: int, width: int) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of a part of the image that contains the whole object."""
     if isinstance(shape, np.ndarray):
         start, end = int(shape[:1].sum()), int(shape[: len(shape) // 2 * 2].sum())
         left = start // max(height, 1)
@@ -130,7 +130,7 @@ def _part(shape: Shape, height: int, width: int) -> tuple[int, int, int, int]:
 
 def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:
     """Return the top left corner of a part of the image, and which pixels of that part belong to the object."""
-    left, top, right, bottom = _part(shape, height, width)
+    left, top, right, bottom = _bounds(shape, height, width)
     if isinstance(shape, np.ndarray):
         drawn = np.repeat(np.arange(len(shape)) % 2 == 1, shape)[left * height : right * height]
         return (top, left), drawn.reshape(right - left, height).T.copy()

@@ -81,7 +81,7 @@ _HEAD = _LENGTH.size + _CHECKSUM.size
 
 
 def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence[str] = ()) -> Iterator[Record]:
-    """Yield the records of a file, after comparing their checksums.
+    """Yield the records of a file. Compare the checksum of each record.
 
     Args:
         file: the file.

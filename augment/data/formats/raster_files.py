@@ -37,20 +37,23 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # Maximum size of a decoded image in bytes.
 MAX_BYTES = 2**31
 
-# Faults are reported with the name of the file.
+# Do not log faults, because errors report them with the name of the file.
 for _name in ("PIL.TiffImagePlugin", "tifffile"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+# Data types that are converted to a supported type.
 _READ_AS = {"float16": "float32", "float64": "float32"}
 
+# The first bytes of TIFF files, and numbers of TIFF tags.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
 
 Content = bytes | memoryview
 
 
 @dataclass(frozen=True)
 class OpenedRaster:
-    """An encoded image whose header was read.
+    """An encoded image whose header has been read, but not its pixels.
 
     Attributes:
         shape: height, width and number of channels. An EXIF orientation may swap height and width.
@@ -133,7 +136,7 @@ def is_channels_first(shape: tuple[int, ...]) -> bool:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Convert errors of decoders, which are of many types, to a `PixelsError`."""
+    """Turn the errors of decoders, which have many types, into a `PixelsError`."""
     try:
         yield
     except (UserError, MemoryError):
@@ -228,9 +231,11 @@ def _is_ordinary_tiff(content: Content) -> bool:
     try:
         with Image.open(BytesIO(content), formats=["TIFF"]) as image:
             tags: Any = image.tag_v2  # type: ignore[attr-defined]
-            bits, kinds, mode, size = tags.get(258, (1,)), tags.get(339, (1,)), image.mode, image.size
-            # Of images with more channels, Pillow and DALI would read only the first ones.
-            if max(bits) > 8 or set(kinds) != {1} or mode == "LA" or _samples(image) > (1 if mode == "L" else 4):
+            bits, formats = tags.get(_BITS_PER_SAMPLE, (1,)), tags.get(_SAMPLE_FORMAT, (1,))
+            mode, size = image.mode, image.size
+            if max(bits) > 8 or set(formats) != {1} or mode == "LA":  # format 1: unsigned integers
+                return False
+            if _samples(image) > (1 if mode == "L" else 4):  # Pillow and DALI would read only the first channels
                 return False
             if mode != "L" or getattr(image, "n_frames", 1) == 1:
                 return True
@@ -241,7 +246,7 @@ def _is_ordinary_tiff(content: Content) -> bool:
 
 
 def has_fourth_channel(content: Content) -> bool:
-    """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders take for transparency."""
+    """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders treat as transparency."""
     try:
         with Image.open(BytesIO(content), formats=["TIFF"]) as image:
             return image.mode in ("RGB", "RGBA") and _samples(image) == 4
@@ -251,7 +256,7 @@ def has_fourth_channel(content: Content) -> bool:
 
 def _samples(image: Image.Image) -> int:
     """Return the number of channels of an opened TIFF, including channels that Pillow ignores."""
-    return int(image.tag_v2.get(277, 1))  # type: ignore[attr-defined]
+    return int(image.tag_v2.get(_SAMPLES_PER_PIXEL, 1))  # type: ignore[attr-defined]
 
 
 def _open_tiff(content: Content) -> OpenedRaster:
@@ -272,7 +277,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
-    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill them with zeros, for hours if there are many
+    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would replace missing ones by zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
 
     def load() -> NDArray[Any]:
@@ -287,10 +292,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
 
 
 def _tiff_orientation(content: Content) -> int:
-    """Return the orientation that Pillow reads, because targets are rotated by it.
-
-    If Pillow cannot open the image, return 1.
-    """
+    """Return the orientation that Pillow reads, because the targets are also rotated by it. Default: 1."""
     with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
         return orientation_of(image)
     return 1

@@ -1,9 +1,11 @@
 """MXNet's RecordIO.
 
-A file is a sequence of parts, each at a multiple of 4 bytes: a magic number, a word with 3 bits of kind and 29 bits of
-length, and the content. A record is usually one part. If the magic number occurs in it at a multiple of 4, the record
-is split there into several parts, without the number. A record holds a flag (uint32), a label (float32), two ids
-(uint64), `flag` more labels (float32) and the encoded image. All numbers are little-endian.
+A file is a sequence of parts, each at a multiple of 4 bytes. A part is a magic number, a word (3 bits for its kind, 29
+bits for its length) and the content. A record is usually one part. If a record contains the magic number at a multiple
+of 4 bytes, it is split there into two parts, and the number is left out.
+
+A record contains a flag (uint32), a label (float32), two ids (uint64), `flag` labels (float32) that replace the first
+label, and the encoded image. All numbers are little-endian.
 Sources: dmlc-core/include/dmlc/recordio.h, and IRHeader in mxnet/recordio.py.
 """
 
@@ -24,7 +26,7 @@ PADDING = -1  # pads label arrays to one length, which MXNet's readers need
 def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
     """Yield the records of a file. Each span covers the whole record, see `unpack`.
 
-    If labels are `padded`, those that equal `PADDING` are left out.
+    If labels are `padded`, labels that equal `PADDING` are left out.
 
     Raises:
         UserError: the file is not a RecordIO file, or is cut short or damaged.
@@ -49,8 +51,9 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
     offset = begin = count = 0
     expected: tuple[int, ...] = (_WHOLE, _FIRST)
     while offset < len(buffer) or expected != (_WHOLE, _FIRST):
-        whole = offset + _PART.size <= len(buffer)
-        magic, word = _PART.unpack_from(buffer, offset) if whole else (_MAGIC, expected[0] << 29)
+        magic, word = _MAGIC, expected[0] << 29  # if the file ends here, `cut_short` is raised below
+        if offset + _PART.size <= len(buffer):
+            magic, word = _PART.unpack_from(buffer, offset)
         kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
         if magic != _MAGIC or kind not in expected:
             raise damaged(offset, count, "RecordIO")
@@ -78,6 +81,6 @@ def _join(extent: bytes) -> bytes:
 def _labels(record: bytes) -> tuple[int | float, ...]:
     flag, label, _, _ = _HEADER.unpack_from(record)
     labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
-    # Whole numbers become integers, except for numbers beyond int64 and -0.0, which differs from 0 in regression.
+    # Whole numbers become integers, except for numbers beyond int64, and except for -0.0, which is not 0 in regression.
     whole = [value.is_integer() and abs(value) < 2**63 and str(value) != "-0.0" for value in labels]
     return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))

@@ -36,7 +36,7 @@ OPEN_FILES = 256  # a quarter of Linux's default limit per process
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file of records, with its size and modification time when it was indexed."""
+    """A file of records, with the size and modification time that it had when it was indexed."""
 
     path: Path
     size: int  # in bytes
@@ -119,9 +119,9 @@ class Span:
 
 
 class Opened:
-    """An open file, closed with its last reference.
+    """An open file that is closed when no reference to it is left.
 
-    So another thread can still read it after the cache has dropped it.
+    Another thread can therefore still read it after the cache has dropped it.
     """
 
     def __init__(self, file: RecordFile, stopped: Event | None = None) -> None:
@@ -185,18 +185,18 @@ class Index:
 
 def load_indexes(
     named: Mapping[str, RecordFile],
-    kind: str,
+    settings: str,
     cache: Path,
     read: Reader,
     companion: Callable[[RecordFile], Path | None],
     *,
     ahead: int,
 ) -> Iterator[tuple[RecordFile, Index, bool]]:
-    """Yield each file, its index, and whether the index was built because there was no valid one in the cache.
+    """Yield each file, its index, and whether the index was built because the cache had no valid one.
 
     Args:
         named: the files by their names.
-        kind: the source's name and the settings that an index depends on.
+        settings: the source's name and the settings that an index depends on, as text.
         cache: the folder of caches.
         read: reads the records of a file, and creates its companion.
         companion: returns another file that an index depends on.
@@ -206,15 +206,15 @@ def load_indexes(
         UserError: a file cannot be read, or is damaged.
     """
     files = list(named.values())
-    cached = [cache / "index" / f"{digest(kind, file.path)}.npz" for file in files]
-    known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
-    missing = [file for file, index in zip(files, known, strict=True) if index is None]
+    entries = [cache / "index" / f"{digest(settings, file.path)}.npz" for file in files]
+    cached = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(entries, files, strict=True)]
+    missing = [file for file, index in zip(files, cached, strict=True) if index is None]
     quiet = sum(file.size for file in missing) < 2**28  # indexing takes less than a second
     stopped = Event()
     opening = in_threads(lambda file: Opened(file, stopped), missing, 4, ahead, stopped)
     with progress_bar(quiet=quiet) as progress, opening as opened:
-        every = progress.track(zip(named, files, cached, known, strict=True), len(files), description="Indexing files")
-        for name, file, entry, index in every:
+        columns = zip(named, files, entries, cached, strict=True)
+        for name, file, entry, index in progress.track(columns, len(files), description="Indexing files"):
             if is_new := index is None:
                 try:
                     held = next(opened)  # a remote file stays on this machine as long as it is open
@@ -248,7 +248,7 @@ def build(file: RecordFile, read: Reader) -> Index:
 
 
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
-    """Return sizes and modification times of the file and its companion, to detect changes."""
+    """Return the sizes and modification times of the file and its companion, to detect changes."""
     stamp = [6, file.size, file.mtime_ns]  # 6 is the version of indexes. Raise it when their content changes.
     if companion and file.stays and companion.exists():
         stat = companion.stat()
@@ -293,12 +293,13 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     found: list[Path] = []
     for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
         if MATCHES.search(name) and not Path(name).exists():
-            every = expanded_values(iglob(name, recursive=True), f"{key}={pattern}")
-            matches = [Path(match) for match in sorted(every) if Path(match).is_file()]
+            paths = expanded_values(iglob(name, recursive=True), f"{key}={pattern}")
+            matches = [Path(path) for path in sorted(paths) if Path(path).is_file()]
             if not matches:
                 raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
             # train-* also matches index files next to the shards.
-            found += [match for match in matches if match.suffix not in (".idx", ".index", ".lst")] or matches
+            shards = [match for match in matches if match.suffix not in (".idx", ".index", ".lst")]
+            found += shards or matches
         elif Path(name).is_dir():
             raise UserError(f"{key}={pattern}: {name} is a folder. Name files, such as {Path(name) / '*'}.")
         elif not Path(name).is_file():
@@ -314,15 +315,15 @@ def expand_braces(pattern: str, key: str) -> list[str]:
     """Expand {a,b} and {000..002} like a shell. Numbers keep their leading zeros.
 
     Raises:
-        UserError: a brace has no partner, or braces hold neither a list nor a range.
+        UserError: a brace has no partner, or braces contain neither a list nor a range.
     """
     choices: list[list[str]] = []
     for number, part in enumerate(re.split(r"\{([^{}]*)\}", pattern)):
         is_in_braces = number % 2 == 1
-        counted = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", part)
-        if is_in_braces and counted and int(counted[1]) <= int(counted[2]):
-            width = max(map(len, counted.groups())) if re.search(r"\b0\d", part) else 0
-            numbers = expanded_values(range(int(counted[1]), int(counted[2]) + 1), key)
+        limits = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", part)
+        if is_in_braces and limits and int(limits[1]) <= int(limits[2]):
+            width = max(map(len, limits.groups())) if re.search(r"\b0\d", part) else 0
+            numbers = expanded_values(range(int(limits[1]), int(limits[2]) + 1), key)
             choices.append([f"{n:0{width}}" for n in numbers])
         elif is_in_braces and "," in part:
             choices.append(part.split(","))

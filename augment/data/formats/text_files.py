@@ -49,7 +49,7 @@ def read_text(key: str, file: Path, allowed: str) -> str:
 
 
 def whole_number(text: str, otherwise: Number) -> int | Number:
-    """Return the integer of up to 18 digits that a text spells. Return `otherwise` for other texts, such as 007."""
+    """Convert a text to an integer of up to 18 digits. Return `otherwise` for any other text, such as 007."""
     return int(text) if re.fullmatch("0|-?[1-9][0-9]{,17}", text) else otherwise
 
 
@@ -57,8 +57,8 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
     """Return a message for each setting with missing files.
 
     Args:
-        given: for each setting, its key, its files, and a function. Given the index of a file, the function describes
-            where the file is named.
+        given: for each setting, its key, its files, and a function that describes where a file is listed, given the
+            file's index.
     """
     found = []
     for key, files, where in given:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from augment.data.formats.annotations import Annotated, AnnotatedImage
+from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.text_files import read_text
 from augment.support.errors import UserError
@@ -59,12 +59,12 @@ def list_names(file: Path, *known: Collection[str]) -> list[str]:
 def _name(line: str, known: Sequence[Collection[str]]) -> str:
     """Return the image name in a line, without a flag or an extension, unless they are part of a known name."""
     plain = _FLAG.sub("", line)
-    forms = [line, plain, *(form[: form.rfind(".")] for form in (line, plain) if Path(form).suffix.lower() in IMAGES)]
-    return next((form for form in forms if any(form in names for names in known)), plain)
+    stems = [name[: name.rfind(".")] for name in (line, plain) if Path(name).suffix.lower() in IMAGES]
+    return next((name for name in (line, plain, *stems) if any(name in names for names in known)), plain)
 
 
 def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
-    """Return an image with the objects of an annotation file. Their labels are 0: only their names are known."""
+    """Return an image with the objects of an annotation file. Their labels are 0, because only names are known."""
     image = AnnotatedImage(image_file, str(file), image_id=number)
     try:
         content = read_file(file)
@@ -83,12 +83,12 @@ def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
     return image
 
 
-def _object(found: ElementTree.Element, where: str) -> Annotated:
+def _object(found: ElementTree.Element, where: str) -> AnnotatedObject:
     edges = (found.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax"))
     left, top, right, bottom = (float(edge or "nan") for edge in edges)
     name, difficult = ((found.findtext(key) or "").strip() for key in ("name", "difficult"))
     if not name:
         raise ValueError("no name")
-    return Annotated(
+    return AnnotatedObject(
         where, (left - 1, top - 1, right, bottom), 0, difficult=difficult.lower() in ("1", "true"), name=name
     )

@@ -63,7 +63,7 @@ def _image(key: str, members: Members) -> tarfile.TarInfo:
 
 
 def _samples(stream: BinaryIO) -> dict[str, Members]:
-    """Return the members of a shard by their keys, which are the names up to the first dot, and their extensions."""
+    """Return the samples of a shard by key, the name up to the first dot. A sample has its members by extension."""
     samples: dict[str, Members] = {}
     last = "nothing"
     try:
@@ -132,8 +132,8 @@ def _parse(content: bytes, where: str, *, is_text: bool) -> Any:
 def _field(value: Any, path: str, where: str) -> Any:
     """Return the value of a field, which may be nested: a.b."""
     for field in [path] if isinstance(value, dict) and path in value else path.split("."):
-        there = value if isinstance(value, dict) else {}
-        if field not in there:
-            raise UserError(f"{where} has no field {path}.{suggest(field, there)} {_REMEDY}.")
-        value = there[field]
+        fields = value if isinstance(value, dict) else {}
+        if field not in fields:
+            raise UserError(f"{where} has no field {path}.{suggest(field, fields)} {_REMEDY}.")
+        value = fields[field]
     return value

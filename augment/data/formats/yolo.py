@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.formats.annotations import Annotated, AnnotatedImage, Header, read_headers
+from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, Header, read_headers
 from augment.data.formats.folder import find_images
 from augment.data.formats.polygons import read_polygons
 from augment.data.formats.text_files import read_text
@@ -31,11 +31,11 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
     """
     if not file.is_file():
         raise UserError(f"data.root: the file {file} does not exist.{near_file(file)} Name a data.yaml, or its folder.")
-    typed, texts = read_yaml(file), read_yaml(file, as_text=True)
+    values, texts = read_yaml(file), read_yaml(file, as_text=True)
     content: dict[str, Any] = {}
-    if isinstance(typed, dict) and isinstance(texts, dict):
+    if isinstance(values, dict) and isinstance(texts, dict):
         # Names and paths are text, even if they look like numbers. Keys without a value are left out.
-        content = {key: text for key, text in texts.items() if typed.get(key, text) is not None}
+        content = {key: text for key, text in texts.items() if values.get(key, text) is not None}
     given: Any = content.get("names")
     try:
         found = dict(enumerate(given)) if isinstance(given, list) else {int(key): given[key] for key in given}
@@ -104,19 +104,19 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
 
 
 def _labels_of(image: Path) -> Path:
-    """Return the label file of an image: in its path, the last "images" becomes "labels". Default: next to it."""
+    """Return the label file of an image: the last folder "images" becomes "labels". Without one, it is next to it."""
     head, middle, tail = str(image).rpartition("/images/")
     return Path(f"{head}/labels/{tail}" if middle else image).with_suffix(".txt")
 
 
 def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Mapping[int, int]) -> None:
     """Add the objects of a label file to its image. A bad object is a fault of the image."""
-    height, width = header.shown
+    height, width = header.upright_size
     try:
         lines = read_file(source).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         return image.blame(f"has labels that cannot be read: {error}")
-    image.size = header.shown
+    image.size = header.upright_size
     for number, line in enumerate(lines, 1):
         where = f"line {number} of {source}"
         with image.object_at(where):
@@ -129,7 +129,7 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
     return None
 
 
-def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[int, int]) -> Annotated:
+def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[int, int]) -> AnnotatedObject:
     is_box = len(numbers) == 4
     if not is_box and (len(numbers) < 6 or len(numbers) % 2):
         raise ValueError(f"{amount(len(numbers), 'number')} instead of 4, 6, 8 and so on")
@@ -140,6 +140,6 @@ def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[in
     if not is_box:
         corners = (numbers.reshape(-1, 2) * size).clip(0, size)
         box = (*corners.min(axis=0).tolist(), *corners.max(axis=0).tolist())
-        return Annotated(where, box, label, shape=read_polygons([corners.ravel()]))
+        return AnnotatedObject(where, box, label, shape=read_polygons([corners.ravel()]))
     x, y, w, h = (numbers * np.array([*size, *size])).tolist()
-    return Annotated(where, (x - w / 2, y - h / 2, x + w / 2, y + h / 2), label)
+    return AnnotatedObject(where, (x - w / 2, y - h / 2, x + w / 2, y + h / 2), label)

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment.data.generated.sample import OVERSAMPLING, expose, make_set, put, save, seeded, strewn, view
+from augment.data.generated.sample import (
+    OVERSAMPLING,
+    add_camera_effects,
+    background,
+    draw_thing,
+    generate_dataset,
+    homography,
+    save,
+    seeded,
+)
 from augment.data.generated.shapes import CLASSES, THINGS
 
 # Part of the folders' names. Raise it when images change, here or in sample.py and shapes.py.
@@ -55,7 +64,7 @@ class Scene:
 def draw_objects(split: str, index: int) -> Scene:
     """Return one image with its objects. One image in 25 has none."""
     rng = seeded("objects", split, index)
-    scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
+    scene, canvas = background(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
     quarter = scene.width // 2, scene.height // 2
     count = 0 if rng.random() < 0.04 else int(rng.integers(1, 5))
@@ -63,10 +72,10 @@ def draw_objects(split: str, index: int) -> Scene:
     for number, (label, corner) in enumerate(zip(labels.tolist(), rng.permutation(4).tolist(), strict=False), 1):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        matrix = shift @ view(rng, quarter, (0.38, 0.55))  # the thing may extend beyond its quarter of the image
-        put(rng, canvas, THINGS[NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
+        matrix = shift @ homography(rng, quarter, (0.38, 0.55))  # the thing may extend beyond its quarter of the image
+        draw_thing(rng, canvas, THINGS[NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
-    image = expose(rng, scene.reduce(OVERSAMPLING))
+    image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
     seen = [k for k in range(count) if np.count_nonzero(instances == k + 1) >= SMALLEST]
     renumbered = np.zeros(count + 1, np.uint8)
     renumbered[np.array(seen, np.int64) + 1] = range(1, len(seen) + 1)
@@ -87,20 +96,21 @@ def reduced(stencil: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
 def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64]]:
     """Return one image and its keypoints, (5, 3): x, y and visibility, which is 1 for a hidden keypoint."""
     rng = seeded("points", split, index)
-    scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
+    scene, canvas = background(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
     traced = ImageDraw.Draw(stencil)
-    house, matrix = THINGS["house"](rng), view(rng, scene.size)
-    put(rng, canvas, house, matrix, (traced, 1))
+    house, matrix = THINGS["house"](rng), homography(rng, scene.size)
+    draw_thing(rng, canvas, house, matrix, (traced, 1))
     for _ in range(rng.integers(0, 3)):
-        other = view(rng, scene.size, (0.08, 0.14))  # may hide a part of the house
-        put(rng, canvas, THINGS[rng.choice([name for name in CLASSES if name != "house"])](rng), other, (traced, 2))
+        other = homography(rng, scene.size, (0.08, 0.14))  # may hide a part of the house
+        thing = THINGS[rng.choice([name for name in CLASSES if name != "house"])](rng)
+        draw_thing(rng, canvas, thing, other, (traced, 2))
     (_, walls), (_, roof) = house[-4], house[-3]
     x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T
     places = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
     if np.linalg.det(matrix) < 0:
         places = places[[0, 2, 1, 4, 3]]  # left and right are the viewer's
-    image = expose(rng, scene.reduce(OVERSAMPLING))
+    image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
     seen = reduced(np.asarray(stencil), 2)
     column, row = np.rint(places).astype(int).T
     inside = (row >= 0) & (row < image.height) & (column >= 0) & (column < image.width)
@@ -108,8 +118,8 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
     return image, np.column_stack([np.where(inside[:, None], places, 0), np.where(inside, np.where(hidden, 1, 2), 0)])
 
 
-def make_objects(root: Path) -> Path:
-    """Generate the dataset of objects in a new folder below `root`, see `make_set`.
+def generate_objects(root: Path) -> Path:
+    """Generate the dataset of objects in a new folder below `root`, see `generate_dataset`.
 
     It holds `images/<index>.jpg`, `masks/<index>.png` and `instances/<index>.png` in the folders train and val,
     `{train,val}.json` in COCO's format, and classes.txt.
@@ -117,14 +127,14 @@ def make_objects(root: Path) -> Path:
     categories = [{"id": label, "name": name} for label, name in enumerate(NAMES) if label]
     classes = {"classes.txt": "\n".join(NAMES)}
     folder = root / f"objects-v{VERSION}-{TRAIN}-{VAL}"
-    return make_set(folder, _images(), _save_objects, lambda found: _described(found, categories) | classes)
+    return generate_dataset(folder, _images(), _save_objects, lambda found: _described(found, categories) | classes)
 
 
-def make_points(root: Path) -> Path:
+def generate_points(root: Path) -> Path:
     """Generate the dataset of keypoints, with `{train,val}/images/<index>.jpg` and `{train,val}.json`."""
     categories = [{"id": 1, "name": "house", "keypoints": POINTS}]
     folder = root / f"points-v{VERSION}-{TRAIN}-{VAL}"
-    return make_set(folder, _images(), _save_points, lambda found: _described(found, categories))
+    return generate_dataset(folder, _images(), _save_points, lambda found: _described(found, categories))
 
 
 def _images() -> dict[str, tuple[str, int]]:

@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment.data.generated.sample import make_set, save, seeded
+from augment.data.generated.sample import generate_dataset, save, seeded
 
 # Part of the folder's name. Raise it when images change.
 VERSION = 1
@@ -65,8 +65,8 @@ def _draw_fields(rng: Generator, main: int) -> NDArray[np.uint8]:
     return np.asarray(covers)
 
 
-def make_bands(root: Path) -> Path:
-    """Generate the dataset in a new folder below `root`, see `make_set`.
+def generate_bands(root: Path) -> Path:
+    """Generate the dataset in a new folder below `root`, see `generate_dataset`.
 
     It holds images in `{train,val}/<class>/<index>.npy`, and their masks in `masks/{train,val}/<class>/<index>.png`.
     """
@@ -76,7 +76,7 @@ def make_bands(root: Path) -> Path:
         for name in NAMES
         for index in range(count)
     }
-    return make_set(root / f"bands-v{VERSION}-{TRAIN}-{VAL}", images, _save_bands)
+    return generate_dataset(root / f"bands-v{VERSION}-{TRAIN}-{VAL}", images, _save_bands)
 
 
 def _save_bands(file: Path, split: str, name: str, index: int) -> None:

@@ -44,7 +44,7 @@ def to_image(pixels: NDArray[np.float32]) -> Image.Image:
     return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
 
 
-def backdrop(rng: Generator, size: tuple[int, int], lightness: float) -> Image.Image:
+def textured_gradient(rng: Generator, size: tuple[int, int], lightness: float) -> Image.Image:
     """Return a dull gradient of a few colors with a cloudy or striped texture. `size` is (width, height)."""
     tone, (rows, columns) = (rng.random(), lightness, 0.13), rng.integers(2, 5, 2)
     colors = [[shade(rng, tone, (0.12, 0.15, 0.13)) for _ in range(columns)] for _ in range(rows)]
@@ -59,7 +59,7 @@ def backdrop(rng: Generator, size: tuple[int, int], lightness: float) -> Image.I
     return to_image(np.asarray(smooth) + np.float32(rng.uniform(5, 20)) * texture[..., None].astype(np.float32))
 
 
-def strew(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], lightness: float) -> None:
+def scatter_shapes(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], lightness: float) -> None:
     """Draw sticks, triangles and discs on the background, half of them translucent."""
     for _ in range(rng.integers(2, 7)):
         center, radius, count = rng.uniform(0, size), rng.uniform(0.06, 0.25) * min(size), rng.choice([2, 3, 4, 30])
@@ -72,7 +72,7 @@ def strew(rng: Generator, canvas: ImageDraw.ImageDraw, size: tuple[int, int], li
             canvas.polygon(shape.ravel().tolist(), fill=fill)
 
 
-def view(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float] = (0.28, 0.44)) -> Points:
+def homography(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float] = (0.28, 0.44)) -> Points:
     """Return a homography (3, 3) from a thing's coordinates to pixels: perspective, shear, mirror, tilt and shift."""
     radius = rng.uniform(*radius_range) * min(size)
     x, y = np.array(size) / 2 + rng.uniform(-1, 1, 2) * (min(size) / 2 - 0.85 * radius)
@@ -85,7 +85,7 @@ def view(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float
     return np.asarray(shift @ rotate @ shear @ perspective)
 
 
-def put(
+def draw_thing(
     rng: Generator,
     canvas: ImageDraw.ImageDraw,
     parts: list[Part],
@@ -94,8 +94,8 @@ def put(
 ) -> None:
     """Draw a thing, sometimes with a shadow or an outline.
 
-    `stencil` is a second canvas of the same size, and a number. The thing is also drawn on this canvas, with this
-    number as its gray value, and without its shadow.
+    `stencil` is a second canvas of the same size, and a gray value. The thing is also drawn on this canvas, in this
+    gray value and without its shadow.
     """
     faded = rng.uniform(-0.1, 0.1)
     paint = {tone: shade(rng, (tone[0], tone[1] + faded, tone[2]), (0.04, 0.05, 0.15)) for tone, _ in parts}
@@ -120,7 +120,7 @@ def put(
                 stencil[0].line(closed, fill=stencil[1], width=width, joint="curve")
 
 
-def expose(rng: Generator, image: Image.Image) -> Image.Image:
+def add_camera_effects(rng: Generator, image: Image.Image) -> Image.Image:
     """Light the scene from one side, blur it a little and add sensor noise."""
     width, height = image.size
     slope_x, slope_y = rng.uniform(-0.25, 0.25, 2)
@@ -130,21 +130,21 @@ def expose(rng: Generator, image: Image.Image) -> Image.Image:
     return to_image(np.asarray(image.filter(ImageFilter.GaussianBlur(rng.uniform(0, 0.9)))) * light + noise)
 
 
-def begin(rng: Generator, mean_side_range: tuple[float, float]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+def random_background(rng: Generator, mean_side_range: tuple[float, float]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     """Return a background of a random size, enlarged by `OVERSAMPLING`, and its canvas.
 
     The mean side is the square root of the image's area, in pixels.
     """
     side, aspect = rng.uniform(*mean_side_range), np.exp(rng.uniform(*np.log((0.7, 1.4))))
-    return strewn(rng, (round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))))
+    return background(rng, (round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))))
 
 
-def strewn(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+def background(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     """Return a background of a size, (width, height), enlarged by `OVERSAMPLING`, and its canvas."""
     lightness = rng.uniform(0.1, 0.9)
-    scene = backdrop(rng, size, lightness).resize((size[0] * OVERSAMPLING, size[1] * OVERSAMPLING))
+    scene = textured_gradient(rng, size, lightness).resize((size[0] * OVERSAMPLING, size[1] * OVERSAMPLING))
     canvas = ImageDraw.Draw(scene, "RGBA")
-    strew(rng, canvas, scene.size, lightness)
+    scatter_shapes(rng, canvas, scene.size, lightness)
     return scene, canvas
 
 
@@ -156,13 +156,13 @@ def seeded(*of: object) -> Generator:
 def draw(name: str, split: str, index: int) -> Image.Image:
     """Return one RGB image of a class. Splits differ only in their seeds."""
     rng = seeded(split, name, index)
-    scene, canvas = begin(rng, (115.0, 185.0))  # sides are 96 to 219 pixels long
-    put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
-    return expose(rng, scene.reduce(OVERSAMPLING))
+    scene, canvas = random_background(rng, (115.0, 185.0))  # sides are 96 to 219 pixels long
+    draw_thing(rng, canvas, THINGS[name](rng), homography(rng, scene.size))
+    return add_camera_effects(rng, scene.reduce(OVERSAMPLING))
 
 
-def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 50) -> Path:
-    """Generate `{train,val}/<class>/<index>.jpg` in a new folder below `root`, see `make_set`."""
+def generate_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 50) -> Path:
+    """Generate `{train,val}/<class>/<index>.jpg` in a new folder below `root`, see `generate_dataset`."""
     images = {
         f"{split}/{name}/{index:03d}.jpg": (name, split, index)
         for split, count in {"train": train_per_class, "val": val_per_class}.items()
@@ -170,7 +170,7 @@ def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 5
         for index in range(count)
     }
     folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
-    return make_set(folder, images, lambda file, *of: save(draw(*of), file))
+    return generate_dataset(folder, images, lambda file, *of: save(draw(*of), file))
 
 
 def labels_of(split: str, index: int) -> tuple[str, ...]:
@@ -182,24 +182,24 @@ def draw_scene(split: str, index: int) -> Image.Image:
     """Return one RGB scene. Splits differ only in their seeds."""
     rng = seeded("scene", split, index)
     names = _choose(rng)
-    scene, canvas = begin(rng, (150.0, 210.0))
+    scene, canvas = random_background(rng, (150.0, 210.0))
     quarter = scene.width // 2, scene.height // 2
     for name, corner in zip(names, rng.permutation(4), strict=False):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
         # A thing may extend beyond its quarter of the image.
-        put(rng, canvas, THINGS[name](rng), shift @ view(rng, quarter, (0.4, 0.55)))
-    return expose(rng, scene.reduce(OVERSAMPLING))
+        draw_thing(rng, canvas, THINGS[name](rng), shift @ homography(rng, quarter, (0.4, 0.55)))
+    return add_camera_effects(rng, scene.reduce(OVERSAMPLING))
 
 
-def make_scenes(root: Path) -> Path:
-    """Generate `{train,val}/<index>.jpg` and lists of labels in a new folder below `root`, see `make_set`."""
+def generate_scenes(root: Path) -> Path:
+    """Generate `{train,val}/<index>.jpg` and lists of labels in a new folder below `root`, see `generate_dataset`."""
     images = {f"{split}/{index:03d}.jpg": (split, index) for split, count in SCENES.items() for index in range(count)}
     lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
     texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in SCENES}
     folder = root / f"scenes-v{VERSION}-{SCENES['train']}-{SCENES['val']}"
     texts |= {"classes.txt": "\n".join(CLASSES)}
-    return make_set(folder, images, lambda file, *of: save(draw_scene(*of), file), lambda _: texts)
+    return generate_dataset(folder, images, lambda file, *of: save(draw_scene(*of), file), lambda _: texts)
 
 
 def _choose(rng: Generator) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ def save(image: Image.Image, file: Path) -> None:
     image.save(file, quality=JPEG_QUALITY)
 
 
-def make_set(
+def generate_dataset(
     folder: Path,
     images: Mapping[str, tuple[Any, ...]],
     draw: Callable[..., R],

@@ -14,7 +14,7 @@ from augment.support.user_code import describe_raised, import_own
 
 
 class ObjectName(str):
-    """Stands for an object that cannot be imported by a name, such as a local variable. Messages show its class."""
+    """Stands for an object that cannot be imported, such as a local variable. The text, its name or class, is shown."""
 
     found: object
 
@@ -25,10 +25,10 @@ class ObjectName(str):
 def object_name(found: object) -> str:
     """Return the name by which `find_object` finds an object: "module.name", or an `ObjectName`."""
     module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
-    there: object = sys.modules.get(str(module))
+    importable: object = sys.modules.get(str(module))
     for part in str(path).split("."):
-        there = getattr(there, part, None)
-    if there is found:
+        importable = getattr(importable, part, None)
+    if importable is found:
         return f"{module}.{path}"
     name = ObjectName(path or type(found).__name__)
     name.found = found
@@ -37,7 +37,7 @@ def object_name(found: object) -> str:
 
 @dataclass(frozen=True)
 class SequenceFactory:
-    """Makes the user's sequence in any process.
+    """Creates the user's sequence in any process.
 
     Attributes:
         key: the setting that names it, such as "data.train".
@@ -98,7 +98,7 @@ class SequenceFactory:
 
 @contextmanager
 def errors_of(what: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Convert exceptions of the user's code to a `UserError`. `where` completes its message."""
+    """Turn an exception of the user's code into a `UserError`. `where` returns its position, for the message."""
     try:
         yield
     except UserError:

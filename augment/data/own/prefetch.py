@@ -13,7 +13,6 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from threading import Lock, RLock
@@ -35,6 +34,7 @@ from augment.params.pixel_format import DTYPES
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import expanded, read_file
+from augment.support.nested import chunks
 from augment.support.signals import ignore_in_worker, shield_children
 
 T = TypeVar("T")
@@ -47,11 +47,11 @@ ALLOWED = (
 
 
 # An image from the user: its file, its encoded bytes, or its pixels, (height, width, channels).
-Given = Path | bytes | NDArray[Any]
+UserImage = Path | bytes | NDArray[Any]
 
 
-def take(value: object) -> Given:
-    """Convert an image to one of three types.
+def convert_image(value: object) -> UserImage:
+    """Convert the user's image to one of three types.
 
     Raises:
         ValueError: the value is not an image. The message describes it.
@@ -82,25 +82,30 @@ def as_path(value: object) -> Path | None:
     return expanded(value) if isinstance(value, str | PathLike) else None
 
 
-def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
-    why = ". Remove ToTensor and Normalize, which the `aug` section replaces" if value.dtype.kind == "f" else ""
+def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> UserImage:
+    """Convert an array. `channels` is its axis of channels, if it has three axes."""
     if value.dtype == np.uint8 and value.ndim == 1 and len(value):
         return value.tobytes()
-    pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
+    pixels = value
+    if value.ndim == 2:
+        pixels = value[..., None]
+    elif value.ndim == 3:
+        pixels = np.moveaxis(value, channels, 2)
     is_normalized = value.dtype.kind == "f" and channels == 0 and pixels.shape[-1] in (1, 3)
     if value.dtype.name not in DTYPES or pixels.ndim != 3 or is_normalized:
+        why = ". Remove ToTensor and Normalize, which the `aug` section replaces" if value.dtype.kind == "f" else ""
         raise ValueError(f"{shown} of {value.dtype}{why}")
     if not (pixels.size and pixels.shape[2] <= MAX_CHANNELS) or is_channels_first(pixels.shape):
         raise ValueError(f"{shown} of {value.dtype}")
-    # The next item may be written to the same memory, so copy the pixels.
-    gray = value.dtype == np.uint8 and pixels.shape[2] == 1
-    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)) if gray else pixels, order="C")
+    if value.dtype == np.uint8 and pixels.shape[2] == 1:
+        pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    return np.array(pixels, order="C")  # a copy, because the next item may be written to the same memory
 
 
 class Items:
     """The items of the user's sequence, pairs of an image and its target.
 
-    Another process that unpickles this object makes its own sequence with the same factory.
+    A process that unpickles this object creates its own sequence with the same factory.
 
     Raises:
         UserError: the factory fails.
@@ -118,10 +123,10 @@ class Items:
         return len(self.sequence)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return made, (self.factory,)
+        return items_of, (self.factory,)
 
     def pair(self, index: int) -> tuple[object, object]:
-        """Return an item.
+        """Return the image and the target of an item.
 
         Raises:
             UserError: the item cannot be read, or is not a pair.
@@ -143,7 +148,7 @@ class Items:
         with self._lock:
             return read(*self.pair(index))
 
-    def given(self, index: int, *, decoded: bool) -> Given:
+    def image_at(self, index: int, *, decoded: bool) -> UserImage:
         """Return an image.
 
         Raises:
@@ -156,15 +161,15 @@ class Items:
             raise self.error(index, f"has {this} image, but item 0 has {first} one. Encode all images, or none.")
         return found
 
-    def as_image(self, image: object, index: int) -> Given:
-        """Convert the image of an item, see `take`."""
+    def as_image(self, image: object, index: int) -> UserImage:
+        """Convert the image of an item, see `convert_image`."""
         try:
-            return take(image)
+            return convert_image(image)
         except ValueError as error:
-            raise self.error(index, f"has as its image {error}. Allowed: {ALLOWED}.") from None
+            raise self.error(index, f"has {error} as its image. Allowed: {ALLOWED}.") from None
 
-    def kind_of(self, first: object) -> "type[ItemImage]":
-        """Return the class of the images, given the first image."""
+    def image_class(self, first: object) -> "type[ItemImage]":
+        """Return the class of the images, given the first image. Set `stored_as`."""
         found = self.as_image(first, 0)
         if not isinstance(found, np.ndarray):
             return ItemImage
@@ -177,7 +182,7 @@ class Items:
         Raises:
             UserError: the image is missing, or cannot be decoded.
         """
-        found = self.given(index, decoded=decoded)
+        found = self.image_at(index, decoded=decoded)
         if isinstance(found, np.ndarray):
             return found
         try:
@@ -250,17 +255,17 @@ class ItemImage:
         Raises:
             OSError: the image's file cannot be read.
         """
-        found = self.items.given(self.index, decoded=False)
+        found = self.items.image_at(self.index, decoded=False)
         return read_file(found) if isinstance(found, Path) else bytes(found)
 
     @classmethod
     def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
         """Read images of one sequence in the background. The results have the same keys."""
         items, decoded = next(iter(images.values())).items, issubclass(cls, DecodedItem)
-        # A request takes as long as reading a small image, so combine up to 32.
-        together = min(32, -(-len(images) // max(1, items.factory.workers)))
-        waiting = ((key, image.index) for key, image in images.items())
-        return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
+        # A request takes as long as reading a small image, so a request reads up to 32 images.
+        most = min(32, -(-len(images) // max(1, items.factory.workers)))
+        indices = [(key, image.index) for key, image in images.items()]
+        return [items.submit(dict(chunk), decoded=decoded) for chunk in chunks(indices, most)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +274,7 @@ class DecodedItem(ItemImage):
 
     def read_pixels(self) -> NDArray[Any]:
         """Return (height, width, channels)."""
-        return np.asarray(self.items.given(self.index, decoded=True))
+        return np.asarray(self.items.image_at(self.index, decoded=True))
 
     def read(self) -> bytes:
         """Return the image as PPM."""
@@ -277,13 +282,13 @@ class DecodedItem(ItemImage):
 
 
 @cache
-def made(factory: SequenceFactory) -> Items:
-    """Return the items of a sequence, which is made once per process."""
+def items_of(factory: SequenceFactory) -> Items:
+    """Return the items of a sequence, which is created once per process."""
     return Items(factory)
 
 
 def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: bool) -> dict[int, Loaded]:
-    items = whose if isinstance(whose, Items) else made(whose)
+    items = whose if isinstance(whose, Items) else items_of(whose)
     loaded: dict[int, Loaded] = {}
     for key, index in indices.items():
         try:

@@ -1,6 +1,6 @@
 """Detect random transforms in the user's Dataset.
 
-An image and its target are read at different times, so their items must not change.
+An image and its target are read at different times, so each item must be the same whenever it is read.
 """
 
 from collections.abc import Mapping
@@ -10,24 +10,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from augment.data.own.prefetch import Items, take
+from augment.data.own.prefetch import Items, convert_image
 from augment.support.errors import UserError
 
 _READ = 8  # items that are read twice
 
 _PARTS = ("", "boxes", "labels", "masks", "keypoints")  # whole targets, or entries of a dict
 
-Part = Mapping[str, NDArray[Any]]
+# The arrays of an image or a target by name.
+Copied = Mapping[str, NDArray[Any]]
 
 
-def check_drawn(items: Items) -> str:
+def check_repeatable(items: Items) -> str:
     """Read some items twice. Return a notice if their images differ, or else an empty text.
 
     Raises:
         UserError: the targets differ.
     """
-    listed, drawn = isinstance(items.sequence, list | tuple), list[int]()
-    for index in () if listed else np.unique(np.linspace(0, len(items) - 1, _READ).astype(np.int64)).tolist():
+    if isinstance(items.sequence, list | tuple):
+        return ""
+    changed: list[int] = []
+    for index in np.unique(np.linspace(0, len(items) - 1, _READ).astype(np.int64)).tolist():
         try:
             (image, target), (image_again, target_again) = (items.read(index, _copied) for _ in range(2))
         except (UserError, ValueError, TypeError):  # bad items are reported, or skipped, later
@@ -39,24 +42,27 @@ def check_drawn(items: Items) -> str:
                 "Return the same target each time. Move random crops and flips to aug.train, which also moves targets.",
             )
         if not _same(image, image_again):
-            drawn.append(index)
-    if not drawn:
+            changed.append(index)
+    if not changed:
         return ""
     return (
-        f"{items.factory.key}: item {drawn[0]} of {items.factory.name} has another image when it is read again. Random "
+        f"{items.factory.key}: item {changed[0]} of {items.factory.name} has another image when read again. Random "
         "transforms inside a Dataset ignore seed, so this run cannot be reproduced or resumed exactly. Use ops of aug"
     )
 
 
-def _copied(image: object, target: object) -> tuple[Part, Part]:
+def _copied(image: object, target: object) -> tuple[Copied, Copied]:
+    """Return copies of an image and its target as arrays, because the next item may use the same memory."""
+
+    def copied(part: Any) -> NDArray[Any]:
+        return np.array(part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else part)
+
     parts = target if isinstance(target, dict) else {"": target}
-    used = {name: parts[name] for name in _PARTS if name in parts}
-    plain = {name: of.detach().cpu().numpy() if isinstance(of, torch.Tensor) else of for name, of in used.items()}
-    given = take(image)
+    given = convert_image(image)
     pixels = given if isinstance(given, np.ndarray) else np.array(given, object)
-    return {"": pixels}, {name: np.array(of) for name, of in plain.items()}
+    return {"": pixels}, {name: copied(parts[name]) for name in _PARTS if name in parts}
 
 
-def _same(one: Part, other: Part) -> bool:
+def _same(one: Copied, other: Copied) -> bool:
     pairs = [(part, other.get(name)) for name, part in one.items()]
     return all(b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)

@@ -18,7 +18,7 @@ from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import TURNED, is_turned
 from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.prefetch import Items, as_path
-from augment.data.own.random_items import check_drawn
+from augment.data.own.random_items import check_repeatable
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, BOXES, Boxes, joined_masks
 from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
 from augment.data.targets.interpretation import make_dataset
@@ -39,22 +39,22 @@ _COMPARED = 32  # items to compare with a Dataset's `targets`. In a merged datas
 
 
 def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:
-    """Make the sequences of both splits and determine their targets, if necessary by reading every item once.
+    """Create the sequence of each split, and determine its targets, if necessary by reading every item once.
 
     Raises:
         UserError: the user's code fails, or returns something unusable.
     """
-    # A missing validation split is reported before training items are read.
-    made = [Items(factory) for factory in factories]
+    # Create all sequences first, so that a missing validation split is reported before training items are read.
+    splits = [Items(factory) for factory in factories]
     numbers = options.task == NUMBERS.task or bool(options.names)
-    dataset = make_dataset([_read(items, numbers=numbers) for items in made], options)
-    return dataset.noting(*map(check_drawn, made))
+    dataset = make_dataset([_read(items, numbers=numbers) for items in splits], options)
+    return dataset.noting(*map(check_repeatable, splits))
 
 
 def _read(items: Items, *, numbers: bool) -> LabeledSplit:
     image, target = items.pair(0)
-    kind = items.kind_of(image)
-    images: tuple[ImageRef, ...] = tuple(kind(items, index) for index in range(len(items)))
+    image_class = items.image_class(image)
+    images: tuple[ImageRef, ...] = tuple(image_class(items, index) for index in range(len(items)))
     targets = _known_targets(items.sequence)
     paths: list[Path | None] = []
     if targets is None or not _match_items(targets, items, target):
@@ -70,7 +70,7 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
 
 
 def _match_items(targets: Sequence[Any] | NDArray[Any], items: Items, first: object) -> bool:
-    """Whether some evenly spaced items have the same targets."""
+    """Whether some evenly spaced items have these targets. `first` is the target of item 0."""
     for index in np.unique(np.linspace(0, len(items) - 1, _COMPARED).astype(np.int64)).tolist():
         with suppress(UserError):  # bad items are reported, or skipped, later
             if not _same_target(targets[index], items.pair(index)[1] if index else first):
@@ -98,8 +98,8 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
 def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
     """Return the targets of all items if a Dataset stores them."""
     if isinstance(sequence, Subset):
-        whole = _known_targets(sequence.dataset)
-        return None if whole is None else [whole[index] for index in sequence.indices]
+        targets = _known_targets(sequence.dataset)
+        return None if targets is None else [targets[index] for index in sequence.indices]
     if isinstance(sequence, list | tuple) or getattr(sequence, "target_transform", None) is not None:
         return None
     for name in ("targets", "labels"):  # as in torchvision's datasets
@@ -218,7 +218,7 @@ def read_spatial(
     with_masks: bool,
     flip_pairs: Sequence[Sequence[str]] | None = None,
 ) -> Dataset:
-    """Make the sequences of both splits and read the targets of their items. Masks are read again when needed.
+    """Create the sequence of each split, and read the targets of its items. Masks are read again when needed.
 
     A bad target is a fault of its image, except for item 0.
 
@@ -232,12 +232,12 @@ def read_spatial(
         UserError: the user's code fails, or item 0 has no such target.
     """
     kind: Kind = known_kinds().get(options.task, MASKS)
-    made = [Items(factory) for factory in factories]
-    drawn = [check_drawn(items) for items in made]
-    names = given_names([class_names(items.sequence) for items in made], options) or ()
+    sequences = [Items(factory) for factory in factories]
+    random_notices = [check_repeatable(items) for items in sequences]
+    names = given_names([class_names(items.sequence) for items in sequences], options) or ()
     if kind == BOXES and names and names[0] in BACKGROUNDS:
         names = names[1:]
-    read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in made]
+    read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in sequences]
     notice = ""
     if kind == KEYPOINTS:
         names = options.names or names or tuple(map(str, range(len(read[0].targets[0]))))
@@ -261,7 +261,7 @@ def read_spatial(
         splits.append(Split(tuple(found.images), targets, kind))
         faults |= found.faults
     dataset = Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
-    return dataset.noting(*drawn, notice)
+    return dataset.noting(*random_notices, notice)
 
 
 class _Targets(NamedTuple):
@@ -286,9 +286,9 @@ def _kind_of_boxes(
 
 def _read_targets(items: Items, kind: Kind, classes: int, *, with_masks: bool) -> _Targets:
     """Read the targets of all items. Masks with known classes are not read yet."""
-    first = items.pair(0)[0]
-    form = items.kind_of(first)
-    read = _Targets([form(items, index) for index in range(len(items))], [], {}, set())
+    first, _ = items.pair(0)
+    image_class = items.image_class(first)
+    read = _Targets([image_class(items, index) for index in range(len(items))], [], {}, set())
     if kind == MASKS and classes and not as_path(first):
         masks = [ItemMask(items, index, classes) for index in range(len(items))]
         return read._replace(targets=masks, labels={classes - 1})
@@ -323,14 +323,15 @@ def _target(
         if not isinstance(given, dict):
             raise UserError(f"as its target {describe(given)}.")
         # Masks are joined when they are needed.
-        ((found, _),) = BOXES.given([{"image_id": index} | {key: given[key] for key in given if key != "masks"}], 1)
+        entries = {"image_id": index} | {key: value for key, value in given.items() if key != "masks"}
+        ((found, _),) = BOXES.from_memory([entries], 1)
         if len(found) and found.labels.min() < 1:
             raise UserError(f"the label {found.labels.min()}, but labels of objects begin at 1.")
         if with_masks and len(given.get("masks", ())) != len(found):
             raise UserError(f"{len(given.get('masks', ()))} masks for {len(found)} boxes.")
-        made = replace(found, instances=ItemMask(items, index)) if with_masks else found
-        return made, {0, *found.labels.tolist()}
-    points: NDArray[np.float32] = KEYPOINTS.given([given], 1)[0]
+        objects = replace(found, instances=ItemMask(items, index)) if with_masks else found
+        return objects, {0, *found.labels.tolist()}
+    points: NDArray[np.float32] = KEYPOINTS.from_memory([given], 1)[0]
     points = np.where(np.isfinite(points[:, :2]).all(axis=1, keepdims=True), points, 0)
     return tuple(map(tuple, points.tolist())), ()
 
@@ -347,7 +348,9 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
             given = np.asarray(given, np.uint8)
         except DECODER_ERRORS as error:  # Pillow reads pixels only when they are needed
             raise UserError(f"a mask that cannot be read: {error}.") from error
-    (runs,) = MASKS.given([given[0] if getattr(given, "shape", ())[:-2] == (1,) else given], 1)
+    if getattr(given, "shape", ())[:-2] == (1,):  # (1, height, width)
+        given = given[0]
+    (runs,) = MASKS.from_memory([given], 1)
     labels: NDArray[np.uint8] = runs.whole.reshape(runs.size)
     beyond = (labels >= classes) & (labels != IGNORE)
     if beyond.any():

@@ -1,4 +1,4 @@
-"""Sources of images. Each is declared once, as a dataclass of its settings that loads a dataset.
+"""Sources of images. Each source is a dataclass of settings with a method that loads a dataset.
 
 A new source needs one new module in this package, which is found and imported automatically.
 """

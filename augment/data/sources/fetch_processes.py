@@ -21,7 +21,7 @@ _IDLE: list[subprocess.Popen[bytes]] = []  # idle processes
 
 
 def fetch(shard: Shard, stopped: Event) -> None:
-    """Download a shard into its file in another process, unless an event stops it. Several threads may call this.
+    """Download a shard into its file in another process, until `stopped` is set. Several threads may call this.
 
     Raises:
         UserError: the shard cannot be downloaded.
@@ -68,7 +68,7 @@ def serve() -> None:
     """
     parent = os.getppid()
 
-    def show(_: int) -> None:
+    def check_parent(_: int) -> None:
         if os.getppid() != parent:
             raise UserError("stopped")
 
@@ -77,9 +77,9 @@ def serve() -> None:
             shard: Shard = pickle.load(sys.stdin.buffer)
             error = ""
             try:
-                get_shard(shard, show)
+                get_shard(shard, check_parent)
             except Exception as found:
                 error = str(found) if isinstance(found, UserError) else f"{shard.what}: {describe_error(found)}."
             pickle.dump(error, sys.stdout.buffer)
             sys.stdout.buffer.flush()
-    os._exit(0)  # a regular exit prints complaints about open connections
+    os._exit(0)  # a regular exit prints warnings about open connections

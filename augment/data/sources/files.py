@@ -42,10 +42,10 @@ class Folder(CheckedSource):
     def load(self, *, with_foreign: bool = False) -> Dataset:
         """List the folder, also images in foreign formats if `with_foreign` is true."""
         root = expanded(self.root)
-        tested = root / str(self.val_dir)
-        if self.split_names[1] == "test" and not self.cuts_val and root.is_dir() and not tested.is_dir():
+        test = root / str(self.val_dir)
+        if self.split_names[1] == "test" and not self.cuts_val and root.is_dir() and not test.is_dir():
             raise UserError(
-                f"data.root={self.root}: it has no folder {self.val_dir}.{near_file(tested, folder=True)} Set "
+                f"data.root={self.root}: it has no folder {self.val_dir}.{near_file(test, folder=True)} Set "
                 "data.test_dir to the name of the folder with the test images."
             )
         return scan_folder(
@@ -102,7 +102,7 @@ class FileList(CheckedSource, LabeledSource):
         options = self.target_options()
         lists = [
             read_list(key, expanded(file), image=self.image, label=self.label, targets=self.targets)
-            for key, file in self.given().items()
+            for key, file in self.split_values().items()
         ]
         files = [_files(lines, self.root) for lines in lists]
         problems: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def _files(lines: Lines, root: str | None) -> tuple[Path, ...]:
     files = [folder / line.path for line in lines.lines]
     bare = [file for file in files if file.suffix.lower() not in EXTENSIONS and not file.exists()]
     parents = {file.parent for file in bare if file.parent.is_dir()}
-    there = (file for parent in parents for file in parent.iterdir() if file.suffix.lower() in EXTENSIONS)
-    images = grouped((file.with_suffix(""), file) for file in there)
-    unique = {name: found[0] for name, found in images.items() if len(found) == 1}
+    images = (file for parent in parents for file in parent.iterdir() if file.suffix.lower() in EXTENSIONS)
+    by_name = grouped((file.with_suffix(""), file) for file in images)
+    unique = {name: matches[0] for name, matches in by_name.items() if len(matches) == 1}
     return tuple(unique.get(file, file) for file in files)

@@ -12,9 +12,9 @@ from augment.data.formats.annotations import AnnotatedImage, Wanted
 from augment.data.formats.coco import images_of, read_coco
 from augment.data.formats.folder import scan_folder
 from augment.data.formats.masks import find_pairs, read_masks
-from augment.data.generated.annotated import FLIP_PAIRS, POINTS, make_objects, make_points
-from augment.data.generated.bands import NAMES, RGB_BANDS, make_bands
-from augment.data.generated.sample import make_sample, make_scenes
+from augment.data.generated.annotated import FLIP_PAIRS, POINTS, generate_objects, generate_points
+from augment.data.generated.bands import NAMES, RGB_BANDS, generate_bands
+from augment.data.generated.sample import generate_sample, generate_scenes
 from augment.data.sources.files import FileList
 from augment.data.sources.object_annotations import Coco, MaskPairs
 from augment.data.sources.registry import Source, source
@@ -32,7 +32,7 @@ class Sample(Source):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        return scan_folder(make_sample(Path(self.dir)))
+        return scan_folder(generate_sample(Path(self.dir)))
 
 
 @source("sample_multilabel")
@@ -42,7 +42,7 @@ class SampleMultilabel(Sample):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        folder = make_scenes(Path(self.dir))
+        folder = generate_scenes(Path(self.dir))
         train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
         return FileList(train=train, val=val, classes=classes, multilabel=True).load()
 
@@ -56,7 +56,7 @@ class SampleMasks(Sample):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        folder = make_objects(Path(self.dir))
+        folder = generate_objects(Path(self.dir))
         return MaskPairs(root=str(folder), classes=str(folder / "classes.txt")).load()
 
 
@@ -71,7 +71,7 @@ class SampleBoxes(Sample):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        folder = make_objects(Path(self.dir))
+        folder = generate_objects(Path(self.dir))
         dataset = Coco(train=str(folder / "train.json"), val=str(folder / "val.json")).load()
         if not self.instances:
             return dataset
@@ -94,7 +94,7 @@ class SamplePoints(Sample):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        folder = make_points(Path(self.dir))
+        folder = generate_points(Path(self.dir))
         files = [read_coco("data.dir", folder / f"{name}.json") for name in ("train", "val")]
         train, val = (_pointed(images_of(file, folder, Wanted(points=POINTS))[0]) for file in files)
         return Dataset(POINTS, train, val)
@@ -117,7 +117,7 @@ class SampleBands(Sample):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        return scan_folder(make_bands(Path(self.dir)))
+        return scan_folder(generate_bands(Path(self.dir)))
 
 
 @source("sample_bands_masks")
@@ -129,6 +129,6 @@ class SampleBandsMasks(SampleBands):
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
-        folder = make_bands(Path(self.dir))
+        folder = generate_bands(Path(self.dir))
         pairs = [find_pairs(folder / name, folder / "masks" / name) for name in ("train", "val")]
         return read_masks(pairs, NAMES, MaskFile(Path()))

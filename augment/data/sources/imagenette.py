@@ -64,7 +64,7 @@ def prepare_archive(archive: Archive, directory: Path, mirror: str | None = None
 
 
 def _downloaded(archive: Archive, directory: Path, url: str) -> Path:
-    """Return the archive's file, after downloading it if it is missing or has another checksum."""
+    """Return the archive's file. Download it if it is missing or has another checksum."""
     import pooch  # slow to import, like requests
     from requests import RequestException
 
@@ -83,7 +83,7 @@ def _downloaded(archive: Archive, directory: Path, url: str) -> Path:
 
 
 def _unpack(file: Path, folder: Path) -> None:
-    """Unpack an archive, and move the part that holds train and val to a folder."""
+    """Unpack an archive, and move the folder that holds train and val to `folder`."""
     try:
         with TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as temporary, tarfile.open(file) as archive:
             content = Path(temporary) / "content"

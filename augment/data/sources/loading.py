@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
+from augment.data.check import check_cache_of, examine_files, group_copies, leave_out
 from augment.data.dataset import Dataset, Split, check_dataset
 from augment.data.format_detection import find_format
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
@@ -15,13 +15,13 @@ from augment.data.image_faults import CONVERT
 from augment.data.image_refs import known_of
 from augment.data.images import name_of
 from augment.data.selection import balanced, cut_val, take_fraction
-from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
+from augment.data.sources.registry import SOURCES, ListedSource, Source, without_selection
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.class_names import describe_alike, suggest_spelling
 from augment.support.errors import UserError, first_line
 from augment.support.formatting import amount, list_some, plural
 
-_SHOWN = 50  # most skipped images in a notice
+_SHOWN = 50  # maximum number of skipped images in a notice
 
 
 def log_notices(notices: Iterable[str]) -> None:
@@ -31,7 +31,11 @@ def log_notices(notices: Iterable[str]) -> None:
 
 
 def describe_missing(dataset: Dataset, names: tuple[str, str] = ("train", "val")) -> list[str]:
-    """Describe the classes or labels that no image of a split has. The splits have these names.
+    """Describe the classes or labels that no image of a split has.
+
+    Args:
+        dataset: the dataset.
+        names: the names of its two splits, for messages.
 
     Raises:
         UserError: both splits have classes, but they share none.
@@ -101,7 +105,7 @@ def describe_foreign(dataset: Dataset) -> str:
 
 
 def describe_copies(dataset: Dataset, scored: str = "val") -> str:
-    """Describe the images of the scored split that are copies of training images, or return an empty text."""
+    """Describe the images of val or test that are copies of training images, or return an empty text."""
     train = set(known_of(dataset.train.files, dataset.copies).values())
     val = known_of(dataset.val.files, dataset.copies).items()
     copies = [dataset.val.files[index] for index, group in val if group in train]
@@ -112,8 +116,8 @@ def describe_copies(dataset: Dataset, scored: str = "val") -> str:
     return f"data: {count} {are}, such as {name_of(copies[0])}. python -m augment info lists them"
 
 
-# The datasets that this process has loaded and the parts that it has selected, for all jobs of a sweep. A notebook
-# calls `LOADED.clear()` after files or code have changed.
+# The datasets that this process has loaded, and their selected parts. The jobs of a sweep share them. Call
+# `LOADED.clear()` in a notebook after files or code have changed.
 LOADED: dict[tuple[object, ...], Dataset] = {}
 
 
@@ -130,15 +134,15 @@ def load_dataset(source: Source, *, needs_val: bool = True) -> Dataset:
         UserError: the dataset cannot be used or obtained, an image cannot be decoded and `skip_bad` is false, or the
             classes cannot be split or balanced as requested.
     """
-    of_all, folder = whole(source), Path.cwd()
-    if (key := (of_all, folder, needs_val)) not in LOADED:
-        LOADED[key] = every = _load(of_all, needs_val=needs_val)
-        log_notices(every.notices)
-    every = LOADED[key]
-    if (part := ("part", source, folder, needs_val)) not in LOADED:
-        LOADED[part] = chosen = _choose(source, every)
-        log_notices(chosen.notices[len(every.notices) :])
-    return LOADED[part]
+    unselected, folder = without_selection(source), Path.cwd()
+    if (key := (unselected, folder, needs_val)) not in LOADED:
+        LOADED[key] = _load(unselected, needs_val=needs_val)
+        log_notices(LOADED[key].notices)
+    dataset = LOADED[key]
+    if (selection := ("selection", source, folder, needs_val)) not in LOADED:
+        LOADED[selection] = _select_and_balance(source, dataset)
+        log_notices(LOADED[selection].notices[len(dataset.notices) :])
+    return LOADED[selection]
 
 
 def select(source: Source, dataset: Dataset) -> Dataset:
@@ -155,8 +159,8 @@ def select(source: Source, dataset: Dataset) -> Dataset:
 
 
 def _load(source: Source, *, needs_val: bool) -> Dataset:
-    listed = needs_val and not source.cuts_val
-    if listed and isinstance(source, ListedSource) and source.val is None:
+    lists_val = needs_val and not source.cuts_val
+    if lists_val and isinstance(source, ListedSource) and source.val is None:
         raise UserError(source.val_missing)
     name = next((name for name, cls in SOURCES.items() if cls is type(source)), type(source).__name__)
     try:
@@ -164,8 +168,10 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
     except (OverflowError, UnicodeError) as error:
         raise UserError(f"data: a name or a number cannot be stored: {first_line(error)}. Change it.") from error
     dataset = check_dataset(loaded, f"data.source={name}")
-    if dataset.problems or (listed and not len(dataset.val)):
-        raise UserError(dataset.problems[0] if dataset.problems else source.val_missing)
+    if dataset.problems:
+        raise UserError(dataset.problems[0])
+    if lists_val and not len(dataset.val):
+        raise UserError(source.val_missing)
     dataset = find_format(source, dataset)
     return _checked(source, dataset).noting(describe_foreign(dataset), describe_alike(dataset.classes))
 
@@ -174,7 +180,7 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     """Leave out the images that cannot be decoded, and find copies, in the splits that the source wants checked."""
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
-    found, digests = examine_files(images, cache=verdicts_of(source))
+    found, digests = examine_files(images, cache=check_cache_of(source))
     reasons = {**dataset.faults, **found}
     for name, shown in zip(("train", "val"), source.split_names, strict=True):
         split = leave_out(getattr(dataset, name), shown, reasons, skip_bad=skip_bad)
@@ -183,8 +189,7 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     return replace(dataset, copies=group_copies(images, digests))
 
 
-def _choose(source: Source, dataset: Dataset) -> Dataset:
-    """Return the selected and balanced images."""
+def _select_and_balance(source: Source, dataset: Dataset) -> Dataset:
     if source.balance not in (allowed := dataset.kind.balances):
         raise UserError(
             f"data.balance={source.balance} does not support {dataset.kind.units}. Allowed: {', '.join(allowed)}."

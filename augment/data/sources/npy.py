@@ -41,8 +41,8 @@ class Arrays(LabeledSource):
         """Map the arrays into memory."""
         options, (train_key, val_key) = self.target_options(), (f"data.{name}" for name in self.split_names)
         targets = {train_key: self.train_targets, val_key: self.val_targets}
-        found = make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
-        train, *val = (expanded(file).resolve() for file in self.given().values())
+        found = make_dataset([_split(key, file, targets[key]) for key, file in self.split_values().items()], options)
+        train, *val = (expanded(file).resolve() for file in self.split_values().values())
         note = f"data.val: {train} is also data.train. The model is validated on its training images"
         return found.noting(note if train in val else "")
 
@@ -121,7 +121,7 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
 
 @lru_cache(64)
 def _mapped(file: RecordFile) -> NDArray[Any]:
-    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap takes ten times as long
+    return np.asarray(np.load(file.path, mmap_mode="r"))  # np.memmap would be ten times slower to index
 
 
 def _open(file: Path, what: str) -> NDArray[Any]:

@@ -7,11 +7,11 @@ from typing import ClassVar, Self
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
-from augment.data.formats.annotations import AnnotatedImage, Wanted, label, make_objects
+from augment.data.formats.annotations import AnnotatedImage, Wanted, make_objects, set_labels
 from augment.data.formats.csv_annotations import point_names, read_boxes, read_points
 from augment.data.formats.masks import find_pairs, read_masks, read_palette
 from augment.data.formats.text_files import describe_absent
-from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, ListedSource, Source, alone, source
+from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, ListedSource, Source, of_single_split, source
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.class_names import read_names
 from augment.data.targets.keypoints import pair_points
@@ -34,11 +34,11 @@ class _Annotations(CheckedSource, ListedSource):
 
     def _dataset(self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
         """Return the dataset. A missing image is a problem of the dataset, unless `skip_bad` is true."""
-        given = (
+        files = (
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
-            for key, images in zip(self.given(), splits, strict=True)
+            for key, images in zip(self.split_values(), splits, strict=True)
         )
-        return make_objects(names, splits, wanted, problems=() if self.skip_bad else describe_absent(given))
+        return make_objects(names, splits, wanted, problems=() if self.skip_bad else describe_absent(files))
 
 
 @source("coco")
@@ -58,7 +58,7 @@ class Coco(_Annotations):
 
     def load(self) -> Dataset:
         """Read the annotation files."""
-        files = [coco.read_coco(key, expanded(file)) for key, file in self.given().items()]
+        files = [coco.read_coco(key, expanded(file)) for key, file in self.split_values().items()]
         if self.keypoints and not files[0].points:
             raise files[0].error("no category has keypoints. Set data.keypoints=false.")
         points = files[0].points if self.keypoints else ()
@@ -88,8 +88,9 @@ class Yolo(CheckedSource):
         file = root / "data.yaml" if root.is_dir() else root
         content, classes = yolo.read_yolo(file)
         content = {"train": self.only} if self.only else content
-        other = content.get(self.split_names[1]) or (self.split_names[1] == "val" and content.get("valid"))
-        names = ["train", self.split_names[1]] if other and not self.cuts_val else ["train"]
+        scored = self.split_names[1]
+        has_scored = content.get(scored) or (scored == "val" and content.get("valid"))
+        names = ["train", scored] if has_scored and not self.cuts_val else ["train"]
         splits, notices = zip(*(yolo.images_of(file, content, classes, name) for name in names), strict=True)
         return make_objects(tuple(classes.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
 
@@ -99,7 +100,7 @@ class Yolo(CheckedSource):
 
     def of_folder(self, folder: Path) -> Source:
         """Return the source of all images in a folder. The run's `data.yaml` states their classes."""
-        return replace(alone(self, folder), only=str(folder.resolve()))
+        return replace(of_single_split(self, folder), only=str(folder.resolve()))
 
 
 @source("voc")
@@ -134,23 +135,23 @@ class Voc(CheckedSource):
         root = expanded(self.root)
         folder, extension = (self.annotations, ".xml") if self.task == "detect" else ("SegmentationClass", ".png")
         images = voc.files_by_name(root / self.images, voc.IMAGES)
-        described = voc.files_by_name(root / folder, (extension,))
-        splits = [self.train] if self.val is None or self.cuts_val else [self.train, self.val]
-        files: list[list[tuple[Path, Path]]] = []  # of each split: each image with its mask or annotations
-        for split in splits:
-            names = voc.list_names(self._list(split) if split else root / folder, described, images)
+        targets = voc.files_by_name(root / folder, (extension,))
+        splits: list[list[tuple[Path, Path]]] = []  # each image with its mask or annotations
+        for split in [self.train] if self.val is None or self.cuts_val else [self.train, self.val]:
+            names = voc.list_names(self._list(split) if split else root / folder, targets, images)
             image_files = (images.get(name, root / self.images / f"{name}.jpg") for name in names)
-            others = (described.get(name, root / folder / f"{name}{extension}") for name in names)
-            files.append(list(zip(image_files, others, strict=True)))
+            target_files = (targets.get(name, root / folder / f"{name}{extension}") for name in names)
+            splits.append(list(zip(image_files, target_files, strict=True)))
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
-            found = [
-                {image: mask if mask.exists() else f"has no mask: {mask} does not exist" for image, mask in some}
-                for some in files
-            ]
-            return read_masks(found, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
-        read = [[voc.read_image(*pair, number) for number, pair in enumerate(some, 1)] for some in files]
-        return make_objects(label(read, given), read, Wanted())
+
+            def checked(mask: Path) -> Path | str:
+                return mask if mask.exists() else f"has no mask: {mask} does not exist"
+
+            masks = [{image: checked(mask) for image, mask in pairs} for pairs in splits]
+            return read_masks(masks, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
+        read = [[voc.read_image(*pair, number) for number, pair in enumerate(pairs, 1)] for pairs in splits]
+        return make_objects(set_labels(read, given), read, Wanted())
 
     @property
     def given_val(self) -> str:
@@ -160,7 +161,7 @@ class Voc(CheckedSource):
 
     def of_folder(self, folder: Path) -> Source:
         """Return the source of all annotations in a folder."""
-        return replace(alone(self, folder), root=str(folder), train=None, val=None, test=None)
+        return replace(of_single_split(self, folder), root=str(folder), train=None, val=None, test=None)
 
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"
@@ -185,7 +186,7 @@ class PointTable(_Annotations):
 
     def load(self) -> Dataset:
         """Read the CSV files."""
-        files = {key: expanded(file) for key, file in self.given().items()}
+        files = {key: expanded(file) for key, file in self.split_values().items()}
         root = expanded(self.root) if self.root else None
         names = point_names(*next(iter(files.items())))
         splits = [read_points(key, file, root, names) for key, file in files.items()]
@@ -207,8 +208,8 @@ class BoxTable(_Annotations):
     def load(self) -> Dataset:
         """Read the CSV files."""
         root = None if self.root is None else expanded(self.root)
-        splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
-        names = label(splits, read_names(self.classes) if self.classes else ())
+        splits = [read_boxes(key, expanded(file), root) for key, file in self.split_values().items()]
+        names = set_labels(splits, read_names(self.classes) if self.classes else ())
         return self._dataset(names, splits, Wanted())
 
 
@@ -251,26 +252,27 @@ class MaskPairs(CheckedSource):
     palette: str | None = setting(
         Text(
             optional=True,
-            doc="file with a line `name,red,green,blue` or `name,value` per class. Pixels without a name do not count",
+            doc="file with a line `name,red,green,blue` or `name,value` per class. Pixels without a name are ignored",
         )
     )
-    ignore_index: int = setting(Count(default=255, within=(0, 255), doc="value of pixels that do not count"))
+    ignore_index: int = setting(Count(default=255, within=(0, 255), doc="value of ignored pixels"))
 
     def load(self) -> Dataset:
         """List the folders, and read the sizes and labels of masks that are not in the cache."""
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
-        splits += [self.val_dir] if self.val_dir and not self.cuts_val and self._has(self.val_dir) else []
+        if self.val_dir and not self.cuts_val and self._has(self.val_dir):
+            splits.append(self.val_dir)
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
         folders = [self._folders(split) for split in splits]
         for split, (images, _) in zip(splits, folders, strict=True):
             if split and not images.is_dir() and (hint := self._hint(split)):
                 raise UserError(f"data.root: the folder {images} does not exist. {hint}")
         pairs = [find_pairs(*pair, *suffixes) for pair in folders]
-        return read_masks(pairs, *self._pixels())
+        return read_masks(pairs, *self._names_and_labels())
 
     def of_folder(self, folder: Path) -> Source:
-        """Return the source of the validation images and masks in a folder, or of all if it has no splits."""
-        val = replace(alone(self, folder), root=str(folder), train_dir=self.val_dir or "val", val_dir=None)
+        """Return the source of a folder's validation images and masks, or of all if it has no validation folder."""
+        val = replace(of_single_split(self, folder), root=str(folder), train_dir=self.val_dir or "val", val_dir=None)
         return val if val._has(val.train_dir) else replace(val, train_dir="")
 
     @property
@@ -285,7 +287,7 @@ class MaskPairs(CheckedSource):
         """The setting that ignores the validation folder."""
         return "data.val_dir=null"
 
-    def _pixels(self) -> tuple[tuple[str, ...], MaskFile]:
+    def _names_and_labels(self) -> tuple[tuple[str, ...], MaskFile]:
         """Return the class names, and a `MaskFile` without a file, which states the meaning of pixel values."""
         if self.palette is not None:
             if self.classes is not None or self.ignore_index != 255:
@@ -319,5 +321,7 @@ class MaskPairs(CheckedSource):
 
 def _folder(root: Path, split: str, name: Path) -> Path:
     """Return a split's folder of images or masks: `root/name/split`, `root/splitname` or `root/split/name`."""
-    others = (root / name / split, root / f"{split}{name}")
-    return next((folder for folder in others if split and folder.is_dir()), root / split / name)
+    for folder in (root / name / split, root / f"{split}{name}"):
+        if split and folder.is_dir():
+            return folder
+    return root / split / name

@@ -65,40 +65,42 @@ class Own(CheckedSource, LabeledSource):
     )
 
     def load(self) -> Dataset:
-        """Make both sequences and determine their targets, if necessary by reading every item once."""
+        """Create the sequence of each split, and determine its targets, if necessary by reading every item once."""
         from augment.data.own.reader import read_own, read_spatial  # imports PyTorch, which other sources do not need
 
-        if self.workers and any(isinstance(name, ObjectName) for name in self.given().values()):
+        if self.workers and any(isinstance(name, ObjectName) for name in self.split_values().values()):
             raise UserError(
                 f"data.workers={self.workers}: worker processes cannot import the given objects. Set data.workers=0, "
                 "or name a function or class of a module, which each process can call."
             )
-        made = []
-        for key, name in self.given().items():
-            further = {"data.options": self.options, f"{key}_options": getattr(self, f"{key[5:]}_options")}
-            given = json.dumps({setting: values or {} for setting, values in further.items()})
-            made.append(SequenceFactory(key, name, given, self.workers))
+        factories = []
+        for key, name in self.split_values().items():
+            arguments = {"data.options": self.options, f"{key}_options": getattr(self, f"{key[5:]}_options")}
+            as_json = json.dumps({setting: values or {} for setting, values in arguments.items()})
+            factories.append(SequenceFactory(key, name, as_json, self.workers))
         options = self.target_options()
         if self.kind is not None and self.kind.follows:
-            dataset = read_spatial(made, options, with_masks=self.instances, flip_pairs=self.flip_pairs)
+            dataset = read_spatial(factories, options, with_masks=self.instances, flip_pairs=self.flip_pairs)
         else:
-            dataset = read_own(made, options)
-        if len(made) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options):
+            dataset = read_own(factories, options)
+        if len(factories) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options):
             dataset = dataset.noting(
-                f"data.val: {self.train} makes it with the same arguments as data.train. Unless it draws at random, "
+                f"data.val: it is {self.train} with the same arguments as data.train. Unless {self.train} is random, "
                 "the model is validated on its training images"
             )
         return dataset
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
-        """Return the splits of files or lists. Images that a Dataset makes are checked when they are read.
+        """Return the splits of files or lists. The images of a Dataset are checked when they are read.
 
         They are checked earlier if bad images are skipped, or if copies must stay in one split.
         """
         early = self.skip_bad or self.cuts_val or self.test_fraction is not None
-        first = {"train": dataset.train.files[:1], "val": dataset.val.files[:1]}
-        images = [(name, encoded_ref(image)) for name, files in first.items() for image in files]
-        return [name for name, i in images if early or isinstance(i, Path) or getattr(i, "is_listed", False)]
+        files = {"train": dataset.train.files, "val": dataset.val.files}
+        first = {name: encoded_ref(images[0]) for name, images in files.items() if len(images)}
+        return [
+            name for name, ref in first.items() if early or isinstance(ref, Path) or getattr(ref, "is_listed", False)
+        ]
 
     of_folder = Source.of_folder
 

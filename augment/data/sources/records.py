@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from augment.data.check import examine_files, verdicts_of
+from augment.data.check import check_cache_of, examine_files
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
@@ -32,7 +32,7 @@ IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
 class Records(CheckedSource, LabeledSource):
     """Base of the sources that read files of records."""
 
-    typed: ClassVar[bool] = True  # whether the files distinguish floats from integers
+    has_number_types: ClassVar[bool] = True  # whether the files distinguish floats from integers
 
     train: str = setting(
         Text(required=True, doc="training files: `DIR/train-*`, `s3://bucket/train-{000..009}.tar`", reach=MATCHES)
@@ -59,16 +59,17 @@ class Records(CheckedSource, LabeledSource):
     def load(self) -> Dataset:
         """Index new or changed files, and map the labels to class numbers."""
         options = self.target_options()
-        given = self.given()
+        given = self.split_values()
         urls = {key: pattern for key, pattern in given.items() if is_url(pattern)}
-        # A missing validation file is reported before the training files are indexed.
-        files = {key: _states(self._find(pattern, key)) for key, pattern in given.items() if key not in urls}
+        # Find the files of both splits first, so that a missing validation file is reported before indexing.
+        files = {key: _record_files(self._find(pattern, key)) for key, pattern in given.items() if key not in urls}
         if self.window and "data.train" in urls:
             train = urls.pop("data.train")
             files["data.train"] = list_files("data.train", train, Path(self.dir, WINDOW), self.cache_gb)
         for key, paths in fetch_shards(urls, Path(self.dir, KEPT), self.cache_gb).items():
-            files[key] = _states(paths)
-        dataset = make_dataset([self._split(key, files[key]) for key in given], options, typed=self.typed)
+            files[key] = _record_files(paths)
+        splits = [self._split(key, files[key]) for key in given]
+        dataset = make_dataset(splits, options, has_number_types=self.has_number_types)
         return replace(dataset, train=replace(dataset.train, window=self.window or 0))
 
     def _split(self, key: str, files: Mapping[str, RecordFile]) -> LabeledSplit:
@@ -85,14 +86,14 @@ class Records(CheckedSource, LabeledSource):
     def _read(
         self, files: Mapping[str, RecordFile]
     ) -> tuple[list[StoredImage], list[list[Label]], tuple[str, ...] | None]:
-        """Return the images, the labels of each, and the class names that come with the files."""
+        """Return the images, the labels of each image, and the class names that the files contain."""
         images: list[StoredImage] = []
         unchecked: list[StoredImage] = []
         labels: list[list[Label]] = []
         first: tuple[str, ...] | None = None
         given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
-        kind, ahead = f"{type(self).__name__} {given}", self.window or 1
-        indexes = load_indexes(files, kind, Path(self.dir), self._reader(), self._companion, ahead=ahead)
+        settings, ahead = f"{type(self).__name__} {given}", self.window or 1
+        indexes = load_indexes(files, settings, Path(self.dir), self._reader(), self._companion, ahead=ahead)
         for number, (file, index, is_new) in enumerate(indexes, 1):
             if number == 1 or is_new or file.stays:
                 names = self._names(file)
@@ -105,10 +106,10 @@ class Records(CheckedSource, LabeledSource):
             images += self._images(file, index)
             labels += index.labels.lists()
             if is_new and not file.stays:
-                # Check its images now, because the file may be removed before all images are checked.
+                # Check the images of a remote shard now, because the shard may be removed to make room for others.
                 unchecked += images[-len(index.names) :]
             if unchecked and (number % ahead == 0 or number == len(files)):
-                examine_files(unchecked, cache=verdicts_of(self), quiet=True)
+                examine_files(unchecked, cache=check_cache_of(self), quiet=True)
                 unchecked = []
         return images, labels, first
 
@@ -126,16 +127,16 @@ class Records(CheckedSource, LabeledSource):
         return None
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
-        """Return the class names that come with a file."""
+        """Return the class names that a file contains."""
         return None
 
 
-def _states(paths: Sequence[Path]) -> dict[str, RecordFile]:
+def _record_files(paths: Sequence[Path]) -> dict[str, RecordFile]:
     return {str(path): RecordFile.of(path.resolve()) for path in paths}
 
 
 def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
-    """Return the images of a file, with their keys or numbers as names."""
+    """Return the images of a file, named by their keys or numbers."""
     spans = zip(index.names, index.spans.tolist(), strict=True)
     return [Span(file, name, offset, length, **more) for name, (offset, length) in spans]
 
@@ -145,7 +146,7 @@ def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
 class WebDataset(Records):
     """Tar shards of pairs such as `cat_1.jpg` with `cat_1.cls` (a class number or name) or `cat_1.json`."""
 
-    typed: ClassVar[bool] = False  # a .cls file is text
+    has_number_types: ClassVar[bool] = False  # a .cls file is text
 
     label: str | None = setting(
         Text(
@@ -185,7 +186,7 @@ class TFRecord(Records):
 class RecordIO(Records):
     """MXNet's `.rec` files. Their `.idx` files are not needed."""
 
-    typed: ClassVar[bool] = False  # all labels are floats
+    has_number_types: ClassVar[bool] = False  # all labels are floats
 
     def _reader(self) -> Reader:
         return partial(read_records, padded=not self.targets and self.kind == LABELS)

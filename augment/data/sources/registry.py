@@ -149,7 +149,7 @@ class Source:
     split_names: tuple[str, str] = ("train", "val")  # what `Dataset.train` and `Dataset.val` hold
 
     def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
-        """Return the group, by the setting `group`, of each of some training images.
+        """Return the group of each training image, as the setting `group` defines it.
 
         Raises:
             UserError: the column is missing, or the pattern does not match.
@@ -176,14 +176,14 @@ class Source:
         return None
 
     def downloads(self) -> str:
-        """Return the setting that would start a download when this source is loaded now, or an empty text."""
+        """Return the setting that would start a download if this source were loaded now, or an empty text."""
         return ""
 
     def load(self) -> Dataset:
         """List the images of both splits. With `cuts_val`, only the training split is used.
 
-        Missing files are prepared first. A mistake that keeps the dataset from being used, but not from being listed,
-        is added to `Dataset.problems`.
+        Missing files are prepared first. A mistake that prevents training, but not listing, is added to
+        `Dataset.problems`.
 
         Raises:
             UserError: the dataset cannot be used or obtained.
@@ -191,7 +191,7 @@ class Source:
         raise NotImplementedError
 
     def load_train(self) -> Dataset:
-        """List the images for training alone, where the validation split may be missing.
+        """List the images if only training images are needed. The validation split may be missing.
 
         Raises:
             UserError: see `load`.
@@ -204,12 +204,12 @@ class Source:
 
     @property
     def given_val(self) -> str:
-        """The validation data that the settings name, or an empty text."""
+        """The setting or folder of validation data, or an empty text."""
         return ""
 
     @property
     def without_val(self) -> str:
-        """The setting that removes `given_val`."""
+        """The settings that make the source ignore its validation data."""
         return "data.val=null"
 
     @property
@@ -226,7 +226,7 @@ class Source:
 
     @property
     def cuts_val(self) -> bool:
-        """Whether the scored split is cut from the training images."""
+        """Whether the validation split, or the test split of `with_test`, is cut from the training images."""
         cuts_test = self.split_names[1] == "test" and self.test_fraction is not None
         return self.folds is not None or self.val_fraction is not None or cuts_test
 
@@ -241,8 +241,9 @@ class Source:
         Raises:
             UserError: the source has no test split.
         """
+        defaults = {"val_dir": "test"}
         given: dict[str, Any] = {
-            name: getattr(self, test) or {"val_dir": "test"}.get(name) for name, test in _test_settings(self).items()
+            name: getattr(self, test) or defaults.get(name) for name, test in _test_settings(self).items()
         }
         made = replace(self, split_names=("train", "test"), val_fraction=None, folds=None, fold=None, **given)
         if not given and self.test_fraction is None:
@@ -263,11 +264,10 @@ class Source:
 
     @property
     def part(self) -> str:
-        """The selected part of the images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
+        """The selection of images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
-        parts += [f"val_fraction {self.val_fraction:g}"] if self.val_fraction else []
-        parts += [f"test_fraction {self.test_fraction:g}"] if self.test_fraction else []
-        return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
+        shares = {name: getattr(self, name) for name in ("val_fraction", "test_fraction", "fraction")}
+        return ", ".join([*parts, *(f"{name} {share:g}" for name, share in shares.items() if share not in (None, 1))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,8 +317,8 @@ class ListedSource(Source):
         """The setting of the validation data, or an empty text."""
         return "" if self.val is None else f"data.val={self.val}"
 
-    def given(self) -> dict[str, str]:
-        """Return data.train and, unless the scored split is cut from it, data.val or data.test, by their keys."""
+    def split_values(self) -> dict[str, str]:
+        """Return the values of data.train and, unless it is cut from train, of data.val or data.test, by their keys."""
         if self.cuts_val or self.val is None:
             return {"data.train": self.train}
         return {"data.train": self.train, f"data.{self.split_names[1]}": self.val}
@@ -337,7 +337,7 @@ class ListedSource(Source):
         folders: dict[str, Any] = {
             name: None for name in ("root", "images", "train_images") if is_folder and hasattr(self, name)
         }
-        return replace(alone(self, folder), train=str(files[0]), val=None, test=None, **folders)
+        return replace(of_single_split(self, folder), train=str(files[0]), val=None, test=None, **folders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,12 +372,12 @@ class LabeledSource(ListedSource):
         options = self.target_options()
         # In an instance, the setting `labels` hides the method of the class.
         read: Any = type(self).labels
-        return make_dataset([_labeled(key, read(self, given)) for key, given in self.given().items()], options)
+        return make_dataset([_labeled(key, read(self, given)) for key, given in self.split_values().items()], options)
 
     def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:  # type: ignore[misc, override]
         """Return the images that a value of data.train or data.val names, each with one label or number, or a list.
 
-        A source defines this method or its own `load`.
+        A subclass defines either this method or `load`.
         """
         raise NotImplementedError
 
@@ -450,28 +450,28 @@ def parse_data(given: object) -> Source:
     return source
 
 
-def whole(source: Src) -> Src:
+def without_selection(source: Src) -> Src:
     """Return the source of all images, so that a sweep over folds lists and checks them once."""
-    every: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         name: param.default for name, param in settings(Source).items() if name not in PIXEL_SETTINGS
     }
     # The listed images depend on whether splits are cut, not on their shares.
     cut = {"val_fraction": source.cuts_val, "test_fraction": source.test_fraction is not None}
-    return replace(source, **every | {name: 0.5 if is_cut else None for name, is_cut in cut.items()})
+    return replace(source, **defaults | {name: 0.5 if is_cut else None for name, is_cut in cut.items()})
 
 
-def alone(source: Src, folder: Path) -> Src:
-    """Return the source of the only split in a folder, without any selection, and without settings with a `reach`."""
+def of_single_split(source: Src, folder: Path) -> Src:
+    """Return the source of a folder with one split. It ignores settings that select images or have a `reach`."""
     safe: dict[str, Any] = {name: param.default for name, param in settings(type(source)).items() if param.reach}
     return replace(
-        whole(source),
+        without_selection(source),
         split_names=(folder.resolve().name, "val"),
         **safe | {"val_fraction": None, "test_fraction": None},
     )
 
 
 def _test_settings(source: Source) -> dict[str, str]:
-    """Return the settings that name validation data, with those that name test data, such as val_dir: test_dir."""
+    """Map the settings of validation data to the settings of test data, such as val_dir to test_dir."""
     known = settings(type(source))
     return {
         name: f"test{name[3:]}"

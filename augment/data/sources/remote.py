@@ -30,18 +30,18 @@ from augment.support.untrusted_files import locked
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}
 _VERSIONS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified", "updated")
 
-_TOGETHER = 8  # simultaneous requests or downloads
-_WAITS = (0.5, 2.0, 8.0)  # seconds between attempts
-_SILENCE_S = 30  # longest time without a byte, or at less than `_LEAST`
-_LEAST = 1000  # lowest rate in bytes per second
-_LISTING_S = 600  # longest time to list a bucket
+_MAX_REQUESTS = 8  # maximum number of simultaneous requests or downloads
+_RETRY_PAUSES_S = (0.5, 2.0, 8.0)  # seconds between attempts
+_SILENCE_S = 30  # maximum seconds with less than `_MIN_RATE`
+_MIN_RATE = 1000  # bytes per second
+_LISTING_S = 600  # maximum seconds to list a bucket
 _MARGIN = 2**30  # bytes that stay free on the disk
 
 # Folders below data.dir: for shards that are kept, and for shards that may be removed to make room.
 KEPT, WINDOW = "remote", "window"
 
-# Errors that another attempt would not change: a pattern in their text, and the message for the user.
-_LASTING = {
+# Errors that are not retried: a pattern in their text, and the message for the user.
+_PERMANENT = {
     r"credential|\b401\b": "credentials are missing or invalid. For S3, set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or FSSPEC_S3_ANON=true for a public bucket. For Google Cloud, run `gcloud auth "
     "application-default login`. For Hugging Face, set HF_TOKEN.",
@@ -53,7 +53,7 @@ _LASTING = {
 
 @dataclass(frozen=True)
 class Shard(RecordFile):
-    """An object of a store, as the file that it is downloaded to, in a separate folder."""
+    """A remote object, and the file that it is downloaded to. Each file has its own folder."""
 
     url: str
     what: str  # the setting that names it, for messages
@@ -71,10 +71,10 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     Processes that share the folder wait for each other.
 
     Args:
-        given: URLs by their keys, such as "data.train". They may contain {000..009} and {a,b}, and in stores that can
-            list also * ? [ ].
-        folder: where the files are kept.
-        most_gb: maximum disk space of the files, in 10^9 bytes. Default: the disk's free space.
+        given: URLs by their keys, such as "data.train". They may contain {000..009} and {a,b}. URLs of stores that can
+            list objects may also contain * ? [ ].
+        folder: the folder of the files.
+        most_gb: maximum disk space of the files, in 10^9 bytes. Default: the free disk space minus 1 GiB.
 
     Raises:
         UserError: a package, credentials, an object or room for it is missing, or a download fails.
@@ -109,14 +109,14 @@ def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
 
     def find(url: str) -> list[Shard]:
         if url.startswith("http") or not MATCHES.search(url):
-            return [_shard(store, what, url, _patiently(lambda: _ask(store, "info", url), what, url), folder)]
-        found = _patiently(lambda: _ask(store, "glob", url, limit_s=_LISTING_S, detail=True), what, url)
+            return [_shard(store, what, url, _with_retries(lambda: _call(store, "info", url), what, url), folder)]
+        found = _with_retries(lambda: _call(store, "glob", url, limit_s=_LISTING_S, detail=True), what, url)
         infos = {store.unstrip_protocol(name): info for name, info in sorted(found.items()) if info["type"] == "file"}
         if not infos:
             raise UserError(f"{what}: no object matches {url}.")
         return [_shard(store, what, name, info, folder) for name, info in expanded_values(infos.items(), what)]
 
-    with in_threads(find, expand_braces(pattern, what), _TOGETHER) as found:
+    with in_threads(find, expand_braces(pattern, what), _MAX_REQUESTS) as found:
         return [shard for some in found for shard in some]
 
 
@@ -154,35 +154,35 @@ def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> Non
         task = progress.add_task("Downloading shards", total=_require_room(missing, folder, most_gb))
 
         def fetch(shard: Shard) -> None:
-            def show(value: int) -> None:
+            def show_progress(value: int) -> None:
                 if stopped.is_set():
                     raise UserError("stopped")
                 got[shard.path] = value
                 progress.update(task, completed=sum(list(got.values())))
 
-            get_shard(shard, show)
+            get_shard(shard, show_progress)
 
-        with in_threads(fetch, missing, _TOGETHER, stopped=stopped) as fetched:
+        with in_threads(fetch, missing, _MAX_REQUESTS, stopped=stopped) as fetched:
             list(fetched)
 
 
-def get_shard(shard: Shard, show: Callable[[int], None]) -> None:
-    """Download a shard into its file. `show` is called with the number of bytes so far, and may raise to stop it."""
+def get_shard(shard: Shard, on_bytes: Callable[[int], None]) -> None:
+    """Download a shard into its file. `on_bytes` receives the number of bytes so far, and may raise to stop it."""
     from fsspec import Callback
 
-    came = 0
+    received = 0
 
     def count(_: object, value: int) -> None:
-        nonlocal came
-        came = value
-        if came > shard.size:
+        nonlocal received
+        received = value
+        if received > shard.size:
             raise UserError(f"{shard.what}: {shard.url} sends more than the {shard.size:,} bytes that it announced.")
-        show(value)
+        on_bytes(value)
 
     def get() -> None:
         callback = Callback(hooks={"": count})
-        _ask(shard.store, "get_file", shard.url, str(part), came=lambda: came, callback=callback)
-        found = _ask(shard.store, "info", shard.url)
+        _call(shard.store, "get_file", shard.url, str(part), received=lambda: received, callback=callback)
+        found = _call(shard.store, "info", shard.url)
         if _shard(shard.store, shard.what, shard.url, found, shard.path.parent.parent) != shard:
             raise UserError(f"{shard.what}: {shard.url} changed during the download. Run the command again.")
         if (size := part.stat().st_size) != shard.size:
@@ -191,7 +191,7 @@ def get_shard(shard: Shard, show: Callable[[int], None]) -> None:
     shard.path.parent.mkdir(exist_ok=True)
     remove_parts(shard.path.parent)
     with atomic_path(shard.path) as part:
-        _patiently(get, shard.what, shard.url)
+        _with_retries(get, shard.what, shard.url)
         os.utime(part, ns=(time_ns(), shard.mtime_ns))
 
 
@@ -210,8 +210,16 @@ def _require_room(missing: Sequence[Shard], folder: Path, most_gb: float | None)
 
 
 def space_of(folder: Path, most_gb: float | None, replaced: Collection[Path] = (), coming: int = 0) -> tuple[int, int]:
-    """Return how many bytes of shards are kept or `coming`, and how many more there is room for."""
-    files = [file for name in (KEPT, WINDOW) for file in (folder.parent / name).glob("*/[!.]*") if file not in replaced]
+    """Return the bytes that downloaded shards need, and the bytes that are free for further shards.
+
+    Args:
+        folder: the folder of the shards.
+        most_gb: see `fetch_shards`.
+        replaced: files that will be replaced and do not count.
+        coming: the bytes of shards that are being downloaded.
+    """
+    folders = [folder.parent / name for name in (KEPT, WINDOW)]
+    files = [file for kept in folders for file in kept.glob("*/[!.]*") if file not in replaced]
     held, room = sum(map(_size, files)) + coming, shutil.disk_usage(folder).free - _MARGIN - coming
     return held, room if most_gb is None else min(room, round(most_gb * 1e9) - held)
 
@@ -222,54 +230,54 @@ def _size(file: Path) -> int:
     return 0
 
 
-def _ask(
-    store: Any, method: str, *given: str, came: Callable[[], int] = int, limit_s: float = 0, **options: Any
+def _call(
+    store: Any, method: str, *given: str, received: Callable[[], int] = int, limit_s: float = 0, **options: Any
 ) -> Any:
-    """Call a method of a store, with a limit on its time.
+    """Call a method of a store, with a limit on its time. A download may take longer if bytes keep arriving.
 
     Args:
         store: the store.
         method: the name of its method.
         given: the arguments.
-        came: returns how many bytes have arrived so far.
+        received: returns how many bytes have arrived so far.
         limit_s: seconds until an answer must arrive. Default: `_SILENCE_S`.
         options: further arguments.
 
     Raises:
-        TimeoutError: the store is slower than the lowest rate.
+        TimeoutError: the store is slower than `_MIN_RATE`.
     """
     if not getattr(store, "async_impl", False):  # Hugging Face's own library has limits
         return getattr(store, method)(*given, **options)
     future = asyncio.run_coroutine_threadsafe(getattr(store, f"_{method}")(*given, **options), store.loop)
-    since, before, limit_s = monotonic(), came(), limit_s or _SILENCE_S
+    since, before, limit_s = monotonic(), received(), limit_s or _SILENCE_S
     try:
         while not wait([future], timeout=min(1, limit_s)).done:
             if (passed := monotonic() - since) > limit_s:
-                if (now := came()) - before < _LEAST * passed:
-                    raise TimeoutError(f"it sends less than {_LEAST:,} bytes per second")
+                if (now := received()) - before < _MIN_RATE * passed:
+                    raise TimeoutError(f"it sends less than {_MIN_RATE:,} bytes per second")
                 since, before = monotonic(), now
         return future.result()
     finally:
         future.cancel()
 
 
-def _patiently(ask: Callable[[], Any], what: str, url: str) -> Any:
-    """Query a store, several times if that may help.
+def _with_retries(query: Callable[[], Any], what: str, url: str) -> Any:
+    """Query a store. Repeat a failed query unless its error is `_PERMANENT`.
 
     Raises:
         UserError: all attempts failed.
     """
-    for pause in (0, *_WAITS):
+    for pause in (0, *_RETRY_PAUSES_S):
         sleep(pause)
         try:
-            return ask()
+            return query()
         except UserError:
             raise
-        except Exception as error:  # each package raises other types
+        except Exception as error:  # each package raises its own types
             root: BaseException = error
             while root.__cause__ is not None:
                 root = root.__cause__
             text = f"{type(root).__name__}: {first_line(root)}".replace(url, "it")
-            if why := next((why for sign, why in _LASTING.items() if re.search(sign, text, re.IGNORECASE)), ""):
+            if why := next((why for pattern, why in _PERMANENT.items() if re.search(pattern, text, re.IGNORECASE)), ""):
                 break
     raise UserError(f"{what}: {'' if url in what else f'{url}: '}{(why or text).rstrip('.:')}.")

@@ -1,4 +1,4 @@
-"""Windows of remote shards: a shard is downloaded when it is opened, and may be removed when no process has it open.
+"""Remote shards that are downloaded when they are opened, and may be removed when no process has them open.
 
 A process holds a shared lock on each shard that it has open.
 """
@@ -23,7 +23,7 @@ _PATIENCE_S = 5  # seconds to wait until other readers close files, such as the 
 
 @dataclass(frozen=True)
 class RemoteFile(RecordFile):
-    """A shard that is downloaded when it is opened, and stays on the disk at least as long as it is open."""
+    """A shard that is downloaded when it is opened, and stays on the disk as long as it is open."""
 
     shard: Shard = field(compare=False)
     most_gb: float | None = field(compare=False)
@@ -31,7 +31,7 @@ class RemoteFile(RecordFile):
     stays: ClassVar[bool] = False
 
     def open(self, stopped: Event | None = None) -> int:
-        """Return a descriptor that reads the shard. Download the shard first if necessary, unless an event stops it.
+        """Return a descriptor that reads the shard. Download a missing shard first. Setting `stopped` stops this.
 
         Raises:
             UserError: the shard cannot be downloaded, or the disk has no room for it.
@@ -57,11 +57,11 @@ class RemoteFile(RecordFile):
                     try:
                         fetch(self.shard, stopped)
                     finally:
-                        _COMING.remove(self)
+                        _DOWNLOADING.remove(self)
 
 
 def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
-    """Return the shards that a URL names by their URLs, without downloading them.
+    """Map the URL of each shard that a pattern names to its file, without downloading it.
 
     Raises:
         UserError: a package, credentials or an object is missing.
@@ -70,14 +70,14 @@ def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> 
     return {shard.url: RemoteFile(shard.path, shard.size, shard.mtime_ns, shard, most_gb) for shard in shards}
 
 
-_COMING: set[RemoteFile] = set()  # the files that this process is downloading
+_DOWNLOADING: set[RemoteFile] = set()  # the files that this process is downloading
 
 
 def _reserve(wanted: RemoteFile, folder: Path) -> None:
-    """Wait until there is room for a file, then add the file to `_COMING`.
+    """Wait until there is room for a file, then add the file to `_DOWNLOADING`.
 
     Raises:
-        UserError: the disk has no room, and this process has no running downloads that could be removed later.
+        UserError: the disk has no room, although no download of this process is running.
     """
     close_files()
     waited = 0.0
@@ -89,13 +89,13 @@ def _reserve(wanted: RemoteFile, folder: Path) -> None:
                 "the shards in use. Set data.dir to a larger disk, raise data.cache_gb, or lower data.window."
             )
         sleep(0.05)
-        waited = 0 if _COMING else waited + 0.05
+        waited = 0 if _DOWNLOADING else waited + 0.05
 
 
 def _make_room(wanted: RemoteFile, folder: Path) -> int:
     """Remove files that no process has open, least recently used first, and return the free bytes."""
     with locked(folder / ".lock"):
-        coming = sum(file.size for file in list(_COMING) if file.path.is_relative_to(folder.parent))
+        coming = sum(file.size for file in list(_DOWNLOADING) if file.path.is_relative_to(folder.parent))
         room = space_of(folder, wanted.most_gb, coming=coming)[1]
         for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
             if room >= wanted.size:
@@ -105,5 +105,5 @@ def _make_room(wanted: RemoteFile, folder: Path) -> int:
                 file.unlink()
                 room += os.fstat(stream.fileno()).st_size
         if room >= wanted.size:
-            _COMING.add(wanted)
+            _DOWNLOADING.add(wanted)
         return room

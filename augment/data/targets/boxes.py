@@ -31,7 +31,7 @@ BACKGROUNDS = (BACKGROUND, "__background__", "_background_")  # names that other
 
 _FORM = 'a dict with "boxes" (K, 4) and "labels" (K,) for each image'
 # The entries of such a dict, as in torchvision, with their shapes after K. "area" is recomputed.
-_PARTS: Mapping[str, tuple[int | None, ...]] = {
+_ENTRIES: Mapping[str, tuple[int | None, ...]] = {
     "boxes": (4,), "labels": (), "iscrowd": (), "difficult": (), "area": (), "masks": (None, None),
     "keypoints": (None, 3),
 }  # fmt: skip
@@ -81,7 +81,7 @@ class Objects(Digested):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def parts(self) -> Iterator[bytes]:
+    def digested(self) -> Iterator[bytes]:
         """Yield the attributes as bytes."""
         yield f"{self.image_id} {self.instances}".encode()
         for part in (self.boxes, self.labels, self.crowd, self.difficult, self.points):
@@ -98,7 +98,7 @@ class Boxes(SpatialKind):
         learned_only: whether to drop crowds and difficult objects, which losses ignore.
     """
 
-    noun, units, task, many_groups = "class", "boxes", "detect", True
+    noun, units, task, many_strata = "class", "boxes", "detect", True
     pastes, blends, unrepeated = True, True, "boxes"
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
@@ -171,7 +171,7 @@ class Boxes(SpatialKind):
         ids = moved.pop("image_id")
         left = np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist()
         columns = {name: torch.split(values, left) for name, values in moved.items()} | {"image_id": ids.unbind()}
-        return [dict(zip(columns, of, strict=True)) for of in zip(*columns.values(), strict=True)]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the boxes with their classes, and the masks and keypoints."""
@@ -182,12 +182,12 @@ class Boxes(SpatialKind):
         for points in found.get("keypoints", ()):
             drawing.points(points, self.flip_pairs or ())
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert objects in torchvision's format, a list of dicts."""
         if not isinstance(targets, Sequence) or len(targets) != count:
             raise UserError(f"targets: {count} images need a list of {count} dicts. Use {_FORM}.")
         found = [_given(target, f"targets[{number}]") for number, target in enumerate(targets)]
-        if fault := _fault_of_parts(*map(list, zip(*found, strict=True))):
+        if fault := _fault_of_entries(*map(list, zip(*found, strict=True))):
             raise UserError(f"targets: {fault}")
         return found
 
@@ -200,7 +200,7 @@ class Boxes(SpatialKind):
                 wrong = next(label for label in target.labels.tolist() if not 1 <= label < names)
                 return f"{wrong} as a label. Allowed: 1 to {names - 1}. 0 is the background."
         found = [target for target in targets if isinstance(target, Objects)]
-        return _fault_of_parts(found, [target.instances for target in found])
+        return _fault_of_entries(found, [target.instances for target in found])
 
     def is_empty(self, target: Objects) -> bool:
         return not len(target)
@@ -254,7 +254,7 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
 
 def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
     """Convert the objects of an image in memory to a result of `Boxes.load`."""
-    allowed = (*_PARTS, "image_id")
+    allowed = (*_ENTRIES, "image_id")
     if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
         raise unknown_key(what, unknown[0], allowed)
     if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
@@ -264,7 +264,7 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
         raise UserError(f"{what}: the boxes are {form}. Convert them to XYXY with convert_bounding_box_format.")
     boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4): left, top, right, bottom")
     count, found = len(boxes), dict[str, NDArray[Any]]()
-    for name, shape in _PARTS.items():
+    for name, shape in _ENTRIES.items():
         if name in target and name != "masks":
             letters = "".join(f", {n or 'P'}" for n in shape) or ","
             found[name] = check_array(
@@ -299,11 +299,12 @@ def fault_of_boxes(boxes: NDArray[Any]) -> str:
     return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Use left < right and top < bottom."
 
 
-def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
-    counted = [number for number, found in enumerate(images) if len(found)]
+def _fault_of_entries(images: Sequence[Objects], masks: Sequence[object]) -> str:
+    """Describe keypoints or masks that only some images have, or different counts of keypoints, or return ""."""
+    with_objects = [number for number, found in enumerate(images) if len(found)]
     for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
-        without = [number for number in counted if parts[number] is None]
-        if 0 < len(without) < len(counted):
+        without = [number for number in with_objects if parts[number] is None]
+        if 0 < len(without) < len(with_objects):
             return (
                 f"objects without {name} in image {without[0]}, but with {name} in others. Add the missing {name}, or "
                 "remove all of them."
@@ -315,8 +316,8 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
 def _joined_points(objects: Sequence[Objects]) -> NDArray[np.float32]:
     """Return the keypoints of all objects, (M, P, 3). Images without objects may have a different P."""
     points = [found.points for found in objects if found.points is not None]
-    most = max(of.shape[1] for of in points)
-    return np.concatenate([of.reshape(len(of), most, 3) for of in points])
+    most = max(rows.shape[1] for rows in points)
+    return np.concatenate([rows.reshape(len(rows), most, 3) for rows in points])
 
 
 def _move_boxes(

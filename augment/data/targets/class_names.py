@@ -1,4 +1,4 @@
-"""Labels and class names: labels as sources provide them, and their conversion to indices of names."""
+"""Labels as sources provide them, class names, and the conversion of labels to indices of names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels or numbers of some images. Sources whose labels must be interpreted describe them in this form.
+    """The labels or numbers of some images, in the form in which sources provide them for interpretation.
 
     Attributes:
         values: (L,) the labels of all images, image by image: int64, float64, or int64 indices of `words`.
@@ -225,9 +225,9 @@ def find_names(
     """
     names = given_names([split.names for split in splits], options)
     train = splits[0]
-    first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
-    if len(first) > 1:
-        raise UserError(f"data: {', and '.join(first.values())}. Use either numbers or names.")
+    examples = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
+    if len(examples) > 1:
+        raise UserError(f"data: {', and '.join(examples.values())}. Use either numbers or names.")
     if not names and not len(train.labels.values):
         raise UserError(f"{train.key}: neither {train.name(0)} nor any other image has a label. Add labels.")
     if any(split.labels.words for split in splits):

@@ -31,8 +31,8 @@ class Several(SpatialKind):
 
     def load(self, target: Target) -> dict[str, Any]:
         """Return each kind's loaded target by name."""
-        kinds = self.kinds.items()
-        return {n: kind.load(target[n]) if isinstance(kind, SpatialKind) else target[n] for n, kind in kinds}
+        spatial = {name: kind for name, kind in self.kinds.items() if isinstance(kind, SpatialKind)}
+        return {name: spatial[name].load(target[name]) if name in spatial else target[name] for name in self.kinds}
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -49,14 +49,14 @@ class Several(SpatialKind):
             if isinstance(kind, SpatialKind):
                 kind.draw(drawing, target[name], names)
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert targets in memory, one batch per kind by name, to one dict per image."""
         columns = {}
         for name, kind in self.kinds.items():
             own = targets[name]
             if len(own) != count:
                 raise UserError(f"targets[{name!r}]: there are {len(own)} for {count} images. Pass one per image.")
-            columns[name] = kind.given(own, count) if isinstance(kind, SpatialKind) else [_plain(one) for one in own]
+            columns[name] = kind.from_memory(own, count) if isinstance(kind, SpatialKind) else list(map(_plain, own))
         return [{name: column[number] for name, column in columns.items()} for number in range(count)]
 
     def fault(self, targets: Sequence[object], names: int) -> str:

@@ -1,4 +1,4 @@
-"""Interpretation of labels, and of words in image lists: the choice of the kind of targets.
+"""Choose the kind of targets from labels, or from the words of image lists, and convert them.
 
 Sources with image-level labels call `make_dataset`, unless folders already fix the classes. If labels are ambiguous, it
 asks for a setting instead of guessing.
@@ -6,7 +6,7 @@ asks for a setting instead of guessing.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some, plural
 
 
-def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool = True) -> Dataset:
+def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_number_types: bool = True) -> Dataset:
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
@@ -34,30 +34,30 @@ def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, type
     Args:
         splits: train with its labels, and val if there is one.
         options: the settings about targets.
-        typed: whether the source distinguishes floats from whole numbers. If not, regression must be set explicitly.
+        has_number_types: whether the source distinguishes floats from integers. If not, floats do not imply regression.
 
     Raises:
         UserError: the splits contradict each other, or a label is invalid. The message names it.
     """
-    asked = known_kinds().get(options.task)
+    requested = known_kinds().get(options.task)
     for split in splits:
         if not len(split.labels.counts):
             raise UserError(f"{split.key} has no images. Check the setting.")
     notice = ""
-    if _are_rows(splits, options, typed=typed):
+    if _are_rows(splits, options, has_number_types=has_number_types):
         splits = [replace(split, labels=replace(split.labels, rows=True)) for split in splits]
         rows = all_rows(splits)
-        kind = asked or _kind_of_rows(splits[0].key, rows, options)
-        told = asked or options.names or options.classes
-        if kind == NUMBERS and not told and rows[0].shape[1] == 1:
+        kind = requested or _kind_of_rows(splits[0].key, rows, options)
+        is_inferred = not (requested or options.names or options.classes)
+        if kind == NUMBERS and is_inferred and rows[0].shape[1] == 1:
             notice = describe_whole_numbers(np.concatenate(rows).ravel())
     else:
         several = any((split.labels.counts > 1).any() for split in splits)
-        kind = asked or (LABELS if several else CLASSES)
+        kind = requested or (LABELS if several else CLASSES)
     names, targets = kind.read(splits, options)
     if kind == NUMBERS:
-        notice = notice or _describe_rounding(np.array([row for some in targets for row in some]))
-    train, *val = (Split(tuple(split.images), of, kind) for split, of in zip(splits, targets, strict=True))
+        notice = notice or _describe_rounding(np.concatenate(targets))
+    train, *val = (Split(tuple(split.images), own, kind) for split, own in zip(splits, targets, strict=True))
     return Dataset(names, train, val[0] if val else NO_VAL).noting(notice)
 
 
@@ -85,28 +85,29 @@ def _describe_rounding(values: NDArray[np.float64]) -> str:
     )
 
 
-def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool) -> bool:
+def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_number_types: bool) -> bool:
     """Whether each image has a row of numbers instead of a list of labels."""
     labels = [split.labels for split in splits]
-    if all(some.rows for some in labels):
+    if all(own.rows for own in labels):
         return True
-    if any(some.rows and some.counts[0] > 1 for some in labels):
+    if any(own.rows and own.counts[0] > 1 for own in labels):
         raise UserError("data: one of train and val has rows of numbers, the other has labels. Use the same in both.")
-    numbers = typed and any(some.values.dtype.kind == "f" for some in labels)
-    numbers = numbers and all(len(np.unique(some.counts)) == 1 and len(some.values) for some in labels)
-    return numbers or bool(options.names) or options.task == NUMBERS.task
+    if options.names or options.task == NUMBERS.task:
+        return True
+    has_floats = has_number_types and any(own.values.dtype.kind == "f" for own in labels)
+    return has_floats and all(len(np.unique(own.counts)) == 1 and len(own.values) for own in labels)
 
 
 def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions) -> Kind:
     width = rows[0].shape[1]
-    floats = any(values.dtype.kind == "f" for values in rows)
-    flags = all(bool(np.isin(values, (0, 1)).all()) for values in rows)
-    hot = flags and all(bool((values.sum(axis=1) == 1).all()) for values in rows)
+    has_floats = any(values.dtype.kind == "f" for values in rows)
+    is_binary = all(bool(np.isin(values, (0, 1)).all()) for values in rows)
+    is_one_hot = is_binary and all(bool((values.sum(axis=1) == 1).all()) for values in rows)
     if width == 1 and not options.names:
-        return NUMBERS if floats and not options.classes else CLASSES
-    if not flags and (floats or options.names):
+        return NUMBERS if has_floats and not options.classes else CLASSES
+    if not is_binary and (has_floats or options.names):
         return NUMBERS
-    if flags and not (hot or options.names or (floats and not options.classes)):
+    if is_binary and not (is_one_hot or options.names or (has_floats and not options.classes)):
         return LABELS
     raise UserError(
         f"{key}: {list_some(options.names) or f'the {width} numbers of each image'} may be a class, labels or numbers "
@@ -175,21 +176,25 @@ def _check_commas(lists: Sequence[Lines]) -> None:
                 )
 
 
-def _describe_repeated(lists: Sequence[Lines]) -> tuple[str, str]:
-    """Return notices about images in several lines: with different targets, and with equal targets."""
-    other, same = list[str](), list[str]()
+def _describe_repeated(lists: Sequence[Lines]) -> Iterator[str]:
+    """Yield notices about images in several lines: with different targets, and with equal targets."""
+    different, equal = list[str](), list[str]()
     for lines in lists:
         first: dict[str, Line] = {}
         for number, line in enumerate(lines.lines):
             earlier = first.setdefault(line.path, line)
             if earlier is not line:
-                (same if earlier.words == line.words else other).append(lines.describe(number))
-    several = f"data: {amount(len(other), 'line')} with the image of an earlier line but a different target, such as "
-    repeated = f"data: {amount(len(same), 'repeated line')}, so that some images count several times, such as "
-    return (
-        f"{several}{other[0]}. Write several labels of an image in one line" if other else "",
-        f"{repeated}{same[0]}" if same else "",
-    )
+                repeated = equal if earlier.words == line.words else different
+                repeated.append(lines.describe(number))
+    if different:
+        count = amount(len(different), "line")
+        yield (
+            f"data: {count} with the image of an earlier line but a different target, such as {different[0]}. Write "
+            "several labels of an image in one line"
+        )
+    if equal:
+        count = amount(len(equal), "repeated line")
+        yield f"data: {count}, so that some images count several times, such as {equal[0]}"
 
 
 def _value(word: str, *, fractions: bool) -> Label:

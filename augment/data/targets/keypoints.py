@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Keypoints(SpatialKind):
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         drawing.points(np.asarray(target), self.flip_pairs or (), names)
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert points, (N, P, 2) or (N, P, 3)."""
         allowed = f"({count}, P, 2) of x and y, or ({count}, P, 3) with visibility"
         points = check_array(targets, (count, None, None), "targets", allowed).astype(np.float32)
@@ -124,7 +125,8 @@ _SIDED = {word for pair in _SIDES for word in pair.split() if len(word) > 2 or n
 def _words(name: str) -> tuple[str, ...]:
     """Split a name into lower-case words at capitals, digits, punctuation, "left" and "right"."""
     parts = re.split("(left|right)", name, flags=re.IGNORECASE)
-    return tuple(word.lower() for part in parts for word in ([part] if part.lower() in _SIDED else _WORD.findall(part)))
+    words = chain.from_iterable([part] if part.lower() in _SIDED else _WORD.findall(part) for part in parts)
+    return tuple(map(str.lower, words))
 
 
 def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> FlipPairs:
@@ -152,8 +154,8 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
             if other != number and number not in pairs:
                 pairs[number] = other
     paired = {*pairs, *pairs.values()}
-    alone = any(not _SIDED.isdisjoint(words) and number not in paired for words, number in numbers.items())
-    return tuple(pairs.items()) if (pairs and not alone) or len(names) < 2 else None
+    is_unpaired = any(not _SIDED.isdisjoint(words) and number not in paired for words, number in numbers.items())
+    return tuple(pairs.items()) if (pairs and not is_unpaired) or len(names) < 2 else None
 
 
 def missing_pairs(names: Sequence[str], where: str) -> UserError:
@@ -162,7 +164,7 @@ def missing_pairs(names: Sequence[str], where: str) -> UserError:
     arrays = "" if names else " For augment.Transform, pass flip_pairs=[(0, 1)], or flip_pairs=[]."
     return UserError(
         f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must be swapped. "
-        f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
+        f"{points} not show the pairs. Set pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
         f"{arrays}"
     )
 

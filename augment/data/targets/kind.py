@@ -24,7 +24,7 @@ Target = Any
 
 @dataclass(frozen=True)
 class Kind(ABC):
-    """A kind of target. All instances of one class are equal.
+    """A kind of targets. All instances of one class are equal.
 
     Attributes:
         noun: the meaning of a name in `Dataset.classes`, such as "class".
@@ -33,8 +33,8 @@ class Kind(ABC):
         follows: whether targets follow the pixels of the image, see `augment.data.targets.spatial`.
         cuts_each: whether each class with several images has images in both splits. If false, all images of a small
             stratum (see `strata`) may be in one split.
-        many_groups: whether most strata have only one or two images. Then `take_fraction` takes its share of all images
-            together instead of each stratum.
+        many_strata: whether most strata have only one or two images. Then `take_fraction` takes a share of all images
+            together, not of each stratum.
         unrepeated: targets that a repeating border leaves out, such as "boxes". Empty: all are repeated.
         balances: the allowed values of data.balance.
     """
@@ -44,7 +44,7 @@ class Kind(ABC):
     task: ClassVar[str]
     follows: ClassVar[bool] = False
     cuts_each: ClassVar[bool] = False
-    many_groups: ClassVar[bool] = False
+    many_strata: ClassVar[bool] = False
     unrepeated: ClassVar[str] = ""
     balances: ClassVar[tuple[str, ...]] = ("none",)
 

@@ -178,7 +178,7 @@ class Masks(SpatialKind):
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         drawing.mask(np.asarray(target), names, ignore=IGNORE)
 
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert masks, (N, height, width) or a list of (height, width)."""
         if len(targets) != count:
             raise UserError(f"targets: {len(targets)} masks for {count} images. Pass one per image.")
@@ -186,8 +186,9 @@ class Masks(SpatialKind):
         for number, mask in enumerate(targets):
             what = f"targets[{number}]"
             labels = check_array(mask, (None, None), what, "a mask (height, width) of labels 0 to 255")
-            if labels.dtype.kind == "f" or labels.min(initial=0) < 0 or labels.max(initial=0) > IGNORE:
-                raise UserError(f"{what}: {labels.dtype} up to {labels.max()}. Use labels 0 to {IGNORE}.")
+            low, high = labels.min(initial=0), labels.max(initial=0)
+            if labels.dtype.kind == "f" or low < 0 or high > IGNORE:
+                raise UserError(f"{what}: {labels.dtype} values from {low} to {high}. Use labels 0 to {IGNORE}.")
             found.append(MaskRuns.of(labels.astype(np.uint8), what))
         return found
 

@@ -19,7 +19,7 @@ class LabelSets(Rows):
     """Any number of labels per image: a row of 1 and 0. Images with the same labels share a row."""
 
     noun, units, task = "label", "labels", "multilabel"
-    many_groups, balances = True, ("none", "weights")
+    many_strata, balances = True, ("none", "weights")
 
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions

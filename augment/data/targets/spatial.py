@@ -62,16 +62,16 @@ class StoredMask(Protocol):
 
 
 class Digested:
-    """Base class of objects that are compared, hashed and printed by a digest of their parts."""
+    """Base class of objects that are compared, hashed and printed by a digest of their contents."""
 
     @abstractmethod
-    def parts(self) -> Iterator[bytes]:
-        """Yield the parts."""
+    def digested(self) -> Iterator[bytes]:
+        """Yield the contents as bytes."""
 
     @cached_property
     def _digest(self) -> str:
         digest = blake2b(digest_size=8)
-        for part in self.parts():
+        for part in self.digested():
             digest.update(part)
         return digest.hexdigest()
 
@@ -131,7 +131,7 @@ class SpatialKind(Kind):
         """Draw the target of one sample, taken from a batch, on its image."""
 
     @abstractmethod
-    def given(self, targets: Any, count: int) -> list[Any]:
+    def from_memory(self, targets: Any, count: int) -> list[Any]:
         """Convert the targets of `count` images in memory to results of `load`.
 
         Raises:

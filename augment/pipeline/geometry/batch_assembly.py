@@ -140,9 +140,9 @@ class TargetReader:
 
     def take(self, indices: Sequence[int]) -> list[Any]:
         """Return the results of `SpatialKind.load` for a batch."""
-        coming = {index: self._coming.pop(index, None) for index in indices}
-        found = self._load([i for i, future in coming.items() if future is None and i not in self._kept])
-        found |= {index: future.result()[index] for index, future in coming.items() if future is not None}
+        coming = {index: self._coming.pop(index) for index in indices if index in self._coming}
+        found = self._load([index for index in indices if index not in coming and index not in self._kept])
+        found |= {index: future.result()[index] for index, future in coming.items()}
         return [found[index] if index in found else self._kept[index] for index in indices]
 
     def forget(self) -> None:

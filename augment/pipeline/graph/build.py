@@ -31,7 +31,7 @@ from augment.pipeline.kernels.instructions import Program, ProgramFeed, program_
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
-from augment.support.dali_versions import STORED, Node
+from augment.support.dali_versions import STORED_TYPES, Node
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
             batch=True,
             batch_info=True,
             no_copy=True,  # see ImageFeed
-            dtype=[STORED[feed.dtype], types.INT32],
+            dtype=[STORED_TYPES[feed.dtype], types.INT32],
             ndim=[feed.ndim, 1],
         )
         return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index

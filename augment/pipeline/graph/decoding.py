@@ -117,8 +117,8 @@ class GraphImage:
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
         """Return a random window as (height, width, channels) levels. DALI draws the window with the crop's seed.
 
-        With frames, one operator draws the window and another cuts it. Without frames, a single operator does both, and
-        gives the same pixels.
+        The operator that crops does not output its window. So with frames, a second operator draws the same window.
+        Decoding does not wait for it.
         """
         window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
         drawn = {"seed": self._seed, **window}
@@ -127,11 +127,6 @@ class GraphImage:
             shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
             anchor, sides = fn.random_crop_generator(shape, **drawn)
             self.window = fn.cat(fn.cast(shape, dtype=types.INT32)[:2], anchor, anchor + sides)
-            if whole is not None:
-                start, end = (fn.cast(edge, dtype=types.FLOAT) for edge in (anchor, anchor + sides))
-                return self._resized(whole, size, roi_start=start, roi_end=end)
-            cut = fn.decoders.image_slice(self._stored, anchor, sides, axis_names="HW", **self._decoder)
-            return self._resized(self._here(cut), size)
         if whole is not None:
             return self._levels(fn.random_resized_crop(whole, **_to(size), **self._floats, **drawn))
         return self._resized(self._here(fn.decoders.image_random_crop(self._stored, **drawn, **self._decoder)), size)

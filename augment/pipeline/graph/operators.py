@@ -18,7 +18,7 @@ from augment.pipeline.graph.decoding import Device, Form, GraphImage, Placement
 from augment.pipeline.kernels.instructions import Program
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Stage
-from augment.support.dali_versions import Node, drawing_from, fn, math, merge, split, types
+from augment.support.dali_versions import Node, fn, math, merge, random_state_argument, split, types
 from augment.support.errors import UserError
 
 _AT_ONCE = 4  # the largest number of channels that some of DALI's GPU operators support
@@ -54,7 +54,9 @@ class Dali:
         """
         number, self._taken = self._taken, self._taken + 1
         if self.state is not None:
-            return drawing_from(self.state ^ types.Constant(number, dtype=types.UINT32) if number else self.state)
+            return random_state_argument(
+                self.state ^ types.Constant(number, dtype=types.UINT32) if number else self.state
+            )
         if self._seed is None:
             raise UserError(
                 f"{self._key}: its random draws in DALI cannot be repeated. Declare the op with random=True and pass "

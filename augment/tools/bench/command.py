@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         flags, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
         source = recipe.source()
-        # The recipe's settings also apply to the other recipes, but its steps do not.
+        # The settings of aug also apply to the recipes of --also. The chosen recipe and its steps do not.
         shared = [token for token in overrides if not re.match(r"[+~]*aug(\.(train|val)(\.|=|$)|=|$)", token)]
         also = {name: compose_recipe([f"+aug={name}", *shared]).aug for name in flags.also}
         # PyTorch and DALI take seconds to import.

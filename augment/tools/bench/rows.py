@@ -49,7 +49,7 @@ class Setup:
 
     @cached_property
     def images(self) -> Sequence[ImageRef]:
-        """The images, each once. More would exceed the page cache of a small machine without changing any speed."""
+        """At most 20,000 images. More would exceed the page cache of a small machine."""
         return find_photos(self.flags.photos, self.default, 20_000, check=False)
 
     @property
@@ -59,7 +59,7 @@ class Setup:
 
     @cached_property
     def files(self) -> tuple[ImageRef, ...]:
-        """The images, repeated to fill at least 32 batches, because a partial batch would affect the timings."""
+        """The images, repeated to fill at least 32 whole batches. A partial batch would affect the timings."""
         batches = max(-(-len(self.images) // self.batch_size), 32)
         return tuple(self.images[index % len(self.images)] for index in range(batches * self.batch_size))
 
@@ -85,7 +85,7 @@ def recipe_row(setup: Setup, name: str, title: str, aug: Aug, **further: Any) ->
 
 
 def file_rows(setup: Setup) -> list[Row]:
-    """Return the rows that start from files."""
+    """Return the rows of a recipe: its variants, and upper bounds that do less work."""
     fused = replace(setup.aug, fuse=True)
     return [
         row("read", "read the files", lambda: outputs(setup, lambda: read(setup)), is_bound=True),
@@ -125,7 +125,7 @@ def image(setup: Setup) -> GraphImage:
 
 
 def crop_of(aug: Aug) -> Aug:
-    """Return a recipe with only the crops of each view."""
+    """Return a recipe without its steps, except the crop of each view."""
 
     def crop(steps: tuple[Step, ...]) -> tuple[Step, ...]:
         return tuple(step for step in steps if step.op.kind == "crop")
@@ -135,7 +135,7 @@ def crop_of(aug: Aug) -> Aug:
 
 
 def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
-    """Return the endless batches of a recipe."""
+    """Return the batches of endless epochs of a recipe."""
     placement = place(aug, setup.images, setup.device, threads=setup.flags.threads)
     loader = Loader(
         build_plan(aug, "train"),

@@ -1,7 +1,7 @@
 """Summarize a dataset and report likely problems.
 
-Every image is read once. The figure shows the targets, image sizes and shapes, images that look the same, and the
-values of each channel unless images are ordinary RGB.
+Reads every image once. The figure shows the targets, image sizes, aspect ratios, and images that look the same. Unless
+images are 8-bit RGB, it also shows the values of each channel.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         from augment.data.sources.loading import log_notices
         from augment.drawing.figure_style import DPI, save_figure
         from augment.tools.info.figure import draw
-        from augment.tools.info.scan import as_trained, find_copies, scan_images, test_of
+        from augment.tools.info.scan import as_trained, find_copies, scan_images, test_split_of
         from augment.tools.info.summary import Info
         from augment.tools.info.text import find_problems, report
 
@@ -48,20 +48,14 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(data.problems[0] if data.problems else "data.train contains no images.")
         data = find_format(source, replace(data, notices=()))
         facts = scan_images(data.train.files + data.val.files, data.faults)
-        test, test_facts = test_of(source, data, facts)
+        test, test_facts = test_split_of(source, data, facts)
         data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(source.val_missing,))
-        copies = find_copies(images := data.train.files + data.val.files, facts)
-        info = Info(
-            str(recipe.plain["data"]["source"]),
-            recipe.aug.size,
-            data,
-            facts,
-            copies,
-            test,
-            find_copies(images + test.files, np.append(facts, test_facts)) if len(test) else None,
-        )
+        images = data.train.files + data.val.files
+        copies = find_copies(images, facts)
+        leaks = find_copies(images + test.files, np.append(facts, test_facts)) if len(test) else None
+        info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies, test, leaks)
         console = text_console()
         console.print(report(info, find_problems(info, skip_bad=getattr(source, "skip_bad", None))))
         with writing(f"--out {options.out}"):

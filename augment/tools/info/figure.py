@@ -1,4 +1,4 @@
-"""Draw the contents of a dataset: targets, image sizes and shapes, and images that look the same."""
+"""Draw the statistics of a dataset: targets, image sizes, aspect ratios, channels, and images that look the same."""
 
 from itertools import chain
 from typing import Literal
@@ -28,7 +28,7 @@ _ASPECT = 4.0  # largest ratio of the sides in the histogram
 
 def draw(info: Info) -> Figure:
     pairs = info.ordered(info.copies.alike)[:8]
-    heights = [2.8 if info.numbers else 1.0 + 0.22 * len(info.listed), 3.2]
+    heights = [2.8 if info.target_stats else 1.0 + 0.22 * len(info.listed), 3.2]
     heights += [0.4 + 2.1 * -(-len(pairs) // 4)] if pairs else []
     heights += [] if info.data.pixels.is_rgb else [0.4 + 1.6 * -(-info.data.pixels.channels // _COLUMNS)]
     figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=DPI)
@@ -36,11 +36,11 @@ def draw(info: Info) -> Figure:
     title = shorten(drawable(info.headline), (_WIDTH - 0.4) * DPI, TITLE + 1, bold=True)
     figure.suptitle(title, x=0.02, ha="left", color=INK, fontproperties=font(TITLE + 1, bold=True), parse_math=False)
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    if info.numbers:
+    if info.target_stats:
         _draw_numbers(parts[0], info)
     else:
         _draw_classes(parts[0].subplots(), info)
-    if info.good.any():
+    if info.usable.any():
         _draw_sizes(parts[1], info)
     if pairs:
         _draw_pairs(parts[2], info, pairs)
@@ -50,7 +50,9 @@ def draw(info: Info) -> Figure:
 
 
 def _draw_classes(axes: Axes, info: Info) -> None:
-    what, counts = ("Images", info.counts) if info.inside is None else (info.inside.unit.title(), info.inside.amounts)
+    what, counts = "Images", info.counts
+    if info.spatial is not None:
+        what, counts = info.spatial.unit.title(), info.spatial.amounts
     positions, (train, val) = np.arange(len(info.listed)), counts[info.listed].T
     axes.barh(positions, train, color=_COLORS["train"], height=0.72, label="train")
     axes.barh(positions, val, left=train, color=_COLORS["val"], height=0.72, label="val")
@@ -69,7 +71,7 @@ def _draw_classes(axes: Axes, info: Info) -> None:
 
 
 def _draw_numbers(part: SubFigure, info: Info) -> None:
-    names = list(info.numbers)[:4]
+    names = list(info.target_stats)[:4]
     rows = np.array(info.targets, float)
     for index, (axes, name) in enumerate(zip(part.subplots(1, len(names), squeeze=False)[0], names, strict=True)):
         low, high = float(rows[:, index].min()), float(rows[:, index].max())
@@ -81,22 +83,22 @@ def _draw_numbers(part: SubFigure, info: Info) -> None:
 
 def _draw_sizes(part: SubFigure, info: Info) -> None:
     short_sides, aspects = part.subplots(1, 2)
-    values, side = info.sides["short_side"].astype(float), min(info.size)
-    low, high = values[info.good].min(), values[info.good].max()
+    values, side = info.sizes["short_side"].astype(float), min(info.size)
+    low, high = values[info.usable].min(), values[info.usable].max()
     _draw_shares(short_sides, info, values, (min(low, side) / 1.05, max(high, side) * 1.05))
     short_sides.axvline(side, color=_MARK, linewidth=1.3, linestyle="--")
     short_sides.xaxis.set_major_formatter(_THOUSANDS)
     frame(short_sides, f"Short side (dashed: aug.size={info.size.plain})", "px", _TEXT)
-    ratios = np.clip(info.sides["aspect"], 1 / _ASPECT, _ASPECT)
+    ratios = np.clip(info.sizes["aspect"], 1 / _ASPECT, _ASPECT)
     _draw_shares(aspects, info, ratios, (min(ratios.min(), 0.75), max(ratios.max(), 1.33)))
     frame(aspects, "Aspect ratio", "width / height", _TEXT)
     _add_legend(aspects)
 
 
 def _draw_shares(axes: Axes, info: Info, values: NDArray[np.float64], limits: tuple[float, float]) -> None:
-    """Draw a histogram of the values, (N,), of the usable images. Bars are shares of each split."""
+    """Draw a histogram of the values, (N,), of the usable images. Bars are percentages of each split's images."""
     train = len(info.data.train)
-    splits = [values[part][info.good[part]] for part in (slice(train), slice(train, None))]
+    splits = [values[part][info.usable[part]] for part in (slice(train), slice(train, None))]
     bins = int(np.clip(2 * min(map(len, splits)) ** 0.5, 12, 40))
     for (split, color), some in zip(_COLORS.items(), splits, strict=True):
         weights = np.full(len(some), 1 / max(len(some), 1))

@@ -5,13 +5,12 @@ Perceptual Image Hash Functions" (2010). A discrete cosine transform of 32 x 32 
 frequencies. Each bit of the hash states whether one frequency exceeds the median of all. Re-encoding and resizing
 rarely change the hash.
 
-Two images look the same if few of the 64 bits of their perceptual hashes differ and their gray levels correlate. The
-search does not compare all pairs. If two hashes differ in at most 6 bits, at least two of their eight bytes are equal.
-So it compares only images that share two bytes at the same positions (multi-index hashing, Norouzi, Punjani and Fleet
-2012).
+Two images look the same if at most 6 of the 64 bits of their perceptual hashes differ and their gray levels correlate.
+At least two of the eight bytes of such hashes are equal. So the search compares only images that share two bytes at the
+same positions (multi-index hashing, Norouzi, Punjani and Fleet 2012).
 
-Images that are naturally similar can be mistaken for duplicates. This happened to 19 pairs of 1,400 scanned digits of
-8 x 8 px, so such small images are not compared.
+Images that are naturally similar can be mistaken for duplicates, such as 19 pairs among 1,400 scanned digits of 8 x 8
+px. So images with a short side below 16 px are not compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ FACTS = np.dtype(
         ("fault", "O"),  # why the image cannot be used, or ""
         ("width", "u4"),  # of the upright image
         ("height", "u4"),
-        ("bytes", "u8"),
+        ("bytes", "u8"),  # size of the encoded image
         ("format", "O"),
         ("mode", "O"),  # as stored, such as gray or RGB
         ("orientation", "u1"),  # in EXIF, where 1 is upright
@@ -65,7 +64,7 @@ _MODES = {
 
 _DECODER = Decoder()
 _CHUNK = 32  # images per task of a thread
-_SIDE, _LOW = 32, 8
+_SIDE, _LOW = 32, 8  # gray levels and frequencies per axis
 _DRAFT = 64  # px, minimum size of a JPEG that is decoded at reduced size
 
 # (8, 32), the lowest frequencies of DCT-II. Scaling them would not change the hash.
@@ -77,7 +76,7 @@ def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = Map
     """Return the `FACTS` of images, (N,).
 
     Each image is read once, validated as before training (`augment.data.check`), and decoded. Large JPEGs are decoded
-    at reduced size. The result needs 60 bytes per image, and each thread needs memory for one image.
+    at reduced size. The facts take 60 bytes per image. Each thread also needs the memory of one image.
 
     Args:
         images: N images.
@@ -104,7 +103,7 @@ def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = Map
 
 
 def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
-    """Return the `FACTS` of an image and its gray levels. The gray levels of an unusable image are None."""
+    """Return the `FACTS` of an image, and its gray levels. For an unusable image, the gray levels are None."""
     try:
         if isinstance(ref, Raster):
             return _examine_raster(ref)
@@ -163,7 +162,7 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
     return cut, facts[[indices[key] for key in keys_of(cut.train.files + cut.val.files)]]
 
 
-def test_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:
+def test_split_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:
     """Return the test split, which may be empty, and the facts about its images. `data` is not split yet."""
     try:
         tested = source.with_test()
@@ -178,21 +177,21 @@ def test_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:
         return NO_VAL, facts[:0]
 
 
-# (P, 2) indices, the smaller one first. The indices of train come before the indices of val.
+# (P, 2) indices of images, the smaller one first. Images of train come before images of val.
 Pairs = NDArray[np.int64]
 
 MAX_BITS = 6
 _BYTES = 8
-_MOST = 100_000  # maximum number of candidate pairs
+_MOST = 100_000  # maximum number of pairs of similar hashes
 
 
 @dataclass(frozen=True)
 class Copies:
     """Duplicate images."""
 
-    same: Pairs  # images with the same bytes: the first image paired with each further one
-    alike: Pairs  # images that look the same but differ in bytes. Only the first of identical images counts
-    all_compared: bool = True  # false if there were too many candidates
+    same: Pairs  # images with the same bytes: the first image, paired with each further image
+    alike: Pairs  # images that look the same but differ in bytes. Of identical images, only the first is compared
+    all_compared: bool = True  # false if there were too many pairs of similar hashes
 
 
 def find_copies(images: Sequence[ImageRef], facts: Facts) -> Copies:
@@ -225,7 +224,7 @@ def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
     for a, b in _candidates(hashes):
         bits = np.unpackbits((hashes[a] ^ hashes[b]).view(np.uint8).reshape(-1, _BYTES), axis=1)
         near = bits.sum(axis=1, dtype=np.uint8) <= MAX_BITS
-        if near.any():
+        if near.any():  # each pair is one number, so that the union removes pairs that were found twice
             found = np.union1d(found, np.minimum(a, b)[near] * count + np.maximum(a, b)[near])
         if len(found) > _MOST:
             break
@@ -250,6 +249,7 @@ def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64],
 
 
 def _confirmed(images: Sequence[ImageRef], pairs: Pairs) -> Pairs:
+    """Return the pairs of images whose gray levels correlate."""
     wanted = np.unique(pairs).tolist()
     levels: dict[int, NDArray[np.float32]] = {}
     with strict_pillow(), in_threads(lambda index: examine(images[index])[1], wanted, cores()) as lumas:

@@ -28,40 +28,42 @@ from augment.tools.info.scan import Copies, Facts, Pairs, tally
 
 
 @dataclass
-class Inside:
+class SpatialStats:
     """Statistics of masks, boxes or keypoints."""
 
     unit: str  # pixels, objects or images
     images: NDArray[np.int64]  # (classes, 2) images with each class or keypoint, in train and in val
-    amounts: NDArray[np.int64]  # (classes, 2) pixels, objects or labeled keypoints of each class
-    figures: dict[str, NDArray[Any]] = field(default_factory=dict)  # values of images or objects, by name
+    amounts: NDArray[np.int64]  # (classes, 2) pixels or objects of each class, or images with each keypoint
+    distributions: dict[str, NDArray[Any]] = field(default_factory=dict)  # a value per image or object, by name
     counts: dict[str, list[int]] = field(default_factory=dict)  # further counts by name, in train and in val
 
 
-def count_inside(data: Dataset) -> Inside:
+def spatial_stats(data: Dataset) -> SpatialStats:
     """Count the pixels, objects or keypoints in the targets of a dataset. This reads all masks."""
     kinds = {MASKS.task: (_pixels, "pixels"), BOXES.task: (_objects, "objects")}
     count, unit = kinds.get(data.kind.task, (_points, "images"))
     train, val = (count(split, len(data.classes)) for split in (data.train, data.val))
-    return Inside(
+    return SpatialStats(
         unit,
         images=np.stack([train.images, val.images], axis=1),
         amounts=np.stack([train.amounts, val.amounts], axis=1),
-        figures={name: np.concatenate([values, val.figures[name]]) for name, values in train.figures.items()},
+        distributions={
+            name: np.concatenate([values, val.distributions[name]]) for name, values in train.distributions.items()
+        },
         counts={name: [number, val.counts[name]] for name, number in train.counts.items()},
     )
 
 
-class _Counted(NamedTuple):
-    """Statistics of one split, see `Inside`."""
+class _SplitStats(NamedTuple):
+    """Statistics of one split, see `SpatialStats`."""
 
     images: NDArray[np.int64]  # (classes,)
     amounts: NDArray[np.int64]  # (classes,)
-    figures: dict[str, NDArray[Any]]
+    distributions: dict[str, NDArray[Any]]
     counts: dict[str, int]
 
 
-def _pixels(split: Split, classes: int) -> _Counted:
+def _pixels(split: Split, classes: int) -> _SplitStats:
     images, amounts = np.zeros((2, classes), np.int64)
     ignored: list[float] = []
     with (
@@ -72,7 +74,7 @@ def _pixels(split: Split, classes: int) -> _Counted:
             images += counts[:classes] > 0
             amounts += counts[:classes]
             ignored += [100 * counts[IGNORE] / counts.sum()] if counts.any() else []
-    return _Counted(images, amounts, {"ignored, %": np.array(ignored)}, {})
+    return _SplitStats(images, amounts, {"ignored, %": np.array(ignored)}, {})
 
 
 def _histogram(mask: Any) -> NDArray[np.int64]:
@@ -83,7 +85,7 @@ def _histogram(mask: Any) -> NDArray[np.int64]:
     return np.bincount(labels.ravel(), minlength=IGNORE + 1)
 
 
-def _objects(split: Split, classes: int) -> _Counted:
+def _objects(split: Split, classes: int) -> _SplitStats:
     images, amounts = np.zeros((2, classes), np.int64)
     for target in split.targets:
         counts = np.bincount(target.labels, minlength=classes)
@@ -97,22 +99,22 @@ def _objects(split: Split, classes: int) -> _Counted:
         "crowd": sum(int(target.crowd.sum()) for target in split.targets),
         "difficult": sum(int(target.difficult.sum()) for target in split.targets),
     }
-    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, further)
+    return _SplitStats(images[1:], amounts[1:], {"objects": each, "box, px": sides}, further)
 
 
-def _points(split: Split, classes: int) -> _Counted:
+def _points(split: Split, classes: int) -> _SplitStats:
     labeled = np.array(split.targets, np.float64).reshape(len(split), classes, 3)[..., 2] > 0
     images = labeled.sum(axis=0)
     without = int((~labeled.any(axis=1)).sum())
-    return _Counted(images, images, {"points": labeled.sum(axis=1)}, {"no points": without})
+    return _SplitStats(images, images, {"points": labeled.sum(axis=1)}, {"no points": without})
 
 
-LISTED = 24  # maximum number of listed classes. Of more classes, list the 12 largest and the 12 smallest
+LISTED = 24  # maximum number of listed classes: the 12 largest and the 12 smallest if there are more
 
 
 @dataclass(frozen=True)
 class Info:
-    """All facts about a dataset. Indices count the N images of train first, and then the images of val."""
+    """All facts about a dataset. Indices count the N images: first the images of train, then the images of val."""
 
     source: str  # its name in the configuration
     size: Size  # aug.size, the size of the model input, in px
@@ -120,7 +122,7 @@ class Info:
     facts: Facts  # (N,) the `FACTS` of each image
     copies: Copies
     test: Split = NO_VAL  # only `leaks` also counts its images
-    leaks: Copies | None = None  # duplicates of all images, those of the test split last
+    leaks: Copies | None = None  # duplicates among all images. Indices count test images after val images
 
     @cached_property
     def images(self) -> tuple[ImageRef, ...]:
@@ -147,33 +149,34 @@ class Info:
         return self.data.classes[1:] if self.data.kind == BOXES else self.data.classes
 
     @cached_property
-    def inside(self) -> Inside | None:
+    def spatial(self) -> SpatialStats | None:
         """Statistics of masks, boxes or keypoints, or None for other targets."""
-        return count_inside(self.data) if self.data.kind.follows else None
+        return spatial_stats(self.data) if self.data.kind.follows else None
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """(classes, 2) images of each class or label, in train and val. (0, 2) for regression."""
-        if self.inside is not None:
-            return self.inside.images
+        if self.spatial is not None:
+            return self.spatial.images
         if self.data.task == "regress":
             return np.zeros((0, 2), np.int64)
         counts = np.zeros((len(self.data.classes), 2), np.int64)
         for column, split in enumerate((self.data.train, self.data.val)):
             for target, count in Counter(split.targets).items():
-                counts[np.flatnonzero(target) if isinstance(target, tuple) else int(target), column] += count
+                labels = np.flatnonzero(target) if isinstance(target, tuple) else int(target)
+                counts[labels, column] += count
         return counts
 
     @cached_property
     def listed(self) -> list[int]:
-        """Indices of all classes. If there are many, only the largest and then the smallest classes."""
+        """Indices of the classes to list: all, or, if there are many, the largest and then the smallest classes."""
         if len(self.counts) <= LISTED:
             return list(range(len(self.counts)))
         order = np.argsort(-self.counts.sum(axis=1), kind="stable").tolist()
         return [*order[: LISTED // 2], *order[-LISTED // 2 :]]
 
     @cached_property
-    def numbers(self) -> dict[str, dict[SplitName, dict[str, float]]]:
+    def target_stats(self) -> dict[str, dict[SplitName, dict[str, float]]]:
         """Mean, standard deviation, minimum and maximum of each regression target, in train and in val."""
         if self.data.task != "regress":
             return {}
@@ -187,32 +190,37 @@ class Info:
     # --- images ---
 
     @cached_property
-    def good(self) -> NDArray[np.bool_]:
+    def usable(self) -> NDArray[np.bool_]:
         """(N,) whether an image can be used."""
         return np.asarray(self.facts["fault"] == "", np.bool_)
 
     @cached_property
     def faults(self) -> list[tuple[int, str]]:
         """The index of each unusable image, and the reason."""
-        return [(index, self.facts["fault"][index]) for index in np.flatnonzero(~self.good).tolist()]
+        return [(index, self.facts["fault"][index]) for index in np.flatnonzero(~self.usable).tolist()]
 
     @cached_property
-    def sides(self) -> dict[str, NDArray[Any]]:
-        """Width, height and short side in px, width / height, and bytes of upright images, (N,) each."""
+    def sizes(self) -> dict[str, NDArray[Any]]:
+        """Width, height and short side in px, aspect (width / height), and bytes of upright images, (N,) each."""
         width, height = (np.maximum(self.facts[side].astype(np.int64), 1) for side in ("width", "height"))
-        sides = {"width": width, "height": height, "short_side": np.minimum(width, height), "aspect": width / height}
-        return {**sides, "bytes": self.facts["bytes"]}
+        return {
+            "width": width,
+            "height": height,
+            "short_side": np.minimum(width, height),
+            "aspect": width / height,
+            "bytes": self.facts["bytes"],
+        }
 
     def frequent(self, name: str) -> dict[str, int]:
         """Count each value of a fact among usable images, the most frequent first."""
-        return dict(Counter(sorted(self.facts[name][self.good].tolist())).most_common())
+        return dict(Counter(sorted(self.facts[name][self.usable].tolist())).most_common())
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
-        """Stored values of some pixels of train, (M, channels), NaN without data. A channel without data is 0."""
+        """Stored values of M pixels of train, (M, channels). Missing values are NaN, and channels without values 0."""
         pixels = self.data.pixels
-        some = [one.values for one in sample_values(self.data.train.files, pixels)]
-        values = np.concatenate([np.full((1, pixels.channels), np.nan), *some])
+        samples = [sample.values for sample in sample_values(self.data.train.files, pixels)]
+        values = np.concatenate([np.full((1, pixels.channels), np.nan), *samples])
         return np.where(np.isnan(values).all(axis=0), 0, values)
 
     @property
@@ -235,17 +243,17 @@ class Info:
 
     @cached_property
     def same(self) -> dict[str, int]:
-        """Counts of images with the same bytes."""
+        """Counts of images with the same bytes as an earlier image. See `tally`."""
         return tally(self.copies.same, len(self.data.train))
 
     @cached_property
     def alike(self) -> dict[str, int]:
-        """Counts of images that look the same."""
+        """Counts of images that look like an earlier image. See `tally`."""
         return tally(self.copies.alike, len(self.data.train))
 
     @property
     def contradicting(self) -> list[tuple[int, int]]:
-        """Copies with different targets."""
+        """Pairs of images with the same bytes and different targets."""
         pairs = [] if self.data.kind.follows else self.copies.same.tolist()
         return [(a, b) for a, b in pairs if self.targets[a] != self.targets[b]]
 

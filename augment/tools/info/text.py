@@ -14,14 +14,14 @@ from augment.data.targets.class_names import suggest_spelling
 from augment.recipe.steps import SPLITS
 from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
 from augment.tools.info.scan import tally
-from augment.tools.info.summary import LISTED, Info, Inside
+from augment.tools.info.summary import LISTED, Info, SpatialStats
 
 _FILES = 10  # maximum number of files per list
 
 
 def report(info: Info, findings: Sequence[str]) -> str:
-    """Return statistics, then findings."""
-    lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
+    """Return the printed text: statistics, duplicates, and the `findings` of `find_problems`."""
+    lines = [info.headline, "", *_table(info), "", *_image_rows(info), ""]
     lines += [] if info.data.pixels.is_rgb else [*_channels(info), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
     for title, pairs in (("the same bytes", info.copies.same), ("look the same", info.copies.alike)):
@@ -36,14 +36,14 @@ def _table(info: Info) -> list[str]:
     if info.data.task == "regress":
         rows = [
             (f"{name} ({split})", *map(short_number, spread.values()))
-            for name, both in info.numbers.items()
+            for name, both in info.target_stats.items()
             for split, spread in both.items()
         ]
         return _aligned([("", "mean", "std", "min", "max"), *rows])
     header, counts = ["", *SPLITS], info.counts
-    if info.inside is not None and info.inside.unit != "images":
-        header = ["", *(f"images, {split}" for split in SPLITS), *(f"{info.inside.unit}, {split}" for split in SPLITS)]
-        counts = np.concatenate([counts, info.inside.amounts], axis=1)
+    if info.spatial is not None and info.spatial.unit != "images":
+        header = ["", *(f"images, {split}" for split in SPLITS), *(f"{info.spatial.unit}, {split}" for split in SPLITS)]
+        counts = np.concatenate([counts, info.spatial.amounts], axis=1)
     rows = [(clip(info.names[index], 40), *map("{:,}".format, counts[index])) for index in info.listed]
     lines = _aligned([header, *rows])
     if left := len(info.counts) - len(rows):
@@ -53,38 +53,38 @@ def _table(info: Info) -> list[str]:
     return lines
 
 
-def _figures(info: Info) -> list[str]:
+def _image_rows(info: Info) -> list[str]:
     rotated = int((info.facts["orientation"] > 1).sum())
-    good = {name: values[info.good] for name, values in info.sides.items()}
-    sides = {name: _spread(good[name], "px") for name in ("width", "height", "short_side")}
+    usable = {name: values[info.usable] for name, values in info.sizes.items()}
+    look_alike = _listed(info.alike) or "none"
+    if not info.copies.all_compared:
+        look_alike += "; too many to compare all"
     rows = {
-        **sides,
-        **({} if info.inside is None else _inside(info.inside)),
-        "aspect": _spread(good["aspect"], "(width / height)"),
-        "file size": f"{_spread(good['bytes'] / 1e3, 'kB')}; {info.sides['bytes'].sum() / 1e6:,.1f} MB in total",
+        **{name: _spread(usable[name], "px") for name in ("width", "height", "short_side")},
+        **({} if info.spatial is None else _spatial_rows(info.spatial)),
+        "aspect": _spread(usable["aspect"], "(width / height)"),
+        "file size": f"{_spread(usable['bytes'] / 1e3, 'kB')}; {info.sizes['bytes'].sum() / 1e6:,.1f} MB in total",
         "formats": f"{_listed(info.frequent('format'))}; {_listed(info.frequent('mode'))}",
         "EXIF": f"{rotated:,} rotated" if rotated else "none rotated",
         "unreadable": f"{len(info.faults):,}" if info.faults else "none",
         "duplicates": _listed(info.same) or "none",
-        "look alike": (_listed(info.alike) or "none")
-        + ("" if info.copies.all_compared else "; too many to compare all"),
+        "look alike": look_alike,
     }
     return [f"{name.replace('_', ' '):<13}{value}" for name, value in rows.items()]
 
 
 def _channels(info: Info) -> list[str]:
     rows = [["channel", *info.channels, "data.range"]]
-    for name, numbers, ends in zip(
-        channel_names(info.data.pixels), zip(*info.channels.values(), strict=True), info.ends.T, strict=True
-    ):
-        *values, clipped = numbers
+    names, statistics = channel_names(info.data.pixels), zip(*info.channels.values(), strict=True)
+    for name, (*values, clipped), ends in zip(names, statistics, info.ends.T, strict=True):
         rows.append([name, *map(short_number, values), percent(clipped, 1), "..".join(map(short_number, ends))])
     return _aligned(rows)
 
 
-def _inside(inside: Inside) -> dict[str, str]:
-    counts = {n: f"{train:,} in train, {val:,} in val" for n, (train, val) in inside.counts.items() if train + val}
-    return {name: _spread(values) for name, values in inside.figures.items() if len(values)} | counts
+def _spatial_rows(stats: SpatialStats) -> dict[str, str]:
+    rows = {name: _spread(values) for name, values in stats.distributions.items() if len(values)}
+    counts = {name: both for name, both in stats.counts.items() if any(both)}
+    return rows | {name: f"{train:,} in train, {val:,} in val" for name, (train, val) in counts.items()}
 
 
 def _spread(values: NDArray[Any], unit: str = "") -> str:
@@ -124,16 +124,16 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
     """Return likely problems, the most severe first. `skip_bad` is None if the source lacks this setting."""
     return [
         *(f"Training cannot start: {problem}" for problem in info.data.problems),
-        *_unusable(info, skip_bad),
-        *_leaks(info),
-        *(_numbers(info) if info.data.task == "regress" else _classes(info)),
-        *(_images(info) if info.good.any() else ()),
+        *_unusable_problems(info, skip_bad),
+        *_duplicate_problems(info),
+        *(_regression_problems(info) if info.data.task == "regress" else _class_problems(info)),
+        *(_size_problems(info) if info.usable.any() else ()),
         *(f"{notice}." for notice in info.data.notices),
-        *(() if info.data.pixels.is_rgb else _values(info)),
+        *(() if info.data.pixels.is_rgb else _range_problems(info)),
     ]
 
 
-def _unusable(info: Info, skip_bad: bool | None) -> Iterator[str]:
+def _unusable_problems(info: Info, skip_bad: bool | None) -> Iterator[str]:
     if text := describe_foreign(info.data):
         yield f"{text}."
     if bad := len(info.faults):
@@ -147,8 +147,8 @@ def _unusable(info: Info, skip_bad: bool | None) -> Iterator[str]:
         yield f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}"
 
 
-def _leaks(info: Info) -> Iterator[str]:
-    """Find val images that are also in train, and duplicates with different targets."""
+def _duplicate_problems(info: Info) -> Iterator[str]:
+    """Find val and test images that are also in another split, and duplicates with different targets."""
     why = "This inflates the scores on val. Remove such images from one of the splits."
     looks = (
         f"because they look alike: re-encoded, resized, or almost the same scene. {why} This list may include images "
@@ -158,15 +158,17 @@ def _leaks(info: Info) -> Iterator[str]:
     for counts, how in ((info.same, f"byte for byte. {why}"), (info.alike, looks)):
         if leaked := counts["val_in_train"]:
             yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
-    for kind, how in (("same", "byte for byte"), ("alike", "because they look alike")):
-        if leaked := tally(getattr(info.leaks, kind), len(info.images))["val_in_train"] if info.leaks else 0:
-            yield f"{_part(leaked, len(info.test), *_ARE, noun='test image')} also in train or val, {how}. Remove them."
+    if (leaks := info.leaks) is not None:
+        for pairs, how in ((leaks.same, "byte for byte"), (leaks.alike, "because they look alike")):
+            if leaked := tally(pairs, len(info.images))["val_in_train"]:
+                part = _part(leaked, len(info.test), *_ARE, noun="test image")
+                yield f"{part} also in train or val, {how}. Remove them."
     if odd := info.contradicting:
         times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
         yield f"{times}, copies of a file have different targets, so one target must be wrong: {example}. Correct it."
 
 
-def _classes(info: Info) -> Iterator[str]:
+def _class_problems(info: Info) -> Iterator[str]:
     names, (train, val), noun = info.names, info.counts.T, info.data.kind.noun
     several = info.data.task == "multilabel" or info.data.kind.follows
     if len(names) == 1 and not several:
@@ -184,6 +186,7 @@ def _classes(info: Info) -> Iterator[str]:
         yield f"Some labels may be misspelled.{hint}"
     if several or not names:
         return
+    # The largest class, and the smallest class that has images.
     most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())
     if train[most] >= 5 * max(train[least], 1):
         yield (
@@ -193,23 +196,23 @@ def _classes(info: Info) -> Iterator[str]:
         )
 
 
-def _numbers(info: Info) -> Iterator[str]:
-    for name, spread in info.numbers.items():
+def _regression_problems(info: Info) -> Iterator[str]:
+    for name, spread in info.target_stats.items():
         train, val = spread["train"], spread.get("val", spread["train"])
         if val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
             in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
             yield f"{name} is {in_val} in val but {in_train} in train. Models extrapolate poorly."
 
 
-def _images(info: Info) -> Iterator[str]:
-    short_side, size = info.sides["short_side"], min(info.size)
-    small = int((info.good & (short_side < size)).sum())
-    if small >= 0.1 * info.good.sum():
+def _size_problems(info: Info) -> Iterator[str]:
+    short_side, size = info.sizes["short_side"], min(info.size)
+    small = int((info.usable & (short_side < size)).sum())
+    if small >= 0.1 * info.usable.sum():
         below = f"a short side below aug.size={info.size.plain}. Enlarging costs time and adds no detail."
         yield f"{_part(small, len(short_side), *_HAVE)} {below}"
 
 
-def _values(info: Info) -> Iterator[str]:
+def _range_problems(info: Info) -> Iterator[str]:
     clipped = np.flatnonzero(info.channels["clipped"] > _CLIPPED).tolist()
     if clipped:
         which = f"{plural(len(clipped), 'channel')} {list_some(map(str, clipped))}"

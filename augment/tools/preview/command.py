@@ -68,9 +68,8 @@ def main(arguments: Sequence[str]) -> int:
                 blocks = ops_blocks(aug, names, photos, progress, seed=recipe.seed)
             else:
                 title = f"{recipe_name or 'Recipe'}, {split}"
-                text = "; ".join(
-                    [*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {recipe.seed}"]
-                )
+                settings = [token for token in overrides if key_of(parse(token)).startswith("aug.")]
+                text = "; ".join([*settings, f"seed {recipe.seed}"])
                 if options.channels:
                     blocks = channel_blocks(aug, split, photos, seed=recipe.seed)
                 else:

@@ -46,15 +46,18 @@ DRAWS = 4  # random versions of a whole recipe
 
 @dataclass(frozen=True)
 class Photos:
-    """The photos of a preview, with their masks, boxes or keypoints. The targets of other photos are their indices."""
+    """The photos of a preview, with their masks, boxes or keypoints.
+
+    The target of any other photo is its index, like a class. So the targets of a mixed image are the photos' shares.
+    """
 
     split: Split
-    names: tuple[str, ...]  # of classes or keypoints
-    kind: SpatialKind | None  # of the targets to draw, or None
+    names: tuple[str, ...]  # names of classes or keypoints
+    kind: SpatialKind | None  # kind of the targets to draw, if any
 
     @classmethod
     def of(cls, files: Sequence[ImageRef], split: Split = NO_VAL, names: tuple[str, ...] = ()) -> "Photos":
-        """Return photos of files. A split with masks, boxes or keypoints provides the targets to draw."""
+        """Return photos of files. If the split has masks, boxes or keypoints, they are drawn."""
         kind = split.kind
         if not isinstance(kind, SpatialKind):
             numbers = tuple(range(len(files)))
@@ -72,32 +75,29 @@ class Photos:
 
 
 @dataclass(frozen=True)
-class Shot:
+class ModelInput:
     """A model input."""
 
     epoch: int
-    view: int  # its index
+    view: int  # index of the view
     photo: int  # index of the file
     levels: NDArray[Any]  # (height, width, channels), see `augment.params.pixel_format`
     image: Pixels  # (height, width, 3) RGB, with the targets drawn on it
-    done: tuple[str, ...]  # phrases about the applied steps
+    done: tuple[str, ...]  # phrases about the applied steps, with the values that the sampler drew
 
 
-# Images after steps are stretched like their originals, or changes of brightness and contrast would be invisible.
+# Images are stretched to the limits of their originals. Otherwise brightness and contrast ops would have no effect.
 _limits = cache(shown_limits)
 
 
-def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
-    """Run photos through a plan, with one batch per epoch. Return a shot for each epoch, view and photo.
-
-    The phrases about each shot describe the sampler's draws for its sample. Targets are drawn on the image.
-    """
+def model_inputs(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[ModelInput]:
+    """Run photos through a plan, with one batch per epoch. Return the inputs of each epoch, view and photo."""
     count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
     raw = plan.pixels.is_bytes and not mixing
     loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
-    shots = []
+    inputs = []
     for epoch in range(epochs):
         (batch,) = loader
         for view, own in enumerate(plan.per_view):
@@ -114,16 +114,16 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
                 image = displayable(levels[sample], own.pixels, _limits(photos.split.files[photo]))
                 if kind is not None:
                     image = with_target(image, kind, batch.view_targets[view][sample], names)
-                shots.append(Shot(epoch, view, photo, levels[sample], image, tuple(done)))
+                inputs.append(ModelInput(epoch, view, photo, levels[sample], image, tuple(done)))
     loader.close()
-    return shots
+    return inputs
 
 
 # --- single steps ---
 
 
 @dataclass(frozen=True)
-class Studio:
+class StepRenderer:
     """Renders single steps on a photo."""
 
     aug: Aug  # a recipe whose steps are not used
@@ -135,7 +135,7 @@ class Studio:
 
         A random step without ranges is shown a few times, and any other step once.
         """
-        # Ops other than crops never see the parts of a photo outside the output's aspect ratio.
+        # For a crop, show the whole photo. Other ops get photos that are already cropped to the output's aspect ratio.
         original = letterbox if step.op.kind == "crop" else resize
         settings = {"fill": 255} if step.op.kind == "crop" else {"side": "short"}
         first = self._tile(_step(original, **settings), ("original",))
@@ -148,11 +148,11 @@ class Studio:
             for level in LEVELS:
                 yield self._tile(pin(step, level), _captioned(level, pinned_values(step, level)))
         elif mixed or op.random or op.uniforms:
-            for shot in shoot(self._plan(pin(step), "train"), self.photos, seed=self.seed, epochs=3):
-                if shot.photo == 0:
+            for drawn in model_inputs(self._plan(pin(step), "train"), self.photos, seed=self.seed, epochs=3):
+                if drawn.photo == 0:
                     # The row's title is the step's name. A policy may leave an image unchanged.
-                    done = shot.done or ("unchanged",) if op.kind == "policy" else shot.done[1:]
-                    yield Tile(shot.image, _captioned(f"draw {shot.epoch + 1}", done))
+                    done = drawn.done or ("unchanged",) if op.kind == "policy" else drawn.done[1:]
+                    yield Tile(drawn.image, _captioned(f"draw {drawn.epoch + 1}", done))
         else:
             yield self._tile(pin(step, "low"), tuple(pinned_values(step, "low")) or (step.title,))
 
@@ -161,8 +161,8 @@ class Studio:
         return build_plan(replace(self.aug, train=steps, val=steps, views=Views()), split)
 
     def _tile(self, step: Step, caption: tuple[str, ...]) -> Tile:
-        (shot,) = shoot(self._plan(step, "val"), self.photos.first(1), seed=self.seed)
-        return Tile(shot.image, caption)
+        (drawn,) = model_inputs(self._plan(step, "val"), self.photos.first(1), seed=self.seed)
+        return Tile(drawn.image, caption)
 
 
 def _step(op: Callable[..., Any], **params: Any) -> Step:
@@ -181,7 +181,7 @@ def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
 def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
     """Show each step on the first photo, except steps that mix images. Then show the whole recipe on all photos."""
     plan = build_plan(aug, split)
-    studio = Studio(aug, photos.first(1), seed)
+    renderer = StepRenderer(aug, photos.first(1), seed)
     shown: list[tuple[Step, str]] = []  # each step once, with the view that has it first
     for own in plan.per_view:
         others = [step for step, _ in shown]
@@ -190,28 +190,28 @@ def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress
     rows = []
     for step, view in progress.track(shown, description="Drawing"):
         chance = f"p {step.p:.4g}" if "p" in step.op.params else ""
-        rows.append(studio.row(step, [", ".join(filter(None, [view, chance, *settings_of(step)]))]))
+        rows.append(renderer.row(step, [", ".join(filter(None, [view, chance, *settings_of(step)]))]))
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
-    return [SheetBlock("Single steps", how, tuple(rows)), _whole(plan, aug, photos, seed)]
+    return [SheetBlock("Single steps", how, tuple(rows)), _recipe_block(plan, aug, photos, seed)]
 
 
-def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
+def _recipe_block(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     """Show the model inputs: a row for each photo, a column for each draw and view."""
     views = [f"{number} {own.view}".strip() for number, own in enumerate(plan.per_view, 1)]
     # Validation images are the same in every epoch.
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
-    tiles = [[Tile(shot.image, ("original",))] for shot in shoot(_whole_images(aug), photos, seed=0)]
-    for shot in shoot(plan, photos, seed=seed, epochs=epochs):
-        done = shot.done or (f"only {plan.crop.title}",)
-        which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
-        tiles[shot.photo].append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
+    tiles = [[Tile(drawn.image, ("original",))] for drawn in model_inputs(_whole_photos_plan(aug), photos, seed=0)]
+    for drawn in model_inputs(plan, photos, seed=seed, epochs=epochs):
+        done = drawn.done or (f"only {plan.crop.title}",)
+        which = f"draw {drawn.epoch + 1}, view {views[drawn.view]}"
+        tiles[drawn.photo].append(Tile(drawn.image, _captioned(which, done) if len(views) > 1 else done))
     window = " with a random window" if plan.crop.op.random else ""
+    steps = ", then the steps below each image" if plan.tree else ""
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
-    text = f"the model input: {plan.crop.title}{window}{', then the steps below each image' if plan.tree else ''}"
-    return SheetBlock("Whole recipe", text, rows)
+    return SheetBlock("Whole recipe", f"the model input: {plan.crop.title}{window}{steps}", rows)
 
 
-def _whole_images(aug: Aug) -> Plan:
+def _whole_photos_plan(aug: Aug) -> Plan:
     """Return the plan that only shows whole images."""
     return build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")
 
@@ -220,16 +220,17 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
     """Show each channel of each photo, before and after the recipe."""
     pixels, plan = aug.pixels, build_plan(aug, split)
     captions = [(f"channel {name}",) for name in channel_names(pixels)]
-    before = {shot.photo: shot for shot in shoot(_whole_images(aug), photos, seed=0)}
-    after = {shot.photo: shot for shot in shoot(plan, photos, seed=seed) if shot.view == 0}
+    before = {drawn.photo: drawn for drawn in model_inputs(_whole_photos_plan(aug), photos, seed=0)}
+    after = {drawn.photo: drawn for drawn in model_inputs(plan, photos, seed=seed) if drawn.view == 0}
     blocks, files = [], list[Any](photos.split.files)
     for photo, file in enumerate(files):
         rows = list[SheetRow]()
-        for shot, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
-            shown = shot.levels if pixels.is_rgb else stretch(shot.levels, _limits(file))
-            tiles = list(map(Tile, np.repeat(np.moveaxis(shown, -1, 0)[..., None], 3, axis=-1), captions))
+        for drawn, title in ((before[photo], "original"), (after[photo], f"{split}: {plan.crop.title}")):
+            shown = drawn.levels if pixels.is_rgb else stretch(drawn.levels, _limits(file))
+            channels = np.repeat(np.moveaxis(shown, -1, 0)[..., None], 3, axis=-1)  # (channels, height, width, 3)
+            tiles = list(map(Tile, channels, captions))
             first, *others = in_rows(tiles, max(1, 1800 // max(SMALLEST, *plan.size)))
-            rows += [SheetRow(first, ", ".join([title, *shot.done])), *map(SheetRow, others)]
+            rows += [SheetRow(first, ", ".join([title, *drawn.done])), *map(SheetRow, others)]
         text = str(pixels) if pixels.is_rgb else f"{pixels}, each stretched from percentile 2 to percentile 98"
         blocks.append(SheetBlock(portable_name(file), text, tuple(rows)))
     return blocks
@@ -237,21 +238,21 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
     """Show ops with their default parameters on the first photo, a block for each kind. A mosaic uses four photos."""
-    studio = Studio(aug, photos, seed)
+    renderer = StepRenderer(aug, photos, seed)
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):
-        kinds[OPS[name].kind].append(_op_row(studio, OPS[name]))
+        kinds[OPS[name].kind].append(_op_row(renderer, OPS[name]))
     return [SheetBlock(kind.capitalize(), "", tuple(rows)) for kind, rows in kinds.items() if rows]
 
 
-def _op_row(studio: Studio, op: Op) -> SheetRow:
+def _op_row(renderer: StepRenderer, op: Op) -> SheetRow:
     doc = op.doc.split("\n")[0].replace("`", "")
-    # The example of a policy chooses from the first geometry and color ops with random parameters.
+    # A policy chooses among the first two geometry ops and the first two color ops with random parameters.
     geometry = [other.name for other in OPS.values() if other.draws and other.kind == "geometry"]
     color = [other.name for other in OPS.values() if other.draws and other.kind == "color"]
     example = {"steps": dict.fromkeys(geometry[:2] + color[:2])}
     try:
         (step,) = parse_steps({op.name: example if op.nests else {}}, "preview")
-        return studio.row(step, [doc, ", ".join(settings_of(step))])
+        return renderer.row(step, [doc, ", ".join(settings_of(step))])
     except UserError as error:
         return SheetRow((), op.name, (doc, f"not shown: {str(error).removeprefix('preview.')}"))

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from augment.cli.benchmark import LeftOutError, Result, Row, Timing, consumer, take_turns
+from augment.cli.benchmark import LeftOutError, Result, Row, Timing, consumer, time_interleaved
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
@@ -33,7 +33,7 @@ def test_rows_take_turns_and_what_is_ready_is_not_timed() -> None:
         return run
 
     rows = [Row("a", "A", lambda: recorded("a"), ahead=7, stride=3), Row("b", "B", lambda: recorded("b"), ahead=2)]
-    first, second = take_turns(rows, rounds=2, seconds=1e-9)
+    first, second = time_interleaved(rows, rounds=2, seconds=1e-9)
     assert [name for name, _ in ran[-8:]] == ["a", "a", "b", "b"] * 2
     assert [batches for name, batches in ran[-8:] if name == "a"][::2] == [7, 7]
     assert len(first.timings) == len(second.timings) == 2
@@ -52,6 +52,6 @@ def test_a_row_that_cannot_run_is_left_out_with_the_reason(late: bool) -> None:
         return consumer(batches() if late else iter(next(batches())))
 
     endless = consumer("x" * 5 for _ in count())
-    left_out, other = take_turns([Row("a", "A", start), Row("b", "B", lambda: endless)], rounds=1, seconds=1e-9)
+    left_out, other = time_interleaved([Row("a", "A", start), Row("b", "B", lambda: endless)], rounds=1, seconds=1e-9)
     assert (left_out.left_out, left_out.timings) == ("no GPU", [])
     assert other.timings[0].images == 5 * other.timings[0].batches

@@ -119,7 +119,7 @@ def test_all_readers_see_the_same_size_and_orientation(
         with open_image(files[name]) as image:
             size, orientation = upright_size(image), orientation_of(image)
         header = headers[files[name]]
-        sizes = {whole.shape[:2], size[::-1], header.shown, (int(fact["height"]), int(fact["width"]))}
+        sizes = {whole.shape[:2], size[::-1], header.upright_size, (int(fact["height"]), int(fact["width"]))}
         if len(sizes) > 1 or header.orientation != orientation or fact["fault"]:
             differing.append(name)
         # What the decoder has turned is as it was stored after it is turned back.

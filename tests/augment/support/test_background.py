@@ -67,8 +67,8 @@ def test_a_failure_of_dropped_work_is_logged(caplog: pytest.LogCaptureFixture) -
 
 
 def test_repeated_work_never_runs_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_EVERY", 0.0)
-    monkeypatch.setattr(background, "_SHARE", 1e9)
+    monkeypatch.setattr(background, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(background, "_MAX_SHARE", 1e9)
     begun, proceed = threading.Event(), threading.Event()
     refresher = Refresher("page")
     assert refresher.due

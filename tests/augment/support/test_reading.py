@@ -14,13 +14,13 @@ from augment.support.untrusted_files import (
     UnreadableError,
     append,
     check_folder,
-    contents,
-    own_folder,
+    explained_damage,
     parse_json,
     read_as,
     read_bytes,
     read_object,
     regular,
+    unlinked_folder,
 )
 
 
@@ -102,7 +102,7 @@ def test_other_contents_are_named(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(UnreadableError, match=r"summary\.json is damaged, or no run wrote it \(.+\)\."):
         read_object(file)
-    with pytest.raises(UnreadableError, match=r"summary\.json is damaged"), contents(file):
+    with pytest.raises(UnreadableError, match=r"summary\.json is damaged"), explained_damage(file):
         int(float("inf"))
 
 
@@ -115,9 +115,9 @@ def test_a_folder_that_is_a_link_is_not_written_into(tmp_path: Path) -> None:
     (sweep / "job" / "deep").symlink_to(tmp_path)  # as trackers make them
     for folder in (sweep, tmp_path / "mine", tmp_path / "none"):
         check_folder(folder)
-    assert own_folder(sweep / "job") == sweep / "job"
+    assert unlinked_folder(sweep / "job") == sweep / "job"
     (sweep / "other").symlink_to(tmp_path)
-    for check, folder in ((check_folder, sweep), (own_folder, sweep / "other")):
+    for check, folder in ((check_folder, sweep), (unlinked_folder, sweep / "other")):
         with pytest.raises(UserError, match=r"other is a link, .* Remove it"):
             check(folder)
 

@@ -12,7 +12,7 @@ from raster_bytes import pixels, tiff
 
 from augment.cli.compose import compose_recipe
 from augment.data.sources import parse_data
-from augment.tools.convert import main, typed
+from augment.tools.convert import as_overrides, main
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -44,7 +44,7 @@ def test_any_number_of_threads_writes_the_same(
 def test_the_printed_line_is_read_as_it_was_written() -> None:
     names = ['a "b", c', "it's", "rüde \u2603", "true", "c:\\", "[x]", "age"]
     settings = {"source": "filelist", "train": "my photos/t.csv", "val": "v.csv", "targets": names, "multilabel": True}
-    assert compose_recipe(shlex.split(typed(settings))).source() == parse_data(settings)
+    assert compose_recipe(shlex.split(as_overrides(settings))).source() == parse_data(settings)
 
 
 @pytest.mark.parametrize("channels", [1, 4])

@@ -15,7 +15,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.step import parse_steps
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.console import progress_bar
-from augment.tools.preview.gallery import DRAWS, Photos, Studio, ops_blocks, recipe_blocks, shoot
+from augment.tools.preview.gallery import DRAWS, Photos, StepRenderer, model_inputs, ops_blocks, recipe_blocks
 
 SIZE = 16
 Files = tuple[Path, ...]
@@ -39,7 +39,7 @@ def gallery_of(names: list[str], photos: Files) -> list[SheetBlock]:
 
 
 def tiles_of(given: Any, photos: Files) -> tuple[Tile, ...]:
-    return Studio(aug(), Photos.of(photos), 0).row(given, []).tiles
+    return StepRenderer(aug(), Photos.of(photos), 0).row(given, []).tiles
 
 
 def test_a_step_is_shown_at_the_ends_and_the_middle_of_its_range(photos: Files) -> None:
@@ -70,10 +70,11 @@ def test_a_crop_is_shown_next_to_the_whole_photo(tmp_path: Path) -> None:
 
 def test_captions_describe_the_pixels(photos: Files) -> None:
     recipe = aug(brightness={"p": 0.5, "factor_range": [0.3, 0.9]}, invert={"p": 0.5}, rotate={"p": 0.0})
-    shots = shoot(build_plan(recipe, "train"), Photos.of(photos), seed=3, epochs=3)
+    shots = model_inputs(build_plan(recipe, "train"), Photos.of(photos), seed=3, epochs=3)
     assert sorted((s.epoch, s.photo) for s in shots) == [(e, p) for e in range(3) for p in range(len(photos))]
     originals = {
-        s.photo: s.image.astype(float) for s in shoot(build_plan(aug(), "train"), Photos.of(photos), seed=0, epochs=1)
+        s.photo: s.image.astype(float)
+        for s in model_inputs(build_plan(aug(), "train"), Photos.of(photos), seed=0, epochs=1)
     }
     for shot in shots:
         expected = originals[shot.photo]
@@ -153,7 +154,9 @@ def test_targets_are_drawn_as_they_follow(photos: Files) -> None:
     drawn = Photos.of(photos[:1], split, ("background", "half"))
     plain = Photos.of(photos[:1])
     for recipe, side in ((aug(), 0), (aug(flip={"p": 1}), 1)):
-        (with_mask,), (without,) = (shoot(build_plan(recipe, "train"), given, seed=0) for given in (drawn, plain))
+        (with_mask,), (without,) = (
+            model_inputs(build_plan(recipe, "train"), given, seed=0) for given in (drawn, plain)
+        )
         assert with_mask.image.shape == (256, 256, 3)
         scale = 256 // SIZE
         changed = (with_mask.image != without.image.repeat(scale, axis=0).repeat(scale, axis=1)).any(axis=-1)

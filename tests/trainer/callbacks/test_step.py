@@ -53,7 +53,7 @@ def test_a_resumed_fit_of_another_length_names_its_learning_rate(epochs: int, sc
     finished, longer = made(30), made(epochs)
     finished.fit()
     position = longer.restore(finished.state())
-    note = longer.find(ParamScheduler).describe_moved(longer, position)
+    note = longer.find(ParamScheduler).describe_new_length(longer, position)
     if epochs == 30 or schedule:
         assert not note
         return

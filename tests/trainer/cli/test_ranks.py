@@ -149,7 +149,7 @@ def test_the_command_starts_ranks_and_one_that_fails_ends_the_others(images: Pat
     cause = "rank 1: RuntimeError: shape '[2]' is invalid"
     assert f"error: {cause}" in ended.stderr
     assert ended.stderr.count("RuntimeError") == ended.stdout.count("train loss") == 1
-    assert "error: rank 1 failed. Its message says why. fit.resume=run continues" in ended.stderr
+    assert "error: rank 1 failed. Its message states the reason. fit.resume=run continues" in ended.stderr
     assert cause in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
     assert load_config(tmp_path / "run")["fit"]["gpus"] == 2
 
@@ -161,7 +161,7 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     monkeypatch.setattr("trainer.run.ranks.report", lambda _: first)
     monkeypatch.setattr("trainer.run.ranks.reported", lambda: "rank 1: the same")
     error = UserError("the same fit.resume=old. fit.resume=run continues.")
-    assert str(ranks.once(error)) == (str(error) if first else "rank 1 failed. Its message says why.")
+    short = "rank 1 failed. Its message states the reason."
+    assert str(ranks.error_to_print(error)) == (str(error) if first else short)
     error.hint = "fit.resume=run continues."
-    short = "rank 1 failed. Its message says why. fit.resume=run continues."
-    assert str(ranks.once(error)) == (str(error) if first else short)
+    assert str(ranks.error_to_print(error)) == (str(error) if first else f"{short} {error.hint}")

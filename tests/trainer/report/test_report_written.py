@@ -49,8 +49,8 @@ def test_it_is_the_report_that_the_folder_gives(run: Path, tmp_path: Path, monke
 
 
 def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_EVERY", 0.0)
-    monkeypatch.setattr(background, "_SHARE", 1e9)
+    monkeypatch.setattr(background, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(background, "_MAX_SHARE", 1e9)
     texts: list[str] = []
     write = page.write_atomically
 

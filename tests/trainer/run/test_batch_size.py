@@ -185,6 +185,7 @@ def test_a_trial_trains_and_validates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_gpu
+@pytest.mark.alone
 def test_the_largest_batch_on_a_gpu_leaves_the_run_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of 4 GiB, the search ends below the training images, and a run with its numbers is equal."""
     monkeypatch.chdir(tmp_path)
@@ -204,6 +205,7 @@ def test_the_largest_batch_on_a_gpu_leaves_the_run_unchanged(tmp_path: Path, mon
 
 
 @needs_gpu
+@pytest.mark.alone
 def test_out_of_memory_on_a_gpu_names_a_smaller_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     total = torch.cuda.get_device_properties(0).total_memory

@@ -228,7 +228,7 @@ def test_a_job_whose_process_was_killed_can_continue(
 ) -> None:
     """It has not failed, unless a process reported an error."""
     monkeypatch.setattr("trainer.sweeps.workers.reported", lambda: why)
-    monkeypatch.setattr("trainer.sweeps.workers.launched", lambda: 2)
+    monkeypatch.setattr("trainer.sweeps.workers.launched_ranks", lambda: 2)
     runs.fail = lambda config: LostRankError("one of the 2 ranks has ended.")
     with pytest.raises(SystemExit) as ended:  # which ends the other ranks
         runs.worker().work(jobs)

@@ -176,8 +176,8 @@ def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeR
     failed = {(p, TrialState.FAIL) for p in (0.5, 2, 0.25)}
     assert found == {(0, TrialState.COMPLETE), (0.75, TrialState.PRUNED), *failed}
     job = read_ledger(tmp_path)[0]
-    assert [type(one) for one in plan.watch(job)] == [Prune]
-    assert not make(tmp_path, prune=False).watch(job)
+    assert [type(one) for one in plan.callbacks_of(job)] == [Prune]
+    assert not make(tmp_path, prune=False).callbacks_of(job)
 
 
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trainer.sweeps.verdict import (
     mean_interval,
     needed,
 )
-from trainer.sweeps.verdict_text import score, verdict
+from trainer.sweeps.verdict_text import format_score, verdict
 
 stats = LazyModule("scipy.stats")
 
@@ -185,11 +185,11 @@ def test_how_many_are_needed(spread: float, freedom: float, detect: float, level
 def test_small_scores_keep_their_digits() -> None:
     """Those of numbers in a small unit; shares have four decimals."""
     error = Metric("val_mae", smaller=True, within=(0, math.inf))
-    assert [score(error, value) for value in (0.0, 12.5, 0.05678, 0.005678, -5.6789e-5)] == [
+    assert [format_score(error, value) for value in (0.0, 12.5, 0.05678, 0.005678, -5.6789e-5)] == [
         "0.0000", "12.5000", "0.0568", "0.005678", "-0.00005679",
     ]  # fmt: skip
-    assert score(error, 1.25e-6, like=5.6789e-5) == "0.00000125"
-    assert score(Metric("val_accuracy", within=(0, 1)), 0.00012) == "0.0001"
+    assert format_score(error, 1.25e-6, like=5.6789e-5) == "0.00000125"
+    assert format_score(Metric("val_accuracy", within=(0, 1)), 0.00012) == "0.0001"
 
 
 def test_better_worse_and_no_difference() -> None:

@@ -22,10 +22,10 @@ def result(name: str, *speeds: int) -> Result:
 @pytest.mark.parametrize(
     ("loader", "fed", "sentence"),
     [
-        (500, 99, "Bound by the model: feeding costs 1.0%."),
-        (500, 101, "Bound by the model: feeding costs nothing."),
-        (80, 75, "Bound by the input pipeline: feeding costs 25.0%. Try "),
-        (500, 75, "Bound by loader and model together: feeding costs 25.0%. Try "),
+        (500, 99, "Bound by the model: waiting for data costs 1.0% of the speed."),
+        (500, 101, "Bound by the model: waiting for data costs nothing."),
+        (80, 75, "Bound by the input pipeline: waiting for data costs 25.0% of the speed. Try "),
+        (500, 75, "Bound by loader and model together: waiting for data costs 25.0% of the speed. Try "),
     ],
 )
 def test_the_verdict_says_what_limits_the_speed(loader: int, fed: int, sentence: str) -> None:

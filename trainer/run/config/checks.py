@@ -16,7 +16,7 @@ from augment.recipe.steps import SPLITS
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
-from augment.support.untrusted_files import contents
+from augment.support.untrusted_files import explained_damage
 from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
@@ -106,7 +106,8 @@ def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
 def _check_monitors(config: Config, task: Task[Any]) -> None:
     classes = config.dataset.classes
     columns = columns_of(task.measured(classes, None, config.model), val_loss=not task.own_loss)
-    allowed = (AUTO, *sorted((of.key for of in columns), key=lambda key: key.startswith("train_")))
+    keys = [column.key for column in columns]
+    allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
         if monitor not in ALL_MONITORED or monitor in allowed:
@@ -143,7 +144,7 @@ def check_resume(config: Config) -> None:
     if config.fit.resume is None:
         return
     run = Path(config.fit.resume)
-    with contents(run / LAST):
+    with explained_damage(run / LAST):
         state = load(run / LAST, FitState).on(current().rank)
     saved = load_config(run)
     dataset, fit = config.dataset, config.fit
@@ -164,7 +165,7 @@ def check_resume(config: Config) -> None:
         check_same(config.fit, saved, "fit", task.loss_settings)
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages is missing, but the resumed run had stages. Set the same stages.")
-    with contents(run / LAST):
+    with explained_damage(run / LAST):
         loader.check_state(state.loader)
     with torch.device("meta"):
         outputs = task.outputs(len(dataset.classes))

@@ -44,11 +44,9 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = as_written(config)
     known = known_callbacks()
-    plain |= {
-        key: {name: value for name, value in section_of(plain, key).items() if (name, value) not in added.items()}
-        for key, added in _ADDED.items()
-        if isinstance(plain.get(key), Mapping)
-    }
+    for key, defaults in _ADDED.items():
+        if isinstance(section := plain.get(key), Mapping):
+            plain[key] = {name: value for name, value in section.items() if (name, value) not in defaults.items()}
     data = dict(section_of(plain, "data"))
     if "skip_bad" in data:
         data["max_bad"] = 100  # a removed setting, which is still part of job ids
@@ -63,16 +61,13 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     own = [name for name in callbacks if name not in known or not known[name].__module__.startswith("trainer.")]
     unused = () if fit.get("batch_size") == "auto" else ("base_batch_size",)
     fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus", "metrics", *unused)}
-    return (
-        {name: value for name, value in plain.items() if name != "run"}
-        | {
-            "data": _with_arguments({name: value for name, value in data.items() if name not in TEST_DATA}),
-            "aug": {name: _pairs(value) if _is_ordered(name, value) else value for name, value in aug.items()},
-            "fit": _with_arguments(fit) | {"stages": _pairs(fit.get("stages"))},
-            "callbacks": callbacks,
-        }
-        | ({"own_callbacks": own} if len(own) > 1 else {})
-    )
+    compared = {name: value for name, value in plain.items() if name != "run"} | {
+        "data": _with_arguments({name: value for name, value in data.items() if name not in TEST_DATA}),
+        "aug": {name: _pairs(value) if _is_ordered(name, value) else value for name, value in aug.items()},
+        "fit": _with_arguments(fit) | {"stages": _pairs(fit.get("stages"))},
+        "callbacks": callbacks,
+    }
+    return {**compared, "own_callbacks": own} if len(own) > 1 else compared
 
 
 def identity_text(values: Mapping[str, Any]) -> str:

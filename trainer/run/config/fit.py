@@ -7,7 +7,7 @@ from typing import Any
 
 from augment.params import READS, Count, Flag, Number, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
-from augment.support.process import launched, local_rank
+from augment.support.process import launched_ranks, local_rank
 from trainer.loop.resize_stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
@@ -118,12 +118,12 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             raise UserError(f"fit.steps={self.steps}: fit.stages needs fit.epochs. Set fit.steps=null.")
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.images)
 
-    def fed(self, size: Size) -> list[tuple[str, int, Size]]:
-        """Return for each stage, or for the whole fit, the key of its batch size, the batch size and the image size."""
+    def batches(self, size: Size) -> list[tuple[str, int, Size]]:
+        """Return the key of the batch size, the batch size and the image size, for each stage or for the whole fit."""
         stages = self.full_stages(size)
-        return [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in stages] or [
-            ("fit.batch_size", self.images, size)
-        ]
+        if not stages:
+            return [("fit.batch_size", self.images, size)]
+        return [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in stages]
 
 
 def parse_fit(given: object) -> Fit:
@@ -144,11 +144,11 @@ def check_ranks(fit: Fit, size: Size) -> None:
 
     If several processes were started, `fit.gpus` must equal their number.
     """
-    count = launched()
+    count = launched_ranks()
     if fit.gpus is not None and count > 1 and fit.gpus != count:
         raise UserError(f"fit.gpus={fit.gpus}, but torchrun started {count} processes. Set fit.gpus={count} or null.")
     ranks = fit.gpus or count
-    for key, batch_size, _ in fit.fed(size):
+    for key, batch_size, _ in fit.batches(size):
         if batch_size % ranks and fit.batch_size != AUTO:
             near = max(batch_size // ranks, 1) * ranks
             raise UserError(

@@ -31,7 +31,7 @@ from augment.support.errors import UserError
 from augment.support.files import expanded, require_in
 from augment.support.formatting import amount, clip
 from augment.support.nested import section_of
-from augment.support.process import launched
+from augment.support.process import launched_ranks
 from augment.support.secrets import as_written, masked
 from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
@@ -46,8 +46,8 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 
-# Settings that earlier versions wrote to `CONFIG_FILE`. They are ignored.
-_REMOVED = [("data", "max_bad"), ("fit", "teacher_digest")]
+# Settings that earlier versions wrote to `CONFIG_FILE`, and that are ignored.
+_IGNORED = [("data", "max_bad"), ("fit", "teacher_digest")]
 
 # `augment.cli.trust` needs these sections to decide which values of a stranger's folder are used.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
@@ -109,8 +109,8 @@ class Config:
             name for name, value in given.items() if isinstance(value, tuple) and len(value) != dataset.pixels.channels
         ]
         if misfit:
-            expected = dict(zip(given, _normalization(self.model, self.fit.resume) or (None, None), strict=True))
-            given.update({name: None for name in misfit if given[name] == expected[name]})
+            of_weights = dict(zip(given, _normalization(self.model, self.fit.resume) or (None, None), strict=True))
+            given.update({name: None for name in misfit if given[name] == of_weights[name]})
             aug = replace(aug, **given)
         return replace(aug, pixels=measured(dataset, aug.mean, aug.std))
 
@@ -121,7 +121,8 @@ class Config:
         optimizers is proportional to its square root (Malladi et al. 2022, arXiv:2205.10330).
         """
         ratio = size / self.fit.base_batch_size
-        rate = float(f"{self.fit.lr * (ratio if 'sgd' in self.fit.optimizer.lower() else ratio**0.5):.4g}")
+        factor = ratio if "sgd" in self.fit.optimizer.lower() else ratio**0.5
+        rate = float(f"{self.fit.lr * factor:.4g}")
         note = f"fit.batch_size=auto: {why}, so batches have {amount(size, 'image')} and fit.lr={rate:g}"
         resolved = {**self.resolved, "fit": {**self.resolved["fit"], "batch_size": size, "lr": rate}}
         fit = replace(self.fit, batch_size=size, lr=rate)
@@ -159,8 +160,8 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
     if (aug.mean is None or aug.std is None) and (norm := _normalization(model, fit.resume)):
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
-    if launched() > 1:
-        fit = replace(fit, gpus=fit.gpus or launched())
+    if launched_ranks() > 1:
+        fit = replace(fit, gpus=fit.gpus or launched_ranks())
     if fit.batch_size == AUTO and fit.resume is not None:  # a resumed run keeps the size and rate that it found
         saved = parse_fit(section_of(load_config(Path(fit.resume)), "fit"))
         fit = replace(fit, batch_size=saved.batch_size, lr=saved.lr)
@@ -205,9 +206,9 @@ def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterat
         yield f"fit.epochs={fit.epochs} has no effect, because fit.steps={fit.steps} sets the length"
     if not given.keys() & {"train", "views"}:
         yield (
-            "aug: no recipe was chosen, so images are not augmented. Choose one, such as aug=imagenette (for masks "
-            "aug=segment, for boxes aug=detect, for keypoints aug=keypoints), or aug=none to train without "
-            "augmentation and without this note"
+            "aug: no recipe was chosen, so images are not augmented. Choose aug=imagenette, or for masks aug=segment, "
+            "for boxes aug=detect, for keypoints aug=keypoints. To train without augmentation and without this note, "
+            "set aug=none"
         )
     if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
         yield f"{', '.join(random)}: validation is random, so scores of epochs and runs also differ by chance"
@@ -286,7 +287,7 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")
-    for section, removed in _REMOVED:
+    for section, removed in _IGNORED:
         loaded[section] = {key: value for key, value in section_of(loaded, section).items() if key != removed}
     return {str(key): value for key, value in loaded.items()}
 

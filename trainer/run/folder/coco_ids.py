@@ -17,5 +17,5 @@ def ids_of(dataset: Dataset) -> Ids:
     if not dataset.class_ids:
         return {}
     names = portable_names(dataset.val.files)
-    images = dict(zip(names, (getattr(of, "image_id", 0) for of in dataset.val.targets), strict=True))
+    images = dict(zip(names, (getattr(target, "image_id", 0) for target in dataset.val.targets), strict=True))
     return {"categories": dataset.class_ids, "images": images}

@@ -11,7 +11,7 @@ from time import sleep
 
 from augment.support.errors import UserError
 from augment.support.files import shown
-from augment.support.untrusted_files import open_regular, own_folder, read_text
+from augment.support.untrusted_files import open_regular, read_text, unlinked_folder
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config.schema import CONFIG_FILE
@@ -30,7 +30,7 @@ from trainer.run.folder.summary import (
 # The operating system releases the lock when the process ends, even if it is killed. The file stays.
 LOCK_FILE = ".lock"
 
-# The overrides of a sweep's command. A folder with this file belongs to a sweep.
+# The command, launcher and sweeper of a sweep, and a search's space. A folder with this file belongs to a sweep.
 SWEEP_FILE = "sweep.yaml"
 
 # A folder with any of these files belongs to a run.
@@ -39,7 +39,7 @@ _FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
 # The file descriptors of the locks that this process holds.
 _reserved: dict[Path, int] = {}  # by resolved folder, for runs that are about to start
 _claimed: dict[Path, int] = {}  # by resolved folder, for jobs of a sweep
-_held: set[int] = set()  # all of them
+_held: set[int] = set()  # all of them, also while a run owns its folder
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ def claimed(folder: Path) -> Iterator[bool]:
         UserError: the file system has no locks, and another process has not released this folder.
         OSError: the folder cannot be written to.
     """
-    path = own_folder(folder).resolve()
+    path = unlinked_folder(folder).resolve()
     lock = None if user_of(path) else open_regular(path / LOCK_FILE, flags=os.O_RDWR | os.O_CREAT)
-    if lock is None or not _take(lock, folder, alone=True):
+    if lock is None or not _take(lock, folder, exclusive=True):
         yield False
         return
     _claimed[path] = lock
@@ -173,10 +173,10 @@ def _lock(folder: Path, key: str) -> int:
     return lock
 
 
-def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
+def _take(lock: int, folder: Path, *, exclusive: bool = False) -> bool:
     """Lock an open file, or close it and return False if another process holds the lock.
 
-    On a file system without locks, return True. With `alone`, raise an error if the file names another process.
+    On a file system without locks, return True, or with `exclusive`, raise an error if the file names another process.
     """
     for pause in (0.01, 0.1, None):  # other programs, such as a dashboard, may hold the lock for a moment
         try:
@@ -189,7 +189,7 @@ def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
             sleep(pause)
         except OSError as error:
             user = os.pread(lock, 1000, 0).decode(errors="replace").strip()
-            if alone and user:
+            if exclusive and user:
                 os.close(lock)
                 raise UserError(
                     f"{shown(folder)}: {user} uses this folder, and its file system has no locks ({error.strerror}). "

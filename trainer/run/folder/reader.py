@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file, walk
 from augment.support.nested import section_of
-from augment.support.untrusted_files import MAX_VALUES, contents, read_as, read_bytes, read_object, regular
+from augment.support.untrusted_files import MAX_VALUES, explained_damage, read_as, read_bytes, read_object, regular
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
@@ -56,7 +56,7 @@ class RunFolder:
         """Return what `read` returns for a file, or `otherwise` if it is missing. After an error, also add a note."""
         file = self.folder / name
         try:
-            with contents(regular(file, self.folder)):
+            with explained_damage(regular(file, self.folder)):
                 return read(file)
         except FileNotFoundError:
             return otherwise
@@ -91,7 +91,7 @@ class RunFolder:
         return self.attempt(STEPS_FILE, _read_rows, [])
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return the git revision, cut to `digits`, versions and GPUs of environment.json, as strings by name."""
+        """Return the contents of environment.json as strings: git revision (its first `digits`), versions and GPUs."""
         return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property
@@ -208,7 +208,7 @@ def load_job(file: Path) -> dict[str, Any]:
         OSError: the file is missing.
     """
     found = read_object(file, file.parent.parent)
-    with contents(file):
+    with explained_damage(file):
         return {
             "order": int(found["order"]),
             "overrides": tuple(map(str, found["overrides"])),

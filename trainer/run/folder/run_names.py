@@ -32,8 +32,9 @@ class RunParser(Parser):
 def named_run(given: Path) -> Path:
     """Return the folder of a named run, and print it. A run on the hub is downloaded. Other paths do not change.
 
-    `last` is the run in outputs that started last. `best` is the first job in the table of the newest sweep.
-    `FOLDER:last` and `SWEEP:best` search only that folder. An existing folder takes precedence over a name.
+    `last` is the run in outputs that started last. `best` is the finished job of the newest sweep with the best score
+    in its last epoch. `FOLDER:last` and `SWEEP:best` search only that folder. An existing folder takes precedence over
+    a name.
 
     Raises:
         UserError: the run does not exist.
@@ -57,7 +58,7 @@ def named_run(given: Path) -> Path:
     if name == "best":
         jobs = [run for run in runs if run.sweep == found.sweep]
         key = score_of(jobs)
-        found = min(jobs, key=lambda run: (run.status != FINISHED, *place(key, run)))
+        found = min(jobs, key=lambda run: (run.status != FINISHED, *job_sort_key(key, run)))
         if found.status != FINISHED or value_of(found.last, key) is None:
             raise UserError(f"{given}: no run has finished with {key}. Name the folder of a run, or last.")
     sys.stderr.write(printable(f"{given}: {shown(found.folder)}\n"))
@@ -70,15 +71,15 @@ def score_of(runs: Sequence[RunFolder]) -> str:
     return mode(own or [task_named(DEFAULT).monitor])
 
 
-def rank(score: str, value: float) -> float:
+def score_sort_key(score: str, value: float) -> float:
     """Return the sort key of a score's value. The best value comes first."""
     return value if smaller_is_better(score) else -value
 
 
-def place(key: str, run: RunFolder) -> tuple[bool, float]:
+def job_sort_key(key: str, run: RunFolder) -> tuple[bool, float]:
     """Return the sort key of a job: the best score of the last epoch comes first, jobs without a score last."""
     value = value_of(run.last, key)
-    return value is None, rank(key, value or 0.0)
+    return value is None, score_sort_key(key, value or 0.0)
 
 
 def value_of(row: Mapping[str, float], key: str) -> float | None:

@@ -81,11 +81,11 @@ class Summary:
     def __str__(self) -> str:
         key = task_of([self.best, self.last]).monitor
         best = self.best.get(key)
-        score = f"no {key}" if self.best or self.last else "no score"
-        if best is not None:
-            epoch, chosen = int(self.best["epoch"]) + 1, self.monitor in ("", key)
-            score = f"best {key} {best:.4f} in epoch {epoch}" if chosen else f"{key} {best:.4f} in epoch {epoch}"
-            score += "" if chosen else f", the best by {self.monitor}"
+        if best is None:
+            score = f"no {key}" if self.best or self.last else "no score"
+        else:
+            score = f"{key} {best:.4f} in epoch {int(self.best['epoch']) + 1}"
+            score = f"best {score}" if self.monitor in ("", key) else f"{score}, the best by {self.monitor}"
         final = f", last {self.last[key]:.4f}" if key in self.last else ""
         early = f" (stopped early: {self.stopped})" if self.stopped else ""
         first = "" if self.first_step is None else f" ({self.first_step:.1f} s to the first step)"

@@ -32,7 +32,7 @@ _HERE = Path(__file__).parent
 
 HOST = "127.0.0.1"
 EVERY = 5.0  # the minimum interval, in seconds, at which the folders are read
-_SHARE = 10  # the minimum interval, as a multiple of the time that reading takes
+_PAUSE = 10  # the minimum interval, as a multiple of the time that reading takes
 
 # The files that the page links to. The sandbox makes browsers isolate them, because strangers may have written them.
 _SERVED = {REPORT: "text/html; charset=utf-8", **dict.fromkeys((BATCH, *FIGURES), "image/png")}
@@ -45,13 +45,15 @@ log = logging.getLogger(__name__)
 def render(data: Mapping[str, Any], version: str = "") -> str:
     """Render the page as HTML. It runs only its own scripts, which load nothing.
 
-    With a version, the page polls the server that it comes from for newer data.
+    With a version, the page polls its server for newer data.
     """
     page = _HERE / "assets"
     code = "\n".join(file.read_text(encoding="utf-8") for file in sorted(page.glob("*.js")))
-    script, echarts = f'"use strict";\n(() => {{\n{code}\n}})();', (_HERE / "echarts/echarts.min.js").read_text("utf-8")
-    hashes = " ".join(f"'sha256-{b64encode(sha256(as_bytes(code)).digest()).decode()}'" for code in (echarts, script))
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
+    script = f'"use strict";\n(() => {{\n{code}\n}})();'
+    echarts = (_HERE / "echarts/echarts.min.js").read_text("utf-8")
+    hashes = [b64encode(sha256(as_bytes(text)).digest()).decode() for text in (echarts, script)]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
     return html_template(page, "page.html.jinja").render(
         title=data["title"],
         version=version,
@@ -86,10 +88,10 @@ class Watched:
                     version = digest(embedded_json(data | {"made": ""}))
                     if version != self._version:
                         self._version, self._json, self._page = version, embedded_json(data), render(data, version)
-                except (OSError, UserError) as error:  # somebody moves or removes folders
+                except (OSError, UserError) as error:  # folders were moved or removed
                     log.warning("%s was not read again: %s", self.folder, first_line(error))
                 # Reading many runs takes CPU time that running jobs need.
-                self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
+                self._next = time.monotonic() + max(EVERY, _PAUSE * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
 
@@ -111,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        # Another site whose name resolves to this machine may not read the page.
+        # Reject other host names. Otherwise, a website whose name resolves to this machine could read the page.
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in (HOST, "localhost"):
             self._answer(HTTPStatus.FORBIDDEN)

@@ -20,11 +20,11 @@ from PIL import Image
 from augment.support.errors import UserError
 from augment.support.formatting import as_bytes, clip
 from augment.support.nested import grouped, section_of
-from augment.support.untrusted_files import contents, read_object
+from augment.support.untrusted_files import explained_damage, read_object
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.folder.reader import RunFolder
-from trainer.run.folder.run_names import place
+from trainer.run.folder.run_names import job_sort_key
 from trainer.run.folder.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
@@ -165,8 +165,10 @@ def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
     """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
-    of_sweep = grouped((run.sweep, (place(run.score, run), i)) for i, run in enumerate(runs))
-    ranked = [(better, i) for scored in of_sweep.values() for better, (_, i) in enumerate(sorted(scored))]
+    of_sweep = grouped((run.sweep, (job_sort_key(run.score, run), i)) for i, run in enumerate(runs))
+    ranked = []
+    for members in of_sweep.values():
+        ranked += [(better, i) for better, (_, i) in enumerate(sorted(members))]  # `better`: the number of better runs
     return [i for _, i in sorted(ranked)]
 
 
@@ -223,12 +225,13 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
     return [epochs.setdefault(at, len(epochs)), [rounded(rows[i][key], 4) for i in kept]]
 
 
-MISTAKES = "mistakes.json"  # written by `trainer.report`
+MISTAKES_FILE = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
-_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # limits of a file. Real files are a tenth as large
-_MOST_WORK = 2**36  # pixels times bytes of a mistake, because a small file can hold thousands of scans
+_MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # limits of a file, the second in bytes. Real files are a tenth as large
+_FULL_SIZE = (2**24, 2**24)  # an image is read without scaling
+_MOST_WORK = 2**36  # pixels times bytes of a mistake. A small progressive JPEG can hold thousands of scans
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of mistakes in one image, and their side in pixels
 
 
@@ -253,7 +256,7 @@ def _embed(
             room = used[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
             uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
             used[kind] += len(uri)
-            shown = file.with_name(REPORT) if file.name == MISTAKES else file  # the report shows all mistakes
+            shown = file.with_name(REPORT) if file.name == MISTAKES_FILE else file  # the report shows all mistakes
             images.append({"source": uri, "width": width, "height": height, "file": href(shown, base)})
         return known[kind, key]
 
@@ -262,7 +265,8 @@ def _embed(
         folder = runs[i].folder
         figure = next((name for name in FIGURES if (folder / name).is_file()), "")
         keys = (settings.recipe(i) or folder, folder, folder)
-        positions[i] = [position(k, folder / name, keys[k]) for k, name in enumerate((BATCH, figure, MISTAKES))]
+        names = (BATCH, figure, MISTAKES_FILE)
+        positions[i] = [position(kind, folder / name, keys[kind]) for kind, name in enumerate(names)]
     return images, positions
 
 
@@ -272,7 +276,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
 
     `changed`, the time of the last change, is part of the cache key.
     """
-    image = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, _FULL)
+    image = _sheet(file) if file.name == MISTAKES_FILE else read_png(file, _MOST_PIXELS, _FULL_SIZE)
     if image is None:
         return "", 0, 0
     small = without_background(image)
@@ -283,7 +287,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
 def _sheet(file: Path) -> Image.Image | None:
     """Return an image of the first mistakes. None without mistakes, or if the file is damaged."""
     try:
-        with contents(file):
+        with explained_damage(file):
             data = [b64decode(mistake["uri"].partition("base64,")[2]) for mistake in read_object(file)["images"]]
             data = list(filter(None, data[:_MISTAKES]))
             images = [Image.open(BytesIO(jpeg), formats=["JPEG"]) for jpeg in data]

@@ -21,8 +21,8 @@ FEWEST = 6  # jobs that the importance of settings needs
 _LEVELS = 8  # more distinct numbers than this are put into bins
 
 _NOTE = (
-    "Share of the variance of the last score that a setting explains on its own, over {} (epsilon squared, about 0 for "
-    "a setting without effect). Effects of combinations are not included. If settings were varied together, each of "
+    "Share of the last score's variance that a setting explains on its own (epsilon squared), over {}. A setting "
+    "without effect has about 0. Effects of combinations are not included. If settings were varied together, each of "
     "them also shows the effect of the others. Numbers with many values are put into four bins."
 )
 # Settings that do not describe an experiment.
@@ -37,7 +37,7 @@ class Settings:
     def __init__(self, runs: Sequence[RunFolder]) -> None:
         self._overrides = [_split(run.overrides) for run in runs]
         self._configs = [_values(run.config) for run in runs]
-        # Keys that the command line of some run set
+        # The keys that any of the command lines set
         self.given = {key for overrides in self._overrides for key in overrides}
         known = {key for config in self._configs for key in config}
         columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
@@ -52,7 +52,7 @@ class Settings:
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
         differing = [key for key, column in columns.items() if _differs(column, begun)]
         differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
-        # The values of each key that differs, by the positions of the runs that have it
+        # For each key that differs, the values by position of the run. Runs without the key are left out
         self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
 
     def recipe(self, i: int) -> tuple[tuple[str, Value], ...]:
@@ -142,14 +142,18 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
-    """Convert intervals to numbers if some command line gave a number: [-x, x] and [1 - x, 1 + x] become x."""
-    intervals = {}
+    """Convert ranges that a command line gave as one number x, [-x, x] or [1 - x, 1 + x], back to x.
+
+    Without such a command line, or for other ranges, return no values.
+    """
+    ranges = {}  # the center and half of the width
     for i, value in column.items():
-        with suppress(ValueError, TypeError):  # other values are not intervals
-            low, high = json.loads(str(value))
-            intervals[i] = float(low), float(high)
-    center = {round(sum(ends) / 2, 9) for i, ends in intervals.items() if isinstance(given[i], int | float)}
-    return {i: float(f"{(b - a) / 2:.6g}") for i, (a, b) in intervals.items() if center == {round((a + b) / 2, 9)}}
+        with suppress(ValueError, TypeError):  # other values are not ranges
+            low, high = map(float, json.loads(str(value)))
+            if math.isfinite(low) and math.isfinite(high):
+                ranges[i] = round((low + high) / 2, 9), (high - low) / 2
+    centers = {center for i, (center, _) in ranges.items() if isinstance(given[i], int | float)}
+    return {i: float(f"{half:.6g}") for i, (center, half) in ranges.items() if centers == {center}}
 
 
 def _split(overrides: Iterable[str]) -> dict[str, Value]:

@@ -23,7 +23,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
 from augment.support.formatting import amount, printable
 from augment.support.nested import leaves, merged
-from augment.support.process import end_with_parent, launched
+from augment.support.process import end_with_parent, launched_ranks
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import check_folder
 from augment.support.yaml_files import read_yaml
@@ -220,7 +220,9 @@ _EXAMPLES = """\
   resume SWEEP hydra.launcher.n_jobs=2    finish it with two jobs at a time
   retry SWEEP                             rerun the failed jobs, from their checkpoints
   show SWEEP                              print the tables so far
-  work SWEEP                              work on the jobs in this process, on any host"""
+  work SWEEP                              work on the jobs in this process, on any host
+
+To start a sweep, run: python -m trainer -m aug=imagenette seed=0,1,2"""
 
 _ACTIONS = ("resume", "retry", "show", "work")
 
@@ -239,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
         action, folder = _action_and_folder(paths)
         try:
             if options.with_parent:
-                if options.ranks > launched():
+                if options.ranks > launched_ranks():
                     end_with_parent()
                     return ranks.start(options.ranks, ("sweep", *arguments))
                 return _work_for_parent(folder, signals)
@@ -284,7 +286,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
             raise UserError(
                 f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
             )
-    launcher, about["sweeper"] = _sections(about, normalize(overrides), trust=options.trust)
+    launcher, about["sweeper"] = _launcher_and_sweeper(about, normalize(overrides), trust=options.trust)
     jobs, plan = read_ledger(folder), None
     if is_search(about["sweeper"]):
         from trainer.sweeps.search_space import SearchPlan
@@ -312,31 +314,35 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
     return run(folder, jobs, launcher, worker)
 
 
-def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
+def _launcher_and_sweeper(
+    about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool
+) -> tuple[Launcher, Mapping[str, Any]]:
     """Return a sweep's launcher and sweeper settings. Values of the command line replace stored ones.
 
-    Launchers other than the local one run commands, so a sweep folder may not choose one.
+    Without `trust`, a sweep folder may not choose a launcher that runs commands, or more processes than cores.
     """
-    own = Request.of(tokens).section()
-    named = {key_of(parse(token)) for token in tokens}
-    kept: dict[str, Any] = {}
+    given = Request.of(tokens).section()
+    given_keys = {key_of(parse(token)) for token in tokens}
+    sections: dict[str, Any] = {}
     for name in _SECTIONS:
-        if f"hydra/{name}" in named:
-            kept[name] = own[name]
+        if f"hydra/{name}" in given_keys:
+            sections[name] = given[name]
             continue
         for key, value in leaves({"hydra": {name: about[name]}}):
-            if "${" in f"{key} {value}" and key not in named and not trust:
+            if "${" in f"{key} {value}" and key not in given_keys and not trust:
                 raise UntrustedError(f"{key}: {value} is only in the sweep folder. Pass {key}=VALUE {ALLOWED}.")
-        asked = {key.removeprefix(f"hydra.{name}.").split(".")[0] for key in named}
-        given = {key: value for key, value in own[name].items() if key in asked}
-        kept[name] = merged(about[name], given)
-    launcher, stored = parse_launcher(kept["launcher"]), list[str]()
+        replaced = {key.removeprefix(f"hydra.{name}.").split(".")[0] for key in given_keys}
+        values = {key: value for key, value in given[name].items() if key in replaced}
+        sections[name] = merged(about[name], values)
+    launcher, risky = parse_launcher(sections["launcher"]), list[str]()
     if launcher.name != "local":
-        stored = [f"hydra/launcher={launcher.name}"]
+        risky = [f"hydra/launcher={launcher.name}"]
     elif launcher.at_a_time * launcher.ranks > (os.cpu_count() or 1):
         counts = {"n_jobs": launcher.at_a_time, "gpus_per_job": launcher.ranks}
-        stored = [f"hydra.launcher.{name}={count}" for name, count in counts.items() if count > 1]
-    for one in stored:
-        if not trust and not {"hydra/launcher", one.partition("=")[0]} & named:
-            raise UntrustedError(f"{one} is only in the sweep folder. Pass it, or {TRUST_FLAG}, on the command line.")
-    return launcher, kept["sweeper"]
+        risky = [f"hydra.launcher.{name}={count}" for name, count in counts.items() if count > 1]
+    for override in risky:
+        if not trust and not {"hydra/launcher", override.partition("=")[0]} & given_keys:
+            raise UntrustedError(
+                f"{override} is only in the sweep folder. Pass it, or {TRUST_FLAG}, on the command line."
+            )
+    return launcher, sections["sweeper"]

@@ -55,14 +55,15 @@ def make_rows(config: Config) -> list[Row]:
     return [
         Row("loader", "loader alone", lambda: consumer(stream), is_bound=True, ahead=ahead),
         Row("fixed", "training, one fixed batch", lambda: partial(train, repeat(fixed)), is_bound=True),
-        Row("fed", "training, fed", lambda: partial(train, stream), ours=True, ahead=ahead),
+        Row("fed", "training, fed by the loader", lambda: partial(train, stream), ours=True, ahead=ahead),
     ]
 
 
 def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
     """Return a sentence about what limits the speed, and what to try."""
     cost, cuda = 1 - fed.ratio(fixed), config.fit.torch_device().type == "cuda"
-    price = f"feeding costs {100 * cost:.1f}%" if cost >= 0.0005 else "feeding costs nothing"
+    share = f"{100 * cost:.1f}% of the speed" if cost >= 0.0005 else "nothing"
+    price = f"waiting for data costs {share}"
     if cost <= _CHEAP:
         hint = " Try fit.precision=bf16." if cuda and config.fit.precision == "fp32" else ""
         return f"Bound by the model: {price}.{hint}"

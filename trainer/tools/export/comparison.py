@@ -21,7 +21,7 @@ from augment.data.sources.loading import load_dataset
 from augment.support.errors import UserError
 from augment.support.files import write_json
 from augment.support.formatting import amount, list_some, plural, printable
-from augment.support.untrusted_files import own_folder
+from augment.support.untrusted_files import unlinked_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
@@ -124,7 +124,7 @@ class _ObjectComparison(_Comparison):
             with open_image(self._files[i]) as image:
                 turn, size = upright(image)
             found = task.objects(output, frame @ turn, size, self._trained.classes)
-            ours = torch.tensor([(*of.box, of.label, of.score) for of in found]).reshape(-1, 6)
+            ours = torch.tensor([(*shown.box, shown.label, shown.score) for shown in found]).reshape(-1, 6)
             boxes, scores, labels = (torch.from_numpy(values) for values in self._run(self._files[i])[:3])
             theirs = torch.cat([boxes, labels[:, None], scores[:, None]], dim=1)
             if not all([self._match(ours, theirs), self._match(theirs, ours)]):
@@ -162,7 +162,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     # bfloat16 would differ too much from the export.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own or int8)
     split = None if options.unchecked else evaluated_split(trained, images)
-    folder = options.out or own_folder(run / "export-onnx")
+    folder = options.out or unlinked_folder(run / "export-onnx")
     exports = export(
         trained,
         folder,
@@ -232,9 +232,11 @@ def _compare_files(
     facts = {}
     for name, exported in exports.items():
         found = checks[name].values()
-        worse = (before[key] - found["exported"][key]) * (100 if display.share else 1) * (-1 if display.smaller else 1)
+        score = found["exported"][key]
+        worse = score - before[key] if display.smaller else before[key] - score
+        worse *= 100 if display.share else 1
         size, speed = len(exported.content), exported.images_per_second(split.files)
-        cells = f"{size / 1e6:.1f}", f"{found['exported'][key]:.4f}", f"{worse:.2f}", f"{found['largest']:.2g}"
-        table.add_row(name, *cells, f"{speed:.3g}")
+        cells = f"{size / 1e6:.1f}", f"{score:.4f}", f"{worse:.2f}", f"{found['largest']:.2g}", f"{speed:.3g}"
+        table.add_row(name, *cells)
         facts[name] = {**found, "bytes": size, "lost": worse, "images_per_second": speed}
     return table, facts

@@ -114,10 +114,8 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 def halved(network: nn.Module) -> nn.Module:
     """Return a copy that computes in float16, with inputs and outputs in float32.
 
-    In a detector, only the parts that do not compute with coordinates use float16.
-
-    Preprocessing, the mean and standard deviation of regression targets, and the decoding of boxes stay in float32 as
-    well.
+    The mean and standard deviation of regression targets stay in float32. In a detector, the parts that compute with
+    coordinates stay in float32, for example to decode boxes.
     """
     network = deepcopy(network)
     kept = {name: buffer for name, buffer in network.named_buffers(recurse=False) if name in (MEAN, STD)}
@@ -179,9 +177,9 @@ def quantized(model: bytes, inputs: Iterable[NDArray[Any]]) -> bytes:
 def _inner_nodes(graph: Any) -> list[str]:
     """Return the names of the layers to quantize: nodes with weights that lead to other such nodes, and their clips.
 
-    The first sixteenth of these layers is left out. They are small, and rounding them costs as much accuracy as all the
-    others. A layer and its clip share a range. Otherwise, a ReLU6 after outputs from -40 to 40 would use only a few
-    of their 256 levels.
+    The first sixteenth of these layers is left out. These layers are small, and rounding them costs as much accuracy as
+    rounding all the others. A layer and its clip share a range. Otherwise, a ReLU6 after a layer with outputs from -40
+    to 40 would get only a few of the 256 levels.
     """
     weights, used, found = {tensor.name for tensor in graph.initializer}, set[str](), []
     for node in reversed(graph.node):

@@ -92,21 +92,21 @@ def export(
     served = _served(trained, plan, inside=inside)
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
     source = None if inside else python_source(plan)
-    made = partial(Exported, prepare=_preparation(source), single=served.single)
+    exported = partial(Exported, prepare=_preparation(source), single=served.single)
     program = served.export()
     model = onnx_bytes(program, served, metadata)
-    exports = {FILE: made(model, call=_onnx_call(model))}
+    exports = {FILE: exported(model, call=_onnx_call(model))}
     if "torch" in variants:
         content = program_bytes(program, metadata)
-        exports["model.pt2"] = made(content, call=_program_call(content))
+        exports["model.pt2"] = exported(content, call=_program_call(content))
     if "fp16" in variants:
         half = _served(replace(trained, network=halved(trained.network)), plan, inside=inside)
         content = onnx_bytes(half.export(), half, metadata)
-        exports["model-fp16.onnx"] = made(content, call=_onnx_call(content))
+        exports["model-fp16.onnx"] = exported(content, call=_onnx_call(content))
     if "int8" in variants:
         content = quantized(model, map(exports[FILE].input_of, calibration))
-        exports["model-int8.onnx"] = made(content, call=_onnx_call(content))
-    files: dict[str, bytes | str] = {name: exported.content for name, exported in exports.items()}
+        exports["model-int8.onnx"] = exported(content, call=_onnx_call(content))
+    files: dict[str, bytes | str] = {name: one.content for name, one in exports.items()}
     files["predict.py"] = predict_source(
         inside=inside,
         masks=isinstance(trained.task, Segment),

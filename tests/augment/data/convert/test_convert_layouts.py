@@ -11,7 +11,7 @@ from PIL import Image
 from raster_bytes import dicom, npy, npz, pixels, tiff
 
 from augment.data import image_faults
-from augment.data.conversion import settings_of, take_foreign
+from augment.data.conversion import convert_foreign, settings_of
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.images import as_jpeg, read_encoded, to_rgb
 from augment.data.sources import load_dataset, parse_data
@@ -28,7 +28,7 @@ def dataset(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Datas
 
 @pytest.mark.parametrize("name", ["16 False.bmp", "gray 2 1.tif", "gray 4 1.tif", "5 100.pnm", "gif"])
 def test_what_only_pillow_decodes_becomes_jpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    found, count = take_foreign(dataset(tmp_path, name, monkeypatch), name, quality=90, skip_bad=False)
+    found, count = convert_foreign(dataset(tmp_path, name, monkeypatch), name, quality=90, skip_bad=False)
     assert count == 1
     with Image.open(BytesIO(read_encoded(found.train.files[0]))) as image:
         gray = np.asarray(image.convert("L"), np.float32)
@@ -40,14 +40,14 @@ def test_what_programs_decode_differently_is_not_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     with pytest.raises(UserError, match="cannot be used"):
-        take_foreign(dataset(tmp_path, name, monkeypatch), name, quality=90, skip_bad=False)
+        convert_foreign(dataset(tmp_path, name, monkeypatch), name, quality=90, skip_bad=False)
 
 
 def test_a_jpeg_that_takes_minutes_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40)
     monkeypatch.setitem(MATRIX, "scans", with_scans(encoded("JPEG", progressive=True), 20))
     with pytest.raises(UserError, match="has 30 scans"):
-        take_foreign(dataset(tmp_path, "scans", monkeypatch), "scans", quality=90, skip_bad=False)
+        convert_foreign(dataset(tmp_path, "scans", monkeypatch), "scans", quality=90, skip_bad=False)
 
 
 def test_a_tiff_of_12_bits_is_scaled() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from augment.data.dataset import check_dataset
 from augment.data.generated import bands
-from augment.data.generated.bands import BANDS, NAMES, RGB_BANDS, SPECTRA, draw_bands, make_bands
+from augment.data.generated.bands import BANDS, NAMES, RGB_BANDS, SPECTRA, draw_bands, generate_bands
 from augment.data.sources import parse_data
 
 
@@ -57,7 +57,7 @@ def test_six_classes_differ_only_outside_rgb() -> None:
 
 
 def test_values_lie_in_the_range_of_the_source(small: Path) -> None:
-    images = [np.load(file) for file in make_bands(small).glob("*/*/*.npy")]
+    images = [np.load(file) for file in generate_bands(small).glob("*/*/*.npy")]
     low, high = np.percentile(images, [1, 99])
     assert 50 < low < 500
     assert 7000 < high < 10000

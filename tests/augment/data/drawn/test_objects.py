@@ -73,7 +73,7 @@ def test_the_three_forms_of_an_image_agree(small: Path) -> None:
 
 
 def test_objects_are_written_in_cocos_form(small: Path) -> None:
-    folder = annotated.make_objects(small)
+    folder = annotated.generate_objects(small)
     content = json.loads((folder / "val.json").read_text())
     assert [category["name"] for category in content["categories"]] == list(NAMES[1:])
     for found in content["annotations"]:

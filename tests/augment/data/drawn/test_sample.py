@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from augment.data.generated import sample
-from augment.data.generated.sample import draw, make_sample
+from augment.data.generated.sample import draw, generate_sample
 from augment.data.generated.shapes import CLASSES, THINGS
 from augment.support.errors import UserError
 
@@ -26,7 +26,7 @@ def test_an_image_does_not_depend_on_what_was_drawn_before() -> None:
 
 
 def test_layout_and_counts(tmp_path: Path) -> None:
-    folder = make_sample(tmp_path / "new" / "root", train_per_class=2, val_per_class=1)
+    folder = generate_sample(tmp_path / "new" / "root", train_per_class=2, val_per_class=1)
     assert folder.parent == tmp_path / "new" / "root"
     expected = {f"train/{name}/{index:03d}.jpg" for name in CLASSES for index in range(2)}
     assert set(contents(folder)) == expected | {f"val/{name}/000.jpg" for name in CLASSES}
@@ -63,7 +63,7 @@ def test_an_interrupted_build_leaves_nothing_and_draws_no_further(
 
     monkeypatch.setattr(sample, "draw", break_off)
     with pytest.raises(error):
-        make_sample(tmp_path, train_per_class=100, val_per_class=100)
+        generate_sample(tmp_path, train_per_class=100, val_per_class=100)
     assert list(tmp_path.iterdir()) == []
     assert len(drawn) < 2000
 
@@ -71,4 +71,4 @@ def test_an_interrupted_build_leaves_nothing_and_draws_no_further(
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/deeper/sample-v.*Not a directory"):
-        make_sample(tmp_path / "file" / "deeper")
+        generate_sample(tmp_path / "file" / "deeper")

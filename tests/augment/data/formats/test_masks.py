@@ -129,7 +129,7 @@ def test_a_mask_that_does_not_fit_is_named_and_its_image_left_out(labels: Any, w
 def test_two_masks_of_an_image_and_masks_of_nothing_are_rejected() -> None:
     put(labels=[0, 255])
     Path("classes.txt").write_text("background\nobject\n")
-    nothing = r"have no label but 0, so there is nothing to learn. 255 does not count.*palette"
+    nothing = r"have no label except 0, so there is nothing to learn. 255 is ignored.*palette"
     for settings in ({}, {"classes": "classes.txt"}):
         with pytest.raises(UserError, match=nothing):
             load("masks", root="set", val_fraction=0.5, **settings)

@@ -101,7 +101,9 @@ def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:
 )
 def test_shares_of_the_sides_are_no_pixels(source: str, header: str, line: str) -> None:
     train = put(header, line)
-    with pytest.raises(UserError, match=r"^data: no coordinate exceeds 1, such as in line 2 of t\.csv, .* Multiply x"):
+    with pytest.raises(
+        UserError, match=r"^data: all coordinates are at most 1, such as in line 2 of t\.csv, .* Multipl"
+    ):
         load(source, train=train, val=train)
 
 

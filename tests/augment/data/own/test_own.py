@@ -118,7 +118,7 @@ def test_overlap_of_train_and_val_is_reported() -> None:
 
     others = notices(options={"kind": "array"}, val_options={"kind": "bytes"})
     assert "learns" not in notices(val="my_data.part") + others
-    assert "data.val: my_data.Photos makes it with the same arguments as data.train" in notices()
+    assert "data.val: it is my_data.Photos with the same arguments as data.train" in notices()
     copied = "3 of 3 val images are copies of train images, such as photos/0.png"
     assert copied in notices("my_data.paths", "my_data.some_paths")
 

@@ -72,7 +72,7 @@ ITEM = r"^data\.train: item 0 of mine\.train "
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ("(np.zeros((3, 8, 8), np.uint8), 0)", ITEM + r"has as its image an array \(3, 8, 8\) of uint8\. Allowed"),
+        ("(np.zeros((3, 8, 8), np.uint8), 0)", ITEM + r"has an array \(3, 8, 8\) of uint8 as its image\. Allowed"),
         ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32\. Remove ToTensor and Normalize"),
         ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, 4 x 4 pixels, instead of 8 bits"),
         ("(Image.open(io.BytesIO(FILES[0].read_bytes()[:999])), 0)", r"a Pillow image that cannot be read: image"),

@@ -20,7 +20,7 @@ def samples() -> list[Sample]:
 def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server of shards, which are fetched without waits, and by this process."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(remote, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
     monkeypatch.setattr(shard_windows, "_PATIENCE_S", 0.5)
     monkeypatch.setattr(shard_windows, "fetch", lambda shard, stopped: remote.get_shard(shard, lambda _: None))

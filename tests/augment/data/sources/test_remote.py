@@ -164,7 +164,7 @@ def s3(bucket: tuple[str, Path], own_folder: Path, monkeypatch: pytest.MonkeyPat
     for name, value in {**named, "DEFAULT_REGION": "us-east-1", "EC2_METADATA_DISABLED": "true"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(remote, "_WAITS", ())
+    monkeypatch.setattr(remote, "_RETRY_PAUSES_S", ())
     monkeypatch.setattr(remote, "_MARGIN", 0)
     LOADED.clear()
     return bucket[1]

@@ -21,7 +21,7 @@ def labeled(key: str, labels: Sequence[Any], names: tuple[str, ...] | None = Non
 
 def understand(train: Sequence[Any], val: Sequence[Any], *, task: str = "", **options: Any) -> Dataset:
     given = TargetOptions(task, **options)
-    return make_dataset([labeled("train", train), labeled("val", val)], given, typed=False)
+    return make_dataset([labeled("train", train), labeled("val", val)], given, has_number_types=False)
 
 
 def test_class_names_are_read_one_per_line(tmp_path: Path) -> None:

@@ -88,9 +88,12 @@ def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     write("a", [0.9, 1.1], [-7, 7], "++aug.train.rotate.angle_range=[-7,7]")
     write("b", [0.8, 1.2], [0, 9], "++aug.train.contrast.factor_range=0.2")
     write("c", [0.7, 1.4], [-9, 9])
+    write("d", [0.7, 1.4], [0, math.inf], "++aug.train.rotate.angle_range=9")  # JSON has no infinity
     data = content(tmp_path)
-    assert values_of(data, "aug.train.contrast.factor_range") == {"a": 0.1, "b": 0.2, "c": "[0.7,1.4]"}
-    assert values_of(data, "aug.train.rotate.angle_range") == {"a": "[-7,7]", "b": "[0,9]", "c": "[-9,9]"}
+    factors = {"a": 0.1, "b": 0.2, "c": "[0.7,1.4]", "d": "[0.7,1.4]"}
+    assert values_of(data, "aug.train.contrast.factor_range") == factors
+    angles = {"a": "[-7,7]", "b": "[0,9]", "c": "[-9,9]", "d": "[0,Infinity]"}
+    assert values_of(data, "aug.train.rotate.angle_range") == angles
 
 
 def test_runs_on_other_data_are_told_apart(tmp_path: Path) -> None:
