@@ -20,7 +20,6 @@ from augment.data.formats.records import expand_braces, find_shards
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.data.sources.loading import load_dataset
-from augment.data.sources.registry import groups_by_name
 from augment.support import expansion
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -131,19 +130,6 @@ def test_ranges(value: str) -> None:
 
 def test_jobs_of_a_sweep() -> None:
     assert "more than 50,000" in said(lambda: split_sweep([f"{key}=range(1000)" for key in ("a", "b", "c", "d")]))
-
-
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|aa)+$", "(a*)*b", r"(.*)\1", "(a?" + "a?" * 30 + ")", "((a|a)|b)" * 30, "(a{1,9}){1,9}",
-                "(" + "a" * 1000 + ")", "(.*.*.*.*)x", "(?=(a+))"],
-)  # fmt: skip
-def test_expressions_that_backtrack(pattern: str) -> None:
-    assert said(lambda: groups_by_name([Path("d") / ("a" * 200)], pattern)).startswith("data.group=")
-
-
-@pytest.mark.parametrize("pattern", ["(video[0-9]+)_", r"^(.*?)_\d+\.jpg", r"(?P<group>[^_]+)_", r"(?:a|video)(\d+)"])
-def test_expressions_that_are_useful(pattern: str) -> None:
-    assert len(groups_by_name([Path("d/video7_1.jpg")], pattern)) == 1
 
 
 # --- the trials of a search ---
