@@ -14,8 +14,7 @@ from augment.data.formats.records import Index, Reader, RecordFile, Span, find_s
 from augment.data.formats.webdataset import read_shard
 from augment.data.image_refs import StoredImage
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
-from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
-from augment.data.sources.shard_windows import list_files
+from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url, list_files
 from augment.data.targets.class_names import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.multilabel import LABELS

@@ -1,13 +1,21 @@
 """Download shards from object stores and web servers into a folder.
 
+`fetch_shards` downloads all shards before the training. `list_files` lists shards that are downloaded when they are
+opened, by other processes (`serve`), and removed to make room for others.
+
 The modification time of a downloaded shard encodes its ETag. One rename therefore marks the shard as complete and
 records its version. Caches of local files, such as indexes, notice a new version in the usual way.
 """
 
 import asyncio
+import fcntl
 import os
+import pickle
 import re
+import select
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
@@ -15,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep, time_ns
-from typing import Any
+from typing import Any, ClassVar
 
-from augment.data.formats.records import MATCHES, RecordFile, expand_braces
+from augment.data.formats.records import MATCHES, RecordFile, close_files, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
-from augment.support.errors import UserError, first_line, missing_package, suggest
+from augment.support.errors import UserError, describe_error, first_line, missing_package, suggest
 from augment.support.expansion import expanded_values
 from augment.support.files import atomic_path, digest, remove_parts
 from augment.support.formatting import amount
@@ -35,6 +43,7 @@ _RETRY_PAUSES_S = (0.5, 2.0, 8.0)  # seconds between attempts
 _SILENCE_S = 30  # maximum seconds with less than `_MIN_RATE`
 _MIN_RATE = 1000  # bytes per second
 _LISTING_S = 600  # maximum seconds to list a bucket
+_PATIENCE_S = 5  # seconds to wait until other readers close files, such as the readers of a pass that has ended
 _MARGIN = 2**30  # bytes that stay free on the disk
 
 # Folders below data.dir: for shards that are kept, and for shards that may be removed to make room.
@@ -85,7 +94,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
         if not all(shard.is_here for shard in shards.values()):
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / ".lock"):  # removing the lock file afterwards would be a race
-                _fetch([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
+                _fetch_all([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
     except OSError as error:
         raise UserError(
             f"{error.filename or folder}: {error.strerror or error}. Shards cannot be downloaded into {folder}."
@@ -148,7 +157,7 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
     return Shard(_file_of(url, folder), info["size"], mtime_ns, url, what, store)
 
 
-def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
+def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
     stopped, got = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
         task = progress.add_task("Downloading shards", total=_require_room(missing, folder, most_gb))
@@ -281,3 +290,161 @@ def _with_retries(query: Callable[[], Any], what: str, url: str) -> Any:
             if why := next((why for pattern, why in _PERMANENT.items() if re.search(pattern, text, re.IGNORECASE)), ""):
                 break
     raise UserError(f"{what}: {'' if url in what else f'{url}: '}{(why or text).rstrip('.:')}.")
+
+
+@dataclass(frozen=True)
+class RemoteFile(RecordFile):
+    """A shard that is downloaded when it is opened, and stays on the disk as long as it is open."""
+
+    shard: Shard = field(compare=False)
+    most_gb: float | None = field(compare=False)
+
+    stays: ClassVar[bool] = False
+
+    def open(self, stopped: Event | None = None) -> int:
+        """Return a descriptor that reads the shard. Download a missing shard first. Setting `stopped` stops this.
+
+        Raises:
+            UserError: the shard cannot be downloaded, or the disk has no room for it.
+        """
+        try:
+            while True:
+                self._fetch(stopped or Event())
+                with suppress(FileNotFoundError):  # another process removed it to make room
+                    descriptor = super().open()
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # closing the descriptor releases the lock
+                    os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
+                    return descriptor
+        except OSError as error:
+            raise UserError(f"{self.shard.what}: {self.path}: {error.strerror or error}.") from None
+
+    def _fetch(self, stopped: Event) -> None:
+        folder = self.path.parent.parent
+        if not self.is_here:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
+                if not self.is_here:
+                    _reserve(self, folder)
+                    try:
+                        fetch_elsewhere(self.shard, stopped)
+                    finally:
+                        _DOWNLOADING.remove(self)
+
+
+def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
+    """Map the URL of each shard that a pattern names to its file, without downloading it.
+
+    Raises:
+        UserError: a package, credentials or an object is missing.
+    """
+    shards = list_shards(f"{what}={pattern}", pattern, folder.absolute())
+    return {shard.url: RemoteFile(shard.path, shard.size, shard.mtime_ns, shard, most_gb) for shard in shards}
+
+
+_DOWNLOADING: set[RemoteFile] = set()  # the files that this process is downloading
+
+
+def _reserve(wanted: RemoteFile, folder: Path) -> None:
+    """Wait until there is room for a file, then add the file to `_DOWNLOADING`.
+
+    Raises:
+        UserError: the disk has no room, although no download of this process is running.
+    """
+    close_files()
+    waited = 0.0
+    while (room := _make_room(wanted, folder)) < wanted.size:
+        if waited > _PATIENCE_S:
+            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
+            raise UserError(
+                f"{wanted.shard.what}: a shard of {size} must be downloaded, but {folder} has room for {free} next to "
+                "the shards in use. Set data.dir to a larger disk, raise data.cache_gb, or lower data.window."
+            )
+        sleep(0.05)
+        waited = 0 if _DOWNLOADING else waited + 0.05
+
+
+def _make_room(wanted: RemoteFile, folder: Path) -> int:
+    """Remove files that no process has open, least recently used first, and return the free bytes."""
+    with locked(folder / ".lock"):
+        coming = sum(file.size for file in list(_DOWNLOADING) if file.path.is_relative_to(folder.parent))
+        room = space_of(folder, wanted.most_gb, coming=coming)[1]
+        for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
+            if room >= wanted.size:
+                break
+            with suppress(OSError), file.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.unlink()
+                room += os.fstat(stream.fileno()).st_size
+        if room >= wanted.size:
+            _DOWNLOADING.add(wanted)
+        return room
+
+
+_SERVE = "from augment.data.sources.remote import serve; serve()"
+
+_IDLE: list[subprocess.Popen[bytes]] = []  # idle processes
+
+
+def fetch_elsewhere(shard: Shard, stopped: Event) -> None:
+    """Download a shard into its file in another process, until `stopped` is set. Several threads may call this.
+
+    Raises:
+        UserError: the shard cannot be downloaded.
+    """
+    try:
+        process = _IDLE.pop()
+    except IndexError:
+        process = _start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(pickle.dumps(shard))
+        process.stdin.flush()
+        while not select.select([process.stdout], [], [], 0.2)[0]:
+            if stopped.is_set():
+                raise UserError(f"{shard.what}: the download was stopped.")
+        error = pickle.load(process.stdout)
+    except BaseException as failure:
+        with suppress(OSError), process:  # closing a killed process's stdin may fail
+            process.kill()
+        remove_parts(shard.path.parent)
+        if isinstance(failure, OSError | EOFError):
+            raise UserError(f"{shard.what}: the process that downloaded {shard.url} was killed.") from None
+        raise
+    _IDLE.append(process)
+    if error:
+        raise UserError(error)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C then reaches only the training process
+    )
+
+
+def serve() -> None:
+    """Download the shards that arrive on stdin, and answer each with an error or an empty text on stdout.
+
+    The process ends soon after the training process has ended or was killed.
+    """
+    parent = os.getppid()
+
+    def check_parent(_: int) -> None:
+        if os.getppid() != parent:
+            raise UserError("stopped")
+
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            shard: Shard = pickle.load(sys.stdin.buffer)
+            error = ""
+            try:
+                get_shard(shard, check_parent)
+            except Exception as found:
+                error = str(found) if isinstance(found, UserError) else f"{shard.what}: {describe_error(found)}."
+            pickle.dump(error, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+    os._exit(0)  # a regular exit prints warnings about open connections

@@ -7,7 +7,7 @@ import pytest
 from files_of_sources import Sample, drawn
 from shard_server import Server, served
 
-from augment.data.sources import LOADED, remote, shard_windows
+from augment.data.sources import LOADED, remote
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(remote, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
-    monkeypatch.setattr(shard_windows, "_PATIENCE_S", 0.5)
-    monkeypatch.setattr(shard_windows, "fetch", lambda shard, stopped: remote.get_shard(shard, lambda _: None))
+    monkeypatch.setattr(remote, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(remote, "fetch_elsewhere", lambda shard, stopped: remote.get_shard(shard, lambda _: None))
     LOADED.clear()
     with served(own_folder / "there") as state:
         yield state

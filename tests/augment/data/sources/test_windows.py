@@ -17,7 +17,8 @@ from shard_server import PLAN, Server, left, passes, settings, shards
 
 from augment.data.dataset import Split
 from augment.data.formats.records import Opened
-from augment.data.sources import LOADED, fetch_processes, shard_windows
+from augment.data.sources import LOADED, remote
+from augment.data.sources.remote import fetch_elsewhere
 from augment.support.errors import UserError
 
 pytest.importorskip("aiohttp")
@@ -65,31 +66,31 @@ def test_remote_parquet_files_have_no_windows() -> None:
 
 
 def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_windows, "fetch", fetch_processes.fetch)
+    monkeypatch.setattr(remote, "fetch_elsewhere", fetch_elsewhere)
     local, there = in_windows("webdataset", server, samples, 4)
     assert passes(there, 2) == passes(local, 2)
     shard = there.files[0].file.shard
     server.faults["train-0.tar"] = [404]
     with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: the object does not exist\. Check the URL\.$"):
-        fetch_processes.fetch(shard, threading.Event())
+        fetch_elsewhere(shard, threading.Event())
     server.faults["train-0.tar"] = ["drip"]
     stopped = threading.Event()
     stopped.set()
     with pytest.raises(UserError, match="stopped"):
-        fetch_processes.fetch(shard, stopped)
+        fetch_elsewhere(shard, stopped)
     assert not [name for name in left("window") if name.endswith(".part")]
-    monkeypatch.setattr(fetch_processes, "_SERVE", "")
-    killed = fetch_processes._start()
+    monkeypatch.setattr(remote, "_SERVE", "")
+    killed = remote._start()
     killed.wait()
     for idle in ([], [killed]):
-        monkeypatch.setattr(fetch_processes, "_IDLE", idle)
+        monkeypatch.setattr(remote, "_IDLE", idle)
         with pytest.raises(
             UserError, match=r"^data\.train=.*: the process that downloaded .*train-0\.tar was killed\.$"
         ):
-            fetch_processes.fetch(shard, threading.Event())
+            fetch_elsewhere(shard, threading.Event())
 
 
-AHEAD = """import os, pathlib, sys, types; from augment.data.sources.shard_windows import list_files
+AHEAD = """import os, pathlib, sys, types; from augment.data.sources.remote import list_files
 from augment.pipeline.graph.shard_prefetch import Stream
 files = list_files("data.train", sys.argv[1], pathlib.Path("outputs/data/window"), None).values()
 stream = Stream([types.SimpleNamespace(file=file) for file in files], 2)
