@@ -10,8 +10,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from augment.data.image_faults import strict_pillow
-from augment.data.image_refs import ImageRef, Paths
-from augment.data.images import encoded_ref
+from augment.data.images import ImageRef, Paths, encoded_ref
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError

@@ -38,8 +38,7 @@ from augment.data.image_faults import (
     find_fault_of_header,
     is_rare,
 )
-from augment.data.image_refs import ImageRef, known_of
-from augment.data.images import is_decoded, name_of
+from augment.data.images import ImageRef, is_decoded, known_of, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, open_file

@@ -9,8 +9,7 @@ import numpy as np
 
 from augment.data.dataset import Dataset
 from augment.data.formats.text_files import read_table, read_text
-from augment.data.image_refs import take_images
-from augment.data.images import name_of, portable_name
+from augment.data.images import name_of, portable_name, take_images
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded
 from augment.support.formatting import amount, from_table_cell

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from augment.data.image_refs import ImageRef as ImageRef
-from augment.data.image_refs import Images, Paths, as_paths
+from augment.data.images import ImageRef as ImageRef
+from augment.data.images import Images, Paths, as_paths
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target

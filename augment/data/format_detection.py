@@ -18,8 +18,7 @@ from augment.data.check import check_cache_of, read_limited
 from augment.data.dataset import Dataset
 from augment.data.formats.raster_files import MODES, has_fourth_channel
 from augment.data.image_faults import strict_pillow
-from augment.data.image_refs import ImageRef
-from augment.data.images import encoded_ref, is_decoded, name_of
+from augment.data.images import ImageRef, encoded_ref, is_decoded, name_of
 from augment.data.rasters import Raster, StoredPixels, first_pixels, in_format
 from augment.params.pixel_format import DTYPES, PixelFormat, nodata_fault, parse_format, rgb_fault
 from augment.support.background import in_threads

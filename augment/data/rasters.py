@@ -17,8 +17,7 @@ from augment.data.dataset import Split
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.raster_files import MIXED_EXTENSIONS, RASTER_EXTENSIONS, is_ordinary, open_raster
 from augment.data.image_faults import PixelsError, describe_failure
-from augment.data.image_refs import ImageError, ImageRef, kinds_of
-from augment.data.images import encoded_ref, is_decoded, name_of
+from augment.data.images import ImageError, ImageRef, encoded_ref, is_decoded, kinds_of, name_of
 from augment.data.targets.masks import MASKS, MaskFile
 from augment.params.pixel_format import PixelFormat
 from augment.support.errors import UserError
@@ -28,7 +27,7 @@ from augment.support.process import cores
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """An image that is read as an array in a pixel format. See `augment.data.image_refs.DecodedImage`."""
+    """An image that is read as an array in a pixel format. See `augment.data.images.DecodedImage`."""
 
     ref: ImageRef
     pixels: PixelFormat
@@ -120,7 +119,7 @@ class Raster:
 
     @classmethod
     def begin(cls, images: Mapping[int, Self]) -> list[Future[dict[int, NDArray[Any]]]]:
-        """Read images in background threads. See `augment.data.image_refs.StoredImage`."""
+        """Read images in background threads. See `augment.data.images.StoredImage`."""
         ref = next(iter(images.values())).ref
         if is_decoded(ref) and hasattr(ref, "begin"):
             begun = type(ref).begin({key: image.ref for key, image in images.items()})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from augment.data.corrections import corrected
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.folder import CUT
-from augment.data.image_refs import keys_of, known_of, take_images
+from augment.data.images import keys_of, known_of, take_images
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.seeds import derive_seed

@@ -16,9 +16,8 @@ from augment.data.images import portable_name
 from augment.data.selection import take
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
-from augment.pipeline.geometry.batch_assembly import BatchMaker, TargetReader
+from augment.pipeline.geometry.batch_assembly import BatchMaker, Mixer, TargetReader
 from augment.pipeline.geometry.frames import Orientations
-from augment.pipeline.geometry.mixing import Mixer
 from augment.pipeline.graph.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.sample_order import Order, Reading

@@ -22,9 +22,8 @@ from augment.data.targets.kind import Kind
 from augment.params import Interval, Size
 from augment.params.pixel_format import PixelFormat
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
-from augment.pipeline.geometry.batch_assembly import BatchMaker
+from augment.pipeline.geometry.batch_assembly import BatchMaker, Mixer
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
-from augment.pipeline.geometry.mixing import Mixer
 from augment.pipeline.graph.decoding import Form, GraphImage, Placement
 from augment.pipeline.graph.operators import RANDOM_STATE, Dali, GraphSource, add_views
 from augment.pipeline.graph.parameter_feed import AheadOfCalls, Values, stage_values

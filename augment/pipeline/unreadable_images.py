@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 
 from augment.data.check import check_files
-from augment.data.image_refs import ImageRef
-from augment.data.images import name_of
+from augment.data.images import ImageRef, name_of
 from augment.support.errors import UserError
 from augment.support.formatting import list_some
 from augment.support.user_code import reject_in_op

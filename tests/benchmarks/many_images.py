@@ -12,7 +12,7 @@ import numpy as np
 from augment.data.cache import _VERSION
 from augment.data.check import examine_files
 from augment.data.dataset import Split
-from augment.data.image_refs import Paths
+from augment.data.images import Paths
 from augment.pipeline.loader_state import digest_of
 
 stat, state, count = os.stat, os.stat(__file__), int(float(sys.argv[1]))

@@ -35,8 +35,8 @@ from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
 from augment.params.pixel_format import DTYPES, RGB, PixelFormat
 from augment.pipeline import transform
-from augment.pipeline.geometry import mixing
-from augment.pipeline.geometry.mixing import Mixer
+from augment.pipeline.geometry import batch_assembly
+from augment.pipeline.geometry.batch_assembly import Mixer
 from augment.pipeline.graph import build
 from augment.pipeline.graph.decoding import Form
 from augment.pipeline.images_in_memory import Images, read_images
@@ -271,7 +271,7 @@ def mixed() -> dict[str, float]:
             mixer = Mixer(plan_of(steps, "train", SIZE), kind, seed=SEED, rank=0, classes=3)
             results = []
             for by_kernel in (False, True):
-                mixing.kernel_runs = lambda device, by_kernel=by_kernel: by_kernel
+                batch_assembly.kernel_runs = lambda device, by_kernel=by_kernel: by_kernel
                 results.append([mixer.mix(batch, targets, epoch=2, start=start) for start in (0, 5)])
                 assert results[-1][0][0].is_contiguous(memory_format=torch.channels_last)
                 assert not torch.equal(results[-1][0][0], batch)

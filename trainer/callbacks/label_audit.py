@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.image_refs import keys_of
+from augment.data.images import keys_of
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
 from augment.params import Count, setting

@@ -12,7 +12,7 @@ import numpy as np
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
-from augment.data.image_refs import Paths
+from augment.data.images import Paths
 from augment.support.errors import UserError, nearest, nearest_each, suggest
 from augment.support.files import expanded, near_file, shown, walk
 from augment.support.formatting import list_some, plural

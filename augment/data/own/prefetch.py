@@ -26,8 +26,7 @@ from PIL import Image
 
 from augment.data.formats.raster_files import is_channels_first
 from augment.data.image_faults import DECODER_ERRORS, find_fault
-from augment.data.image_refs import ImageError
-from augment.data.images import as_ppm, to_rgb
+from augment.data.images import ImageError, as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
 from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES

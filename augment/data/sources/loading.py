@@ -12,8 +12,7 @@ from augment.data.dataset import Dataset, Split, check_dataset
 from augment.data.format_detection import find_format
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
-from augment.data.image_refs import known_of
-from augment.data.images import name_of
+from augment.data.images import known_of, name_of
 from augment.data.selection import balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, without_selection
 from augment.data.targets.boxes import BACKGROUND

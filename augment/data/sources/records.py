@@ -12,7 +12,7 @@ from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Reader, RecordFile, Span, find_shards, load_indexes
 from augment.data.formats.webdataset import read_shard
-from augment.data.image_refs import StoredImage
+from augment.data.images import StoredImage
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url, list_files
 from augment.data.targets.class_names import Label, LabeledSplit, pack

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
-from augment.data.image_refs import ImageRef
+from augment.data.images import ImageRef
 from augment.support.errors import UserError, nearest, nearest_each
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some

@@ -21,8 +21,7 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from augment.data.image_refs import ImageRef, Paths, as_paths
-from augment.data.images import are_decoded, are_paths
+from augment.data.images import ImageRef, Paths, are_decoded, are_paths, as_paths
 from augment.pipeline.graph.decoding import Form, GraphImage, Placement
 from augment.pipeline.graph.operators import Dali, GraphSource, add_views
 from augment.pipeline.graph.parameter_feed import Feed

@@ -14,8 +14,16 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.image_refs import ImageError, ImageRef, as_paths, kinds_of
-from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
+from augment.data.images import (
+    ImageError,
+    ImageRef,
+    are_decoded,
+    are_paths,
+    as_paths,
+    is_decoded,
+    kinds_of,
+    read_encoded,
+)
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.graph.shard_prefetch import Stream
 from augment.pipeline.unreadable_images import unreadable_error

@@ -28,8 +28,17 @@ from PIL import Image
 from augment.data.check import Decoder, group_copies
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.image_faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, is_rare, strict_pillow
-from augment.data.image_refs import ImageRef, keys_of, known_of
-from augment.data.images import is_decoded, open_image, orientation_of, read_encoded, to_rgb, upright_size
+from augment.data.images import (
+    ImageRef,
+    is_decoded,
+    keys_of,
+    known_of,
+    open_image,
+    orientation_of,
+    read_encoded,
+    to_rgb,
+    upright_size,
+)
 from augment.data.rasters import Raster, in_format
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source

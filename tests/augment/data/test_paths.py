@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Split
-from augment.data.image_refs import Paths, keys_of, known_of, take_images
-from augment.data.images import portable_name, portable_names
+from augment.data.images import Paths, keys_of, known_of, portable_name, portable_names, take_images
 
 NAMES = ("a.jpg", "/a.jpg", "b/a.jpg", "/c/b/ü.jpg", "../a b.jpg", "d/\udcff.jpg", "e\n/f.jpg", "long/" * 40 + "g.jpg")
 

@@ -23,7 +23,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.data.targets.visible_regions import Parts
 from augment.params import Range
 from augment.pipeline.batch import Batch
-from augment.pipeline.geometry.mixing import Mixer
+from augment.pipeline.geometry.batch_assembly import Mixer
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

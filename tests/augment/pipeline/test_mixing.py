@@ -14,7 +14,7 @@ from torch import Tensor
 from augment import Range, batch
 from augment.data.dataset import Split
 from augment.data.targets.classification import CLASSES
-from augment.pipeline.geometry.mixing import Mixer
+from augment.pipeline.geometry.batch_assembly import Mixer
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
