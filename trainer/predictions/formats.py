@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.support.formatting import table_cell
-from trainer.run.folder.coco_ids import Ids
+from trainer.run.folder.facts import Ids
 from trainer.tasks.display import Prediction
 
 

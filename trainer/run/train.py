@@ -32,8 +32,7 @@ from trainer.run.batch_size import smaller_batch_size, with_batch_size
 from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name
 from trainer.run.failures import explain, explained
-from trainer.run.folder.coco_ids import IDS_FILE, ids_of
-from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
+from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, IDS_FILE, environment, facts_of, ids_of
 from trainer.run.folder.summary import RUNNING, Summary, summarize
 from trainer.run.teacher import distill
 from trainer.tasks.registry import unused_settings

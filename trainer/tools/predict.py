@@ -27,7 +27,7 @@ from trainer.loop.settings import TTA
 from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.predict import predict
 from trainer.run.best_model import Trained, load_trained
-from trainer.run.folder.coco_ids import IDS_FILE, Ids
+from trainer.run.folder.facts import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import RunParser
 from trainer.tasks.display import NOTHING, Prediction

@@ -18,7 +18,7 @@ from augment.support.errors import UserError
 from trainer import load_model
 from trainer.predictions.formats import as_json
 from trainer.run.config.schema import parse_config
-from trainer.run.folder.coco_ids import IDS_FILE
+from trainer.run.folder.facts import IDS_FILE
 from trainer.run.train import train
 from trainer.tools.predict import main
 

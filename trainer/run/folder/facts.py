@@ -1,4 +1,4 @@
-"""What a run records at its start: facts for its report and for dashboards, versions and devices."""
+"""What a run records at its start: facts for its report and for dashboards, versions, devices and COCO ids."""
 
 import platform
 import subprocess
@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from augment.data.dataset import Dataset
+from augment.data.images import portable_names
 from augment.support.files import installed_version
 from trainer.loop.lazy_learner import Learner
 from trainer.models.registry import count_parameters
 from trainer.run.config.schema import Config
 from trainer.tasks.display import Display
 
-FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
+FACTS_FILE, ENVIRONMENT_FILE, IDS_FILE = "run.json", "environment.json", "coco_ids.json"
 
 _POINTS = 401  # recorded values of a schedule
 _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
@@ -78,3 +80,16 @@ def _git_revision() -> dict[str, Any] | None:
         return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+# The COCO ids of "images" by path and of "categories" by name. With them, predictions use the ids of the annotations.
+Ids = Mapping[str, Mapping[str, Any]]
+
+
+def ids_of(dataset: Dataset) -> Ids:
+    """Return the COCO ids of a dataset's classes and validation images, or {} without COCO annotations."""
+    if not dataset.class_ids:
+        return {}
+    names = portable_names(dataset.val.files)
+    images = dict(zip(names, (getattr(target, "image_id", 0) for target in dataset.val.targets), strict=True))
+    return {"categories": dataset.class_ids, "images": images}
