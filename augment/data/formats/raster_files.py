@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError
-from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of
+from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError, exif_of_png
+from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of, read_exif
 from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line, import_extra
@@ -204,7 +204,7 @@ _OWN = local()  # each thread has its own decoder
 
 
 def decode_on_cpu(content: Content, *, unchanged: bool) -> Any:
-    """Decode an image with nvImageCodec, `unchanged` or to 8-bit RGB like DALI. Return None if it is damaged.
+    """Decode an image with nvImageCodec, `unchanged` or to upright 8-bit RGB like DALI. Return None if it is damaged.
 
     Raises:
         RuntimeError: the header cannot be read.
@@ -215,7 +215,8 @@ def decode_on_cpu(content: Content, *, unchanged: bool) -> Any:
     if not hasattr(_OWN, "decoder"):
         _OWN.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, [codec.Backend(codec.CPU_ONLY)])
     colors = codec.ColorSpec.UNCHANGED if unchanged else codec.ColorSpec.SRGB
-    params = codec.DecodeParams(color_spec=colors, allow_any_depth=unchanged, apply_exif_orientation=True)
+    # It rotates images with four unchanged channels wrongly.
+    params = codec.DecodeParams(color_spec=colors, allow_any_depth=unchanged, apply_exif_orientation=not unchanged)
     (decoded,) = _OWN.decoder.decode([codec.CodeStream(content)], params=params)
     return decoded
 
@@ -224,7 +225,8 @@ def _decode_png(content: Content) -> NDArray[Any]:
     decoded = decode_on_cpu(content, unchanged=True)
     if decoded is None:
         raise PixelsError("is broken, or a PNG variant that is not supported")
-    return np.asarray(decoded.cpu())
+    block = next(iter(exif_of_png(bytes(content))), b"")
+    return _upright(np.asarray(decoded.cpu()), read_exif(block) or 1)
 
 
 def _is_ordinary_tiff(content: Content) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pydicom
 import pytest
 import tifffile
-from image_bytes import encoded
+from image_bytes import encoded as image_bytes
 from numpy.typing import NDArray
 from PIL import Image
 from raster_bytes import dicom, npy, npz, of_set, pixels, png, tiff
@@ -111,8 +111,10 @@ def test_exif_orientations(orientation: int) -> None:
     chunk = stream.getvalue().partition(b"eXIf")
     size = int.from_bytes(chunk[0][-4:])
     block = chunk[0][-4:] + b"eXIf" + chunk[2][: size + 4]
-    encoded = png(wide.astype(np.uint16)[..., None])
-    np.testing.assert_array_equal(read(encoded[:33] + block + encoded[33:]), expected)
+    for channels in (1, 3, 4):
+        encoded = png(np.repeat(wide.astype(np.uint16)[..., None], channels, 2))
+        found = read(encoded[:33] + block + encoded[33:], channels)
+        np.testing.assert_array_equal(found, np.repeat(expected, channels, 2))
     turned = tiff(wide.astype(np.uint16)[..., None], extratags=[(274, "H", 1, orientation, True)])
     np.testing.assert_array_equal(read(turned), expected)
 
@@ -228,7 +230,7 @@ def bomb() -> bytes:
         (dicom(pixels(1)[..., 0], ModalityLUTSequence=[pydicom.Dataset()]), "lookup table"),
         (dicom(pixels(1)[..., 0], BitsStored=12), "in high bits"),
         (dicom(pixels(1)[..., 0], PixelData=bytes(210)), "more pixels than its header states"),
-        (compressed(encoded("JPEG", "L"), pydicom.uid.JPEGBaseline8Bit), "another size"),
+        (compressed(image_bytes("JPEG", "L"), pydicom.uid.JPEGBaseline8Bit), "another size"),
         (compressed(imagecodecs.jpegls_encode(pixels(1)[..., 0]), pydicom.uid.JPEGLSLossless), "pylibjpeg"),
         (dicom(pixels(1)[..., 0], Rows=60_000, Columns=60_000), "claims 60000 x 60000 pixels"),
     ],
