@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 class IterableLoader:
     """Reads batches from an iterable, and moves them to the device.
 
-    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. A resumed
-    fit starts the iterable again, because it cannot restore a position within it.
+    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. If it has fewer
+    batches than `len`, later passes expect only these. A resumed fit starts the iterable again, because it cannot
+    restore a position within it.
 
     Args:
         batches: the iterable.
@@ -47,9 +48,10 @@ class IterableLoader:
 
     def __len__(self) -> int:
         try:
-            return len(self._batches)  # type: ignore[arg-type]
+            length = len(self._batches)  # type: ignore[arg-type]
         except TypeError:
-            return sys.maxsize if self._length is None else self._length
+            length = sys.maxsize
+        return length if self._length is None else min(length, self._length)
 
     def batches_in(self, epoch: int) -> int:
         """Return the number of batches, which is the same in all epochs. If it is unknown, return `sys.maxsize`."""

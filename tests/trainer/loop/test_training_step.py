@@ -178,6 +178,19 @@ def test_the_last_step_of_data_without_a_length_is_made() -> None:
         assert_same(unsized, sized)
 
 
+class Overstated(Stream):
+    """Samples with too large a length, such as a filtered dataset."""
+
+    def __len__(self) -> int:
+        return len(SAMPLES) + 5
+
+
+def test_the_last_step_of_data_with_too_large_a_length_is_made() -> None:
+    for accumulate in (3, 9):
+        expected = weights_after(DataLoader(SAMPLES, 2), accumulate)
+        assert_same(weights_after(DataLoader(Overstated(), 2), accumulate), expected)
+
+
 def test_batches_of_different_sizes_count_by_their_images() -> None:
     images, targets = torch.randn(8, 3, 4, 4), torch.arange(8) % 3
     # A batch norm sees each batch alone, so the model has none.
