@@ -68,10 +68,12 @@ class IterableLoader:
         return self._images_before + sum(self._sizes[: batch - self._first]) if batch else 0
 
     def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self._batches)
         if not self._resumes:
             self._start_epoch()
+        elif self._length is not None:
+            batches = islice(batches, self._length - self._taken)
         self._resumes = False
-        batches = iter(self._batches)
         while True:
             if len(self._sizes) == self._read_ahead:
                 self._first += len(self._sizes)
@@ -116,14 +118,14 @@ class IterableLoader:
         self._resumes = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts of this epoch, without a position in the iterable."""
+        """Return the counts of this epoch and the length, without a position in the iterable."""
         sizes = self._sizes[: self._taken - self._first]
-        return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
+        return {"first": self._first, "images_before": self._images_before, "sizes": sizes, "length": self._length}
 
     def load_state_dict(self, state: Mapping[str, Any], of_ranks: Sequence[Mapping[str, Any]] = ()) -> None:
         """Restore the counts. The next pass counts as the rest of the saved epoch, but starts the iterable again."""
         self._first, self._images_before = state.get("first", 0), state.get("images_before", 0)
-        self._sizes = list(state.get("sizes", ()))
+        self._sizes, self._length = list(state.get("sizes", ())), state.get("length")
         self._taken = self._first + len(self._sizes)
         self._resumes = True
 

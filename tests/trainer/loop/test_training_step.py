@@ -191,6 +191,21 @@ def test_the_last_step_of_data_with_too_large_a_length_is_made() -> None:
         assert_same(weights_after(DataLoader(Overstated(), 2), accumulate), expected)
 
 
+def test_a_fit_of_some_steps_resumes_with_data_without_a_length() -> None:
+    """The new learner knows how many batches an epoch has."""
+
+    def learner_of(*callbacks: Callback) -> Learner:
+        settings = LoopSettings(steps=6, accumulate=3, device="cpu")
+        return Learner(tiny_model(), DataLoader(Stream(), 2), settings=settings, optimizer=sgd, callbacks=callbacks)
+
+    stopped = learner_of(on("after_batch", raises(CancelFit, 5), 100))
+    stopped.fit()
+    steps: list[int] = []
+    resumed = learner_of(on("after_step", lambda learner: steps.append(learner.progress.batches_done)))
+    resumed.fit(resumed.restore(stopped.state()))
+    assert steps == [7, 8, 11, 12]
+
+
 def test_batches_of_different_sizes_count_by_their_images() -> None:
     images, targets = torch.randn(8, 3, 4, 4), torch.arange(8) % 3
     # A batch norm sees each batch alone, so the model has none.
