@@ -248,6 +248,17 @@ def test_other_batches_fail(given: Any) -> None:
         learner.fit()
 
 
+def test_metrics_need_a_tensor() -> None:
+    """Own losses may use other targets."""
+    data = [(torch.zeros(2, 3, 8, 8), {"class": torch.zeros(2, dtype=torch.long)})]
+    objective = Objective(loss_function=lambda outputs, targets: outputs.mean() + len(targets))
+    settings = LoopSettings(epochs=1, device="cpu")
+    Learner(tiny_model(), data, settings=settings, objective=objective).fit()
+    learner = Learner(tiny_model(), data, settings=settings, objective=objective, callbacks=[Recorder()])
+    with pytest.raises(UserError, match="the targets are a dict"):
+        learner.fit()
+
+
 def test_a_step_without_a_loss_fails() -> None:
     with pytest.raises(UserError, match="training_step"):
         make_learner(training_step=lambda learner, batch: None).fit()
