@@ -119,7 +119,8 @@ def _read_jpeg(content: bytes | memoryview) -> tuple[int, int, list[bytes]]:
     return pixels, channels, blocks
 
 
-def _exif_of_png(content: bytes) -> list[bytes]:
+def exif_of_png(content: bytes) -> list[bytes]:
+    """Return the EXIF blocks of a PNG."""
     start, blocks = 8, list[bytes]()
     while start < len(content):
         size = int.from_bytes(content[start : start + 4])
@@ -152,7 +153,7 @@ def _examine(
         return "is empty (0 bytes)", 0
     try:
         image = Image.open(stream, formats=FORMATS)
-        blocks = _exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
+        blocks = exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
         fault = (
             _reject(image)
             or _reject_scans(stream.getbuffer(), image.width * image.height)

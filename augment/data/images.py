@@ -290,25 +290,29 @@ def orientation_of(image: Image.Image) -> int:
     return read_exif(block if image.format == "WEBP" else block.removeprefix(b"Exif\0\0")) or 1
 
 
+def turn_upright(image: Image.Image) -> Image.Image:
+    """Rotate and mirror an opened image by its EXIF orientation. Pillow rotates TIFFs automatically."""
+    if (turn := 1 if image.format == "TIFF" else orientation_of(image)) == 1:
+        return image
+    turns = (
+        Image.Transpose.FLIP_LEFT_RIGHT,
+        Image.Transpose.ROTATE_180,
+        Image.Transpose.FLIP_TOP_BOTTOM,
+        Image.Transpose.TRANSPOSE,
+        Image.Transpose.ROTATE_270,
+        Image.Transpose.TRANSVERSE,
+        Image.Transpose.ROTATE_90,
+    )
+    return image.transpose(turns[turn - 2])
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Convert an image to upright 8-bit RGB without transparency."""
     white = 65535
-    if image.format == "TIFF":  # Pillow rotates TIFFs automatically
+    if image.format == "TIFF":
         vars(image)["filename"] = ""  # otherwise, Pillow maps the file into memory and rotates some images wrongly
-        turn, white = 1, 2 ** min(16, image.tag_v2.get(258, (16,))[0]) - 1  # type: ignore[attr-defined]
-    else:
-        turn = orientation_of(image)
-    if turn > 1:
-        turns = (
-            Image.Transpose.FLIP_LEFT_RIGHT,
-            Image.Transpose.ROTATE_180,
-            Image.Transpose.FLIP_TOP_BOTTOM,
-            Image.Transpose.TRANSPOSE,
-            Image.Transpose.ROTATE_270,
-            Image.Transpose.TRANSVERSE,
-            Image.Transpose.ROTATE_90,
-        )
-        image = image.transpose(turns[turn - 2])
+        white = 2 ** min(16, image.tag_v2.get(258, (16,))[0]) - 1  # type: ignore[attr-defined]
+    image = turn_upright(image)
     if image.mode.startswith("I"):  # Pillow would clip more than 8 bits at 255
         image = Image.fromarray(np.rint(np.asarray(image) * (255 / white)).astype(np.uint8))
     if image.mode == "F":  # DALI expects floats from 0 to 1
@@ -337,12 +341,12 @@ def has_range(image: Image.Image) -> bool:
     return image.mode != "F" and (image.mode != "I" or image.format == "PPM")
 
 
-READER = read_exif, orientation_of, to_rgb
+READER = read_exif, orientation_of, turn_upright, to_rgb
 
 
-def reader_source() -> str:
-    """Return the source code of `READER` for exported programs."""
-    return "\n\n".join(inspect.getsource(part) for part in READER)
+def reader_source(*, is_rgb: bool = True) -> str:
+    """Return the source code of `READER` for exported programs, without `to_rgb` if their images are not RGB."""
+    return "\n\n".join(inspect.getsource(part) for part in READER if is_rgb or part is not to_rgb)
 
 
 # The fault of an image whose targets may belong to the stored or to the upright image.

@@ -131,6 +131,11 @@ class Recorder(Callback):
         meter = self._meter(learner)
         batch, task = learner.batch, learner.task
         targets = task.targets_of(batch)
+        if not isinstance(targets, torch.Tensor) and not task.own_loss:
+            raise UserError(
+                f"Recorder: the targets are a {type(targets).__name__}, but metrics need a tensor. Yield a tensor, or "
+                "remove the Recorder."
+            )
         weight = weight_of(learner.loss_function if learner.training else learner.val_loss_function, targets)
         given = targets, batch.indices
         meter.update(learner.loss, learner.output, *given, frames=task.frames_of(batch), weight=weight)

@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 class IterableLoader:
     """Reads batches from an iterable, and moves them to the device.
 
-    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. A resumed
-    fit starts the iterable again, because it cannot restore a position within it.
+    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. If it has fewer
+    batches than `len`, later passes expect only these. A resumed fit starts the iterable again, because it cannot
+    restore a position within it.
 
     Args:
         batches: the iterable.
@@ -47,9 +48,10 @@ class IterableLoader:
 
     def __len__(self) -> int:
         try:
-            return len(self._batches)  # type: ignore[arg-type]
+            length = len(self._batches)  # type: ignore[arg-type]
         except TypeError:
-            return sys.maxsize if self._length is None else self._length
+            length = sys.maxsize
+        return length if self._length is None else min(length, self._length)
 
     def batches_in(self, epoch: int) -> int:
         """Return the number of batches, which is the same in all epochs. If it is unknown, return `sys.maxsize`."""
@@ -66,10 +68,12 @@ class IterableLoader:
         return self._images_before + sum(self._sizes[: batch - self._first]) if batch else 0
 
     def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self._batches)
         if not self._resumes:
             self._start_epoch()
+        elif self._length is not None:
+            batches = islice(batches, self._length - self._taken)
         self._resumes = False
-        batches = iter(self._batches)
         while True:
             if len(self._sizes) == self._read_ahead:
                 self._first += len(self._sizes)
@@ -114,14 +118,14 @@ class IterableLoader:
         self._resumes = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts of this epoch, without a position in the iterable."""
+        """Return the counts of this epoch and the length, without a position in the iterable."""
         sizes = self._sizes[: self._taken - self._first]
-        return {"first": self._first, "images_before": self._images_before, "sizes": sizes}
+        return {"first": self._first, "images_before": self._images_before, "sizes": sizes, "length": self._length}
 
     def load_state_dict(self, state: Mapping[str, Any], of_ranks: Sequence[Mapping[str, Any]] = ()) -> None:
         """Restore the counts. The next pass counts as the rest of the saved epoch, but starts the iterable again."""
         self._first, self._images_before = state.get("first", 0), state.get("images_before", 0)
-        self._sizes = list(state.get("sizes", ()))
+        self._sizes, self._length = list(state.get("sizes", ())), state.get("length")
         self._taken = self._first + len(self._sizes)
         self._resumes = True
 

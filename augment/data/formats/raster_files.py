@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError
-from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of
+from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError, exif_of_png
+from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of, read_exif
 from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line, import_extra
@@ -38,7 +38,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_BYTES = 2**31
 
 # Do not log faults, because errors report them with the name of the file.
-for _name in ("PIL.TiffImagePlugin", "tifffile"):
+for _name in ("PIL.TiffImagePlugin", "pydicom", "tifffile"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 # Data types that are converted to a supported type.
@@ -204,7 +204,7 @@ _OWN = local()  # each thread has its own decoder
 
 
 def decode_on_cpu(content: Content, *, unchanged: bool) -> Any:
-    """Decode an image with nvImageCodec, `unchanged` or to 8-bit RGB like DALI. Return None if it is damaged.
+    """Decode an image with nvImageCodec, `unchanged` or to upright 8-bit RGB like DALI. Return None if it is damaged.
 
     Raises:
         RuntimeError: the header cannot be read.
@@ -215,7 +215,8 @@ def decode_on_cpu(content: Content, *, unchanged: bool) -> Any:
     if not hasattr(_OWN, "decoder"):
         _OWN.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, [codec.Backend(codec.CPU_ONLY)])
     colors = codec.ColorSpec.UNCHANGED if unchanged else codec.ColorSpec.SRGB
-    params = codec.DecodeParams(color_spec=colors, allow_any_depth=unchanged, apply_exif_orientation=True)
+    # It rotates images with four unchanged channels wrongly.
+    params = codec.DecodeParams(color_spec=colors, allow_any_depth=unchanged, apply_exif_orientation=not unchanged)
     (decoded,) = _OWN.decoder.decode([codec.CodeStream(content)], params=params)
     return decoded
 
@@ -224,7 +225,8 @@ def _decode_png(content: Content) -> NDArray[Any]:
     decoded = decode_on_cpu(content, unchanged=True)
     if decoded is None:
         raise PixelsError("is broken, or a PNG variant that is not supported")
-    return np.asarray(decoded.cpu())
+    block = next(iter(exif_of_png(bytes(content))), b"")
+    return _upright(np.asarray(decoded.cpu()), read_exif(block) or 1)
 
 
 def _is_ordinary_tiff(content: Content) -> bool:
@@ -331,24 +333,50 @@ def _open_dicom(content: Content) -> OpenedRaster:
     if b"1.2.840.10008.1.2.1.99" in bytes(content):  # pydicom would unpack the whole file, of any size
         raise PixelsError("is a deflated DICOM file. Save it with another transfer syntax")
     header = pydicom.dcmread(BytesIO(content))
-    colors, samples = header.PhotometricInterpretation, header.SamplesPerPixel
+    colors, samples, size = header.PhotometricInterpretation, header.SamplesPerPixel, (header.Rows, header.Columns)
     if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
         raise PixelsError(f"has {frames} frames. Save each frame in its own file")
     if colors == "PALETTE COLOR":
         raise PixelsError("has a palette. Save it as RGB")
-    slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
+    if "ModalityLUTSequence" in header or header.get("HighBit", header.BitsStored - 1) != header.BitsStored - 1:
+        raise PixelsError("stores its values as a lookup table or in high bits. Save it with plain values")
+    groups = [*header.get("SharedFunctionalGroupsSequence", []), *header.get("PerFrameFunctionalGroupsSequence", [])]
+    nested = [item for group in groups for item in group.get("PixelValueTransformationSequence", [])]
+    rescale = next((item for item in (header, *nested) if "RescaleSlope" in item), header)
+    slope, intercept = float(rescale.get("RescaleSlope") or 1), float(rescale.get("RescaleIntercept") or 0)
     dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
     is_rescaled = (slope, intercept) != (1, 0)
     if is_rescaled:
         dtype = "int16" if slope.is_integer() and intercept.is_integer() else "float32"  # int16: Hounsfield units
 
     def load() -> NDArray[Any]:
-        found = header.pixel_array
+        if (syntax := header.file_meta.TransferSyntaxUID).is_compressed:
+            frame = pydicom.encaps.get_frame(header.PixelData, 0, number_of_frames=1)
+            with suppress(UnidentifiedImageError), Image.open(BytesIO(frame)) as image:
+                if image.size != size[::-1]:  # a stranger's image may be much larger
+                    raise PixelsError("is broken: its header states another size than its pixels have")
+        try:
+            found = header.pixel_array
+        except (RuntimeError, NotImplementedError) as error:
+            raise PixelsError(
+                f"cannot be decoded. It is damaged, or {syntax.name} needs a decoder: pip install 'pylibjpeg[all]'"
+            ) from error
+        if found.shape[:2] != size:
+            raise PixelsError("has more pixels than its header states. Save each frame in its own file")
+        is_used = found != header.get("PixelPaddingValue")
         if colors == "MONOCHROME1":
             found = (-1 if header.PixelRepresentation else 2**header.BitsStored - 1) - found
         if not is_rescaled:
             return np.asarray(found)
-        values = found * slope + intercept
-        return np.asarray(values.clip(*DTYPES["int16"]) if dtype == "int16" else values)
+        values, (low, high) = found * slope + intercept, DTYPES["int16"]
+        if dtype == "float32":
+            return np.asarray(values)
+        used = values[is_used]
+        if used.min(initial=0) < low or used.max(initial=0) > high:
+            raise PixelsError(
+                f"has values from {used.min():g} to {used.max():g} after its rescale slope and intercept. Save it as a "
+                "float32 TIFF or .npy file"
+            )
+        return np.asarray(values.clip(low, high))
 
-    return OpenedRaster((header.Rows, header.Columns, samples), dtype, load)
+    return OpenedRaster((*size, samples), dtype, load)

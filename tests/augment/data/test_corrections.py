@@ -59,6 +59,14 @@ def test_images_in_the_current_folder() -> None:
     assert apply("path,label\n1.jpg,dog\n", given).train.targets == (1, 1)
 
 
+def test_images_of_both_splits_with_the_same_name() -> None:
+    """As the code of data=own may have them."""
+    files = Path("Cats[0]"), Path("Cats[1]")
+    given = Dataset(CLASSES, Split(files, (0, 1)), Split(files, (0, 1)))
+    found = apply("path,label\nCats[0],dog\n", given)
+    assert (found.train.targets, found.val.targets) == ((1, 1), (0, 1))
+
+
 def test_changes_sets_of_labels() -> None:
     train = Split(tuple(Path(f"a/{n}.jpg") for n in range(3)), ((1.0, 0.0), (1.0, 1.0), (0.0, 0.0)))
     found = apply("path,label\na/0.jpg,cat; dog\na/1.jpg,\n", Dataset(("cat", "dog"), train))

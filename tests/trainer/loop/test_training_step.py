@@ -178,6 +178,34 @@ def test_the_last_step_of_data_without_a_length_is_made() -> None:
         assert_same(unsized, sized)
 
 
+class Overstated(Stream):
+    """Samples with too large a length, such as a filtered dataset."""
+
+    def __len__(self) -> int:
+        return len(SAMPLES) + 5
+
+
+def test_the_last_step_of_data_with_too_large_a_length_is_made() -> None:
+    for accumulate in (3, 9):
+        expected = weights_after(DataLoader(SAMPLES, 2), accumulate)
+        assert_same(weights_after(DataLoader(Overstated(), 2), accumulate), expected)
+
+
+def test_a_fit_of_some_steps_resumes_with_data_without_a_length() -> None:
+    """The new learner knows how many batches an epoch has."""
+
+    def learner_of(*callbacks: Callback) -> Learner:
+        settings = LoopSettings(steps=6, accumulate=3, device="cpu")
+        return Learner(tiny_model(), DataLoader(Stream(), 2), settings=settings, optimizer=sgd, callbacks=callbacks)
+
+    stopped = learner_of(on("after_batch", raises(CancelFit, 5), 100))
+    stopped.fit()
+    steps: list[int] = []
+    resumed = learner_of(on("after_step", lambda learner: steps.append(learner.progress.batches_done)))
+    resumed.fit(resumed.restore(stopped.state()))
+    assert steps == [7, 8, 11, 12]
+
+
 def test_batches_of_different_sizes_count_by_their_images() -> None:
     images, targets = torch.randn(8, 3, 4, 4), torch.arange(8) % 3
     # A batch norm sees each batch alone, so the model has none.
@@ -217,6 +245,17 @@ def test_iterables_of_all_ranks_count_alike(monkeypatch: pytest.MonkeyPatch) -> 
 def test_other_batches_fail(given: Any) -> None:
     learner = Learner(tiny_model(), given, settings=LoopSettings(epochs=1, device="cpu"))
     with pytest.raises(UserError, match="data: the iterable"):
+        learner.fit()
+
+
+def test_metrics_need_a_tensor() -> None:
+    """Own losses may use other targets."""
+    data = [(torch.zeros(2, 3, 8, 8), {"class": torch.zeros(2, dtype=torch.long)})]
+    objective = Objective(loss_function=lambda outputs, targets: outputs.mean() + len(targets))
+    settings = LoopSettings(epochs=1, device="cpu")
+    Learner(tiny_model(), data, settings=settings, objective=objective).fit()
+    learner = Learner(tiny_model(), data, settings=settings, objective=objective, callbacks=[Recorder()])
+    with pytest.raises(UserError, match="the targets are a dict"):
         learner.fit()
 
 

@@ -177,7 +177,7 @@ def predict_source(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("predict.jinja")
-    reader = reader_source() if inside and pixels.is_rgb else ""
+    reader = reader_source(is_rgb=pixels.is_rgb) if inside else ""
     colors = [color_of(label) for label in range(1, _COLORS + 1)] if lowest else []
     values = {"masks": masks, "points": points, "boxes": bool(lowest), "pixels": pixels}
     return template.render(file=FILE, reader=reader, colors=colors, lowest=[*lowest], **values).rstrip() + "\n"

@@ -6,10 +6,12 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pydicom
 import pytest
 import tifffile
+from image_bytes import encoded as image_bytes
 from numpy.typing import NDArray
 from PIL import Image
 from raster_bytes import dicom, npy, npz, of_set, pixels, png, tiff
@@ -109,8 +111,10 @@ def test_exif_orientations(orientation: int) -> None:
     chunk = stream.getvalue().partition(b"eXIf")
     size = int.from_bytes(chunk[0][-4:])
     block = chunk[0][-4:] + b"eXIf" + chunk[2][: size + 4]
-    encoded = png(wide.astype(np.uint16)[..., None])
-    np.testing.assert_array_equal(read(encoded[:33] + block + encoded[33:]), expected)
+    for channels in (1, 3, 4):
+        encoded = png(np.repeat(wide.astype(np.uint16)[..., None], channels, 2))
+        found = read(encoded[:33] + block + encoded[33:], channels)
+        np.testing.assert_array_equal(found, np.repeat(expected, channels, 2))
     turned = tiff(wide.astype(np.uint16)[..., None], extratags=[(274, "H", 1, orientation, True)])
     np.testing.assert_array_equal(read(turned), expected)
 
@@ -149,6 +153,38 @@ def test_dicom() -> None:
     exact(dicom(signed[..., 0], RescaleSlope="2", RescaleIntercept="-1024"), 2 * signed - 1024)
     scaled = np.float32(signed.astype(np.float64) * 0.25 + 1)
     exact(dicom(signed[..., 0], RescaleSlope="0.25", RescaleIntercept="1"), scaled)
+    padded = np.array([[-32768, 0], [5, 6]], np.int16)
+    found = np.array([[-32768, -1024], [-1019, -1018]], np.int16)[..., None]
+    exact(dicom(padded, RescaleSlope="1", RescaleIntercept="-1024", PixelPaddingValue=-32768), found)
+
+
+def enhanced(image: NDArray[Any], group: str) -> bytes:
+    """Return a DICOM image whose rescale slope and intercept are in a functional group."""
+    transformation, groups = pydicom.Dataset(), pydicom.Dataset()
+    transformation.RescaleSlope, transformation.RescaleIntercept = "2", "-1024"
+    groups.PixelValueTransformationSequence = [transformation]
+    return dicom(image, **{group: [groups]})
+
+
+@pytest.mark.parametrize("group", ["SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"])
+def test_an_enhanced_dicom_image_is_rescaled(group: str) -> None:
+    signed = pixels(1, "int16") // 4
+    exact(enhanced(signed[..., 0], group), 2 * signed - 1024)
+
+
+def compressed(frame: bytes, syntax: str) -> bytes:
+    """Return a DICOM image of 5 x 7 bytes with an encoded frame."""
+    file = pydicom.dcmread(io.BytesIO(dicom(pixels(1, "uint8")[..., 0])))
+    file.file_meta.TransferSyntaxUID = pydicom.uid.UID(syntax)
+    file.PixelData = pydicom.encaps.encapsulate([frame])
+    file["PixelData"].VR, file["PixelData"].is_undefined_length = "OB", True
+    file.save_as(stream := io.BytesIO(), enforce_file_format=True)
+    return stream.getvalue()
+
+
+def test_compressed_dicom() -> None:
+    image = pixels(1, "uint8")
+    exact(compressed(imagecodecs.jpeg2k_encode(image[..., 0], level=0), pydicom.uid.JPEG2000Lossless), image)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint32", "int8", "complex64"])
@@ -169,6 +205,7 @@ def bomb() -> bytes:
     return bytes(content)
 
 
+@pytest.mark.filterwarnings("ignore:The number of bytes of pixel data")  # of pydicom
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
@@ -189,6 +226,12 @@ def bomb() -> bytes:
         (dicom(pixels(1)[..., 0])[:-9], "is broken"),
         (dicom(pixels(1)[..., 0], NumberOfFrames="3"), "has 3 frames"),
         (dicom(pixels(1)[..., 0], PhotometricInterpretation="PALETTE COLOR"), "has a palette"),
+        (dicom(pixels(1)[..., 0], RescaleIntercept="-1024"), "has values from .* to .* after its rescale slope"),
+        (dicom(pixels(1)[..., 0], ModalityLUTSequence=[pydicom.Dataset()]), "lookup table"),
+        (dicom(pixels(1)[..., 0], BitsStored=12), "in high bits"),
+        (dicom(pixels(1)[..., 0], PixelData=bytes(210)), "more pixels than its header states"),
+        (compressed(image_bytes("JPEG", "L"), pydicom.uid.JPEGBaseline8Bit), "another size"),
+        (compressed(imagecodecs.jpegls_encode(pixels(1)[..., 0]), pydicom.uid.JPEGLSLossless), "pylibjpeg"),
         (dicom(pixels(1)[..., 0], Rows=60_000, Columns=60_000), "claims 60000 x 60000 pixels"),
     ],
 )  # fmt: skip
