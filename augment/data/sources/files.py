@@ -20,6 +20,8 @@ _PATHS = (
     "extension, such as an id, must match exactly one image in its folder."
 )
 
+_CLASSES = 20  # more classes that are whole numbers may be a mistake
+
 
 @source("folder")
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +113,16 @@ class FileList(CheckedSource, LabeledSource):
             hint = next((lines.hint for lines in lists if lines.hint), "")
             problems = tuple(problem + _PATHS + hint for problem in describe_absent(listed))
         try:
-            return replace(make_list_dataset(lists, files, options), problems=problems)
+            dataset = replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:
             # If a path with a space has no quotes, its second half becomes a label. Report the missing path, which is
             # the cause.
             raise UserError(problems[0] if problems else str(error)) from None
+        is_count = len(dataset.classes) > _CLASSES and all(map(str.isdecimal, dataset.classes))
+        notice = (
+            f"data: each of the {len(dataset.classes)} different whole numbers is a class. To predict numbers, set "
+        )
+        return dataset.noting(notice + "data.task=regress" if is_count and self.task is None else "")
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
         """Return a column of a CSV list."""

@@ -1,6 +1,7 @@
 """Lists of images: lines, columns and error messages."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,15 @@ def test_numbers_that_float32_rounds_are_noticed(lists: Path) -> None:
     found = load(lists, "a.png 1700000001\nb.png 1700000033\n", "c.png 1700000060\n", task="regress")
     assert any("Subtract an offset" in notice for notice in found.notices)
     assert not load(lists, "a.png 0.1\nb.png 0.3\n", "c.png 7\n", task="regress").notices
+
+
+def test_many_whole_numbers_are_noticed_as_classes(lists: Path) -> None:
+    for number in range(21):
+        shutil.copy(lists / "a.png", lists / f"{number}.png")
+    for count, settings, noticed in ((21, {}, True), (20, {}, False), (21, {"task": "classify"}, False)):
+        text = "".join(f"{number}.png {number}\n" for number in range(count))
+        found = load(lists, text, text, **settings)
+        assert any("set data.task=regress" in notice for notice in found.notices) == noticed
 
 
 def test_ids_without_an_extension_are_completed_by_one_image(lists: Path) -> None:
