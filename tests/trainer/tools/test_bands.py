@@ -286,7 +286,7 @@ def test_weights_of_a_run_bring_its_mean_unless_the_channels_differ(run: Path, b
     config = start(bands, f"model.weights={run}")
     assert config.recipe.mean == config.aug.mean == mean
     photos = draw_classes(own_folder / "photos", NAMES)
-    with pytest.raises(UserError, match=r"model\.weights=.*16 x 4 x 3 x 3, and 16 x 3 x 3 x 3 in the model"):
+    with pytest.raises(UserError, match=r"model\.weights=.*16 x 4 x 3 x 3 in the file and 16 x 3 x 3 x 3 in the model"):
         check_config(small_config(photos, f"model.weights={run}"))
     rgb = small_config(photos, *BARE, "fit.epochs=1")
     train(rgb, own_folder / "rgb", console=QUIET)
