@@ -103,7 +103,9 @@ def test_weights_for_other_channels_are_rejected(tmp_path: Path) -> None:
     save_file(state, tmp_path / "bands.safetensors")
     model = Cnn(weights=str(tmp_path / "bands.safetensors"))
     for channels in (3, 5):
-        with pytest.raises(UserError, match=rf"model\.weights=.*16 x 4 x 3 x 3 in the file and 16 x {channels} x 3 x 3"):
+        with pytest.raises(
+            UserError, match=rf"model\.weights=.*16 x 4 x 3 x 3 in the file and 16 x {channels} x 3 x 3"
+        ):
             start_from(model, Cnn().build(3, SIZE, channels), ("a", "b", "c"), SIZE)
 
 
