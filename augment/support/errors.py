@@ -68,8 +68,8 @@ def missing_package(key: str, package: str | None, extra: str) -> UserError:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's message. Put the name of its type first unless it is a plain `UserError`."""
-    return str(error) if type(error) is UserError else f"{type(error).__name__}: {error}"
+    """Return an error's message. Put the name of its type first unless it is a `UserError`, whose text is complete."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 def first_line(error: BaseException) -> str:

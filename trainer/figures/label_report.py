@@ -49,7 +49,8 @@ class LabelReport:
     estimates: tuple[Estimate, ...]
     classes: tuple[str, ...]
     several: bool  # whether images have several labels, separated by semicolons
-    pairs: tuple[tuple[str, str, int], ...]  # given label, suggested label, and number of samples, most frequent first
+    # Given label, suggested label, and number of samples, which is at least 2. The most frequent ones come first
+    pairs: tuple[tuple[str, str, int], ...]
     suspects: tuple[Suspect, ...]  # the most suspicious samples, the worst first
 
     @property
@@ -90,7 +91,7 @@ class Findings:
         worst = self.order()[:most]
         with in_threads(thumbnail, [files[i] for i in worst], THREADS) as drawn:
             suspects = tuple(self.suspect(i, files[i], uri) for i, uri in zip(worst, drawn, strict=True))
-        pairs = tuple((*pair, count) for pair, count in self.pairs.most_common(_MAX_PAIRS))
+        pairs = tuple((*pair, count) for pair, count in self.pairs.most_common(_MAX_PAIRS) if count > 1)
         return LabelReport(self.estimates, tuple(names), several, pairs, suspects)
 
     def as_csv(self, files: Sequence[ImageRef]) -> str:

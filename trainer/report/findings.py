@@ -67,10 +67,12 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
     if known and score[-1] > score[:-1].max():
         which = "lowest" if smaller else "highest"
         yield Finding(f"Validation {title} was {which} in the last epoch, so more epochs may help.")
-    train, val = (record.best.get(f"{split}_{display.score}", math.nan) for split in ("train", "val"))
+    last = next((row for row in reversed(record.run.rows) if key in row), record.best)
+    train, val = (last.get(f"{split}_{display.score}", math.nan) for split in ("train", "val"))
     if display.share and train - val > 0.1:
         yield Finding(
-            f"In the best epoch, {title} is {100 * (train - val):.0f} points higher in training than in validation."
+            f"In epoch {_number(last)}, {title} is {100 * (train - val):.0f} points higher in training than in "
+            "validation, a sign of overfitting. More augmentation or weight decay may help."
         )
 
 

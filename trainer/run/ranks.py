@@ -101,7 +101,7 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
         return INTERRUPTED  # rank 0 prints how to resume
     except Exception as error:
         mistake = isinstance(error, UserError)
-        first_to_fail = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
+        first_to_fail = report(message := f"rank {current().rank}: {describe_error(error)}")
         if leaves and not first_to_fail:
             return 1  # another rank prints why
         if mistake:

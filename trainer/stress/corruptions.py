@@ -49,13 +49,10 @@ class Corruption:
         param = OPS[self.op].params[self.setting]
         return f"{self.name}, {self.setting.removesuffix('_range')} {self.values[strength]:.3g} {param.unit}".rstrip()
 
-    def recipe(self) -> str:
-        """Return overrides that train with the milder half of the corruption."""
-        if not self.setting:
-            return f"aug.train.{self.op}.p=0.5"
-        middle = self.values[STRENGTHS // 2]
-        low, high = (-middle, middle) if self.signed else sorted((self.values[0], middle))
-        return f"aug.train.{self.op}.p=0.5 'aug.train.{self.op}.{self.setting}=[{low:.3g},{high:.3g}]'"
+    def ends(self, strength: int) -> tuple[float, float]:
+        """Return both ends of a range with all strengths up to this one, but at least the milder half."""
+        end = self.values[max(strength, STRENGTHS // 2)]
+        return (-end, end) if self.signed else (self.values[0], end)
 
     def plan(self, aug: Aug, strength: int, *, moving_targets: bool) -> Plan:
         """Return the validation plan with the corruption as its last step.

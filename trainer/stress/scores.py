@@ -36,6 +36,7 @@ from trainer.tasks.classify import wilson_interval
 NO_DROP = "No corruption makes the score worse on average."
 
 _SIDE = 96  # side of an example image, in pixels
+_COLORFUL = 16  # gray levels by which the channels of an example image differ on average, at least
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Score:
     value: float
     interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
     wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the task has no wrong ones
-    example: Image.Image | None  # the first image as the model sees it
+    example: Image.Image | None  # an image as the model sees it, see `_with_colors`
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,21 @@ class StressTest:
         score = weakness.scores[strength].value
         return f"{weakness.corruption.describe(strength)}: {self.show(self.clean.value)} → {self.show(score)}"
 
+    def recipe(self, weakness: Weakness) -> str:
+        """Return overrides that train with the strengths that lower the score. Both directions of an op share a range.
+
+        A range extends to the mildest strength that causes at least half of the largest drop.
+        """
+        tested, ends = weakness.corruption, list[float]()
+        if not tested.setting:
+            return f"aug.train.{tested.op}.p=0.5"
+        for other in self.weaknesses:
+            if other.corruption.op == tested.op and self.harms(other):
+                drops = [self.drop(score.value) for score in other.scores]
+                ends += other.corruption.ends([2 * drop >= max(drops) for drop in drops].index(True))
+        key = f"aug.train.{tested.op}"
+        return f"{key}.p=0.5 '{key}.{tested.setting}=[{min(ends):.3g},{max(ends):.3g}]'"
+
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
         """Return the images with the most wrong predictions, among those that are right without corruption.
 
@@ -183,18 +199,27 @@ def _cropped(trained: Trained, split: Split) -> Split:
 
 
 class _Example(Callback):
-    """Keeps the first image of a pass as the model sees it."""
+    """Keeps one image of a pass as the model sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
+        self.index = index
         self.image: Image.Image | None = None
 
     def after_batch(self, learner: Learner) -> None:
-        if self.image is None:
+        indices = learner.batch.indices.tolist()
+        if self.index in indices:
             assert learner.val_loader is not None
-            loader, batch = learner.val_loader, learner.batch
-            limits = shown_limits(loader.split.files[int(batch.indices[0])])  # the same for all corruptions
-            self.image = Image.fromarray(as_pixels(batch.images[:1], loader.plan, limits)[0])
+            loader, position = learner.val_loader, indices.index(self.index)
+            limits = shown_limits(loader.split.files[self.index])  # the same for all corruptions
+            pixels = as_pixels(learner.batch.images[position : position + 1], loader.plan, limits)
+            self.image = Image.fromarray(pixels[0])
             self.image.thumbnail((_SIDE, _SIDE))
+
+
+def _with_colors(files: Sequence[Any]) -> int:
+    """Return the position of the first image in memory whose channels differ clearly, or 0 without such an image."""
+    spread = ((i, np.ptp(file.pixels, axis=2).mean()) for i, file in enumerate(files) if isinstance(file, MemoryImage))
+    return next((i for i, mean in spread if mean > _COLORFUL), 0)
 
 
 def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
@@ -254,7 +279,7 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
-        validate = None
+        validate, shown = None, _with_colors(split.files)
         next_loader = _prepared(trained, split, plans[0], placement)
         for number in range(len(plans)):
             loader = next_loader
@@ -262,7 +287,7 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
                 next_loader = _prepared(trained, split, plans[number + 1], placement)
             if isinstance(loader, Loader):
                 validate = validate or trained.validator(loader, graph=config.fit.graph)
-                yield _score(trained, loader, validate)
+                yield _score(trained, loader, validate, shown)
             else:
                 yield loader
             bar.advance()
@@ -278,8 +303,9 @@ def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) 
     return loader
 
 
-def _score(trained: Trained, loader: Loader, validate: Callable[..., None]) -> Score:
-    recorder, example, task = Recorder(), _Example(), trained.task
+def _score(trained: Trained, loader: Loader, validate: Callable[..., None], shown: int) -> Score:
+    """Score one pass. `shown` is the index of the example image."""
+    recorder, example, task = Recorder(), _Example(shown), trained.task
     with closing(loader):
         validate(loader, recorder, example)
     assert recorder.samples is not None

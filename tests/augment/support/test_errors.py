@@ -1,6 +1,7 @@
 """Errors that are written for people."""
 
-from augment.support.errors import nearest, suggest
+from augment.support.errors import describe_error, nearest, suggest
+from augment.support.user_code import OwnCodeError
 
 
 def test_the_nearest_name_is_suggested() -> None:
@@ -12,3 +13,8 @@ def test_suggest_sorts_names_and_accepts_none() -> None:
     assert suggest("rotat", ["warp", "rotate"]) == " Did you mean 'rotate'? Allowed: rotate, warp."
     assert suggest("rotate", []) == " Allowed: (none)."
     assert suggest("AdamW", ["adam", "adamw"]) == " Did you mean 'adamw'? Allowed: adam, adamw."
+
+
+def test_only_errors_of_other_code_name_their_type() -> None:
+    assert describe_error(ValueError("odd")) == "ValueError: odd"
+    assert describe_error(OwnCodeError("TypeError: odd (mine.py, line 3).")) == "TypeError: odd (mine.py, line 3)."

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +233,12 @@ def test_suggests_the_class_that_the_model_predicts() -> None:
     found = audit_classes(table, given.tolist(), names, Learned(5))
     assert (np.array(found.suggested)[wrong] == true[wrong].astype(str)).mean() > 0.85
     assert sum(found.pairs.values()) == (found.probability > 0.5).sum()
+    report = found.report([], names, 0, several=False)
+    assert report.pairs
+    assert min(count for *_, count in report.pairs) > 1
+    once = replace(found, pairs=Counter({("0", "1"): 1, ("1", "0"): 1})).report([], names, 0, several=False)
+    assert once.pairs == ()
+    assert "Most often" not in " ".join(once.sentences)
 
 
 @needs_gpu

@@ -74,6 +74,10 @@ def test_epochs_without_validation_are_skipped() -> None:
 def test_a_gap_between_training_and_validation() -> None:
     assert "25 points higher in training" in said(record([row(0, 1, 1, accuracy=0.5, train_accuracy=0.75)]))
     assert "points" not in said(record([row(0, 1, 1, accuracy=0.5, train_accuracy=0.55)]))
+    rows = [row(i, 2 - i / 10, 1, accuracy=0.6, train_accuracy=0.6 + i / 40) for i in range(9)]
+    text = "In epoch 9, accuracy is 20 points higher in training than in validation, a sign of overfitting."
+    assert text in said(record(rows, best=rows[2]))
+    assert text in said(record(unscored([*rows, row(9, 1, 1)], [9]), best=rows[2]))
 
 
 def test_waiting_for_data() -> None:

@@ -165,6 +165,36 @@ def test_corruptions_that_do_not_lower_the_score_are_no_weakness() -> None:
     assert 'worse"' not in page
 
 
+def test_a_recipe_covers_the_strengths_that_lower_the_score_in_both_directions() -> None:
+    def result(*scores: tuple[Corruption, Sequence[float]]) -> StressTest:
+        empty = frozenset[int]()
+        weaknesses = [Weakness(one, tuple(Score(v, None, empty, None) for v in values)) for one, values in scores]
+        clean = Score(0.9, None, empty, None)
+        return StressTest(Path(), "accuracy", "Accuracy", True, False, 9, clean, tuple(weaknesses), {}, ())
+
+    (posterize,), (lower, higher) = corruptions(["posterize"]), corruptions(["contrast"])
+    assert posterize.values == (7, 5, 4, 2, 1)
+    late, even = (0.9, 0.9, 0.89, 0.5, 0.2), (0.8, 0.7, 0.5, 0.3, 0.2)
+    some = result((posterize, late), (lower, even), (higher, even))
+    recipes = [some.recipe(weakness) for weakness in some.weaknesses]
+    assert recipes[0] == "aug.train.posterize.p=0.5 'aug.train.posterize.bits_range=[2,7]'"
+    assert recipes[1] == recipes[2] == "aug.train.contrast.p=0.5 'aug.train.contrast.factor_range=[0.46,2.2]'"
+    harmless = result((lower, even), (higher, [0.9] * 5))
+    assert "[0.46,0.82]" in harmless.recipe(harmless.weaknesses[0])
+
+
+def test_the_example_image_has_colors(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    for file in sorted((tmp_path / "data/val").rglob("*.png"))[:9]:
+        Image.open(file).convert("L").save(file)
+    result = stressed(trained_on(tmp_path / "data", tmp_path / "run", "fit.epochs=1"), "grayscale")
+    (weakness,) = result.weaknesses
+    assert result.clean.example is not None
+    assert weakness.scores[0].example is not None
+    assert np.ptp(np.asarray(result.clean.example), axis=2).mean() > 16
+    assert np.ptp(np.asarray(weakness.scores[0].example), axis=2).max() == 0
+
+
 def test_an_image_that_is_wrong_once(run: Path) -> None:
     clean, flip = Score(1.0, None, frozenset(), None), Score(0.5, None, frozenset({0}), None)
     weakness = Weakness(Corruption("flip", "flip"), (flip,))

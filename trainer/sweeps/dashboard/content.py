@@ -28,7 +28,7 @@ from trainer.run.folder.run_names import job_sort_key
 from trainer.run.folder.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
-from trainer.sweeps.run_groups import comparable
+from trainer.sweeps.run_groups import comparable, value_of
 from trainer.tasks.metric import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
@@ -107,6 +107,7 @@ def _about(run: RunFolder, folder: Path) -> dict[str, Any]:
         "started": run.started,
         "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
         "part": part,
+        "data": clip(Path(value_of(run, "data.root")).name or value_of(run, "data.source"), KEY),
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -163,10 +164,15 @@ def _split(overrides: Iterable[str]) -> dict[str, Value]:
 
 
 def _scalar(text: str) -> Value:
-    """Parse a value as a number or null. Other values stay strings, shortened if they are long."""
+    """Parse a value as a number or null. Other values stay strings, shortened if they are long.
+
+    Whole numbers in lists lose their decimal point.
+    """
     for kind in (int, float):
         with suppress(ValueError):
             value = kind(text)
             if abs(value) < 2**53:
                 return value
+    if text.startswith("["):
+        text = re.sub(r"(?<=[\[,])(-?\d+)\.0(?=[,\]])", r"\1", text)
     return None if text == "null" else clip(text, VALUE)

@@ -96,6 +96,13 @@ def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     assert values_of(data, "aug.train.rotate.angle_range") == angles
 
 
+def test_whole_numbers_in_lists_have_no_decimal_point(tmp_path: Path) -> None:
+    for name, ends in (("a", [0.0, 4095.0]), ("b", [-1.0, 0.05]), ("c", [[10.0], ["2.0"]])):
+        write_run(tmp_path / name, {"data": {"range": ends}}, [], [0.1], planned=1)
+    found = values_of(content(tmp_path), "data.range")
+    assert found == {"a": "[0,4095]", "b": "[-1,0.05]", "c": '[[10],["2.0"]]'}
+
+
 def test_runs_on_other_data_are_told_apart(tmp_path: Path) -> None:
     """By the rule of `trainer compare`."""
     data = {"a": {"root": "x"}, "b": {"root": "y"}, "c": {"root": "x", "fraction": 0.5}}

@@ -315,5 +315,8 @@ def test_the_best_score_is_among_runs_that_can_be_compared(tmp_path: Path) -> No
     for name, root, score in (("a", "x", 0.5), ("b", "x", 0.6), ("c", "y", 0.9)):
         write_run(tmp_path / "outputs" / name, {"data": {"source": "folder", "root": root}}, [], [score], planned=1)
     page = render(collect(find_runs([tmp_path / "outputs"]), tmp_path, tmp_path))
-    tiles = run_script(page, 'return texts("#tiles dd");', tmp_path)
-    assert any(text.startswith("0.6") and "2 runs" in text for text in tiles), tiles
+    script = """
+      const note = all("#tiles dd span").at(-1);
+      return [texts("#tiles dd").at(-1), note.scrollWidth <= note.clientWidth];
+    """
+    assert run_script(page, script, tmp_path) == ["0.6000b, best of 2 comparable runs on x", True]

@@ -14,7 +14,7 @@ function showTiles(runs) {
   }
   const most = [...kinds.values()].sort((a, b) => b.length - a.length)[0] ?? [];
   const best = [...most].sort(compareScores)[0];
-  const among = kinds.size > 1 ? `, among ${most.length} runs that can be compared` : "";
+  const among = kinds.size > 1 ? `, best of ${amount(most.length, "comparable run")} on ${best.data || "the same data"}` : "";
   fill("tiles",
     tile("runs", runs.length.toLocaleString("en"), runs.length < data.runs.length ? `of ${data.runs.length.toLocaleString("en")}` : ""),
     counts.filter(([status, count]) => count || status === "finished").map(([status, count]) => tile(status, count.toLocaleString("en"))),
