@@ -204,14 +204,16 @@ class _Example(Callback):
     def __init__(self, index: int) -> None:
         self.index = index
         self.image: Image.Image | None = None
+        self._seen = 0  # number of images. Counting them never waits for the GPU
 
     def after_batch(self, learner: Learner) -> None:
-        indices = learner.batch.indices.tolist()
-        if self.index in indices:
+        images, position = learner.batch.images, self.index - self._seen
+        self._seen += len(images)
+        if 0 <= position < len(images):
             assert learner.val_loader is not None
-            loader, position = learner.val_loader, indices.index(self.index)
+            loader = learner.val_loader
             limits = shown_limits(loader.split.files[self.index])  # the same for all corruptions
-            pixels = as_pixels(learner.batch.images[position : position + 1], loader.plan, limits)
+            pixels = as_pixels(images[position : position + 1], loader.plan, limits)
             self.image = Image.fromarray(pixels[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
