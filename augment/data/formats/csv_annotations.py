@@ -21,7 +21,7 @@ def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str],
         UserError: the file cannot be read, or a column is missing or repeated.
     """
     allowed = f"a CSV file with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
-    header, rows = read_table(key, file, allowed)
+    header, rows = read_table(key, file, allowed, columns=("path", *(columns or ("x_NAME", "y_NAME"))))
     counts = Counter(header)
     if odd := [name for name in ("path", *columns, *header) if counts[name] != 1]:
         raise UserError(
