@@ -175,7 +175,7 @@ COMMANDS = [
     ("trainer fit.resume=run/last.pt", "fit.resume=run/last.pt", "run"),
     ("trainer old", "'old'", "'fit.resume=old'"),
     ("trainer resume run", "resume", "fit.resume=run?"),
-    ("trainer resume", "resume", "fit.resume=RUN_FOLDER"),
+    ("trainer resume fit.epochs=9", "resume", "fit.resume=RUN_FOLDER"),
     ("trainer find_lr fit.resume=x", "fit.resume", "null"),
     ("trainer bench fit.gpus=2", "fit.gpus", "torchrun"),
     ("trainer bench --out notes.txt/x", "--out", "notes.txt"),

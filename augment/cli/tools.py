@@ -75,7 +75,8 @@ def reject_tool(arguments: Sequence[str], package: str, *, surely: bool = True) 
 
     If no tool resembles the word, reject it only if it is `surely` meant as a tool.
     """
-    word, folder = (*arguments, "RUN_FOLDER")[:2]
+    word, *rest = arguments
+    folder = next((other for other in rest if other[:1] != "-" and "=" not in other), "RUN_FOLDER")
     own = find_tools(package)
     commands = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
     commands |= {name: f"'{name}'" for name in own}
