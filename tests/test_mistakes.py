@@ -71,7 +71,7 @@ COMMANDS = [
     ("trainer data.root=photos", "data.root", "data=sample", "data=folder"),
     ("trainer model.name=resnet18", "model.name", "model=cnn", "model=timm"),
     ("trainer hydra.run.dri=x", "hydra.run.dri", "hydra.run.dir"),
-    ("trainer fit.epochs = 3", "'fit.epochs'", "'fit.epochs=...'"),
+    ("trainer fit.epochs = 3", "'fit.epochs'", "'fit.epochs=3'"),
     ("trainer =3", "'=3'", "key=value"),
     ("trainer ~fit.lr", "~fit.lr", "conf/"),
     ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip", "'flip'"),
@@ -90,6 +90,9 @@ COMMANDS = [
     # Recipes
     ("trainer +aug=imagenete", "aug", "'imagenete'", "'imagenette'"),
     ("trainer +aug=imagenette +aug=none", "aug", "imagenette", "none"),
+    ("trainer aug = imagenette", "'aug'", "'aug=imagenette'", "no spaces"),
+    ("trainer fit.lr=1 data.root = photos", "'data.root'", "'data.root=photos'", "no spaces"),
+    ("trainer aug.train.rotate.angle_range=[-7, 7]", "'7]'", "without spaces", "[-7,7]"),
     ("trainer aug.train.rotat.p=0.5", "aug.train.rotat", "'rotate'"),
     ("trainer aug.train.RandomHorizontalFlip.p=1", "aug.train.RandomHorizontalFlip", "'flip'"),
     ("trainer aug.train.rotate.prob=0.5", "aug.train.rotate.prob", "'p'"),
@@ -107,7 +110,8 @@ COMMANDS = [
     ("trainer callbacks.wnadb.project=x", "callbacks.wnadb", "'wandb'"),
     ("trainer callbacks=tensorflow", "callbacks", "'tensorboard'"),
     ("trainer callbacks.early_stopping.monitor=val_acc", "callbacks.early_stopping.monitor", "'val_accuracy'"),
-    ("trainer callbacks.grad_clip=1", "callbacks.grad_clip", "max_norm"),
+    ("trainer callbacks.grad_clip=1", "callbacks.grad_clip", "callbacks.grad_clip.max_norm=1"),
+    ("trainer callbacks.early_stopping=2", "callbacks.early_stopping", "callbacks.early_stopping.patience=2"),
     # Data
     ("trainer data=photos", "data", "'photos'", "data=folder data.root=photos"),
     ("trainer data=folder", "data.root", "train/<class>/*"),
@@ -134,6 +138,7 @@ COMMANDS = [
     ("trainer fit.optimizer=signs", "fit.optimizer", "plugins=[MODULE]"),
     ("trainer model.kind=tiny", "model.kind", "plugins=[MODULE]"),
     ("trainer plugins=[./my_ops.py]", "plugins", "./my_ops.py", "'my_ops'"),
+    ("trainer plugins=my_ops.py", "my_ops.py", "plugins=[my_ops]"),
     # Sweeps and searches
     ("trainer seed=0,1", "seed=0,1", "python -m trainer -m"),
     ("trainer -m fit.lr=0.1,foo", "fit.lr", "'foo'", "above 0"),
@@ -169,7 +174,8 @@ COMMANDS = [
     ("trainer fit.resume=nowhere", "fit.resume=nowhere", "run"),
     ("trainer fit.resume=run/last.pt", "fit.resume=run/last.pt", "run"),
     ("trainer old", "'old'", "'fit.resume=old'"),
-    ("trainer resume run", "resume", "fit.resume=RUN_FOLDER"),
+    ("trainer resume run", "resume", "fit.resume=run?"),
+    ("trainer resume fit.epochs=9", "resume", "fit.resume=RUN_FOLDER"),
     ("trainer find_lr fit.resume=x", "fit.resume", "null"),
     ("trainer bench fit.gpus=2", "fit.gpus", "torchrun"),
     ("trainer bench --out notes.txt/x", "--out", "notes.txt"),
@@ -199,6 +205,7 @@ COMMANDS = [
     ("trainer export run data.root=nowhere", "data.root=nowhere", "S"),
     ("trainer predict run https://host/cat.jpg", "https://host/cat.jpg", "Download"),
     ("trainer predict run phtos", "phtos", "photos"),
+    ("trainer predict run 'photos/*.JPEG'", "photos/*.JPEG", "quotes"),
     ("trainer -m hydra/sweeper=optuna fit.lr=loguniform(0.1,1)", "fit.lr=loguniform(0.1,1)",
      "tag(log,interval(LOW,HIGH))"),
     ("trainer export run --preprocessing besides", "--preprocessing", "'besides'", "'beside'"),
@@ -323,6 +330,17 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     monkeypatch.setattr("trainer.sweeps.sweep.command.run", unanswered)
     yield
     set_config_dir(None)
+
+
+@pytest.mark.parametrize(("count", "seen"), [(0, "no GPU"), (1, "1 GPU")])
+def test_more_processes_than_gpus(
+    count: int, seen: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit.gpus=2"])
+    assert f"fit.gpus=2: PyTorch sees {seen} here." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mistake", COMMANDS, ids=[mistake[0] for mistake in COMMANDS])

@@ -228,15 +228,22 @@ def check_range(key: str, value: object) -> None:
 
 def reject_words(tokens: Iterable[str]) -> None:
     """Reject flags and bare names. The message suggests an override."""
-    for token in tokens:
+    given = [*tokens]
+    for index, token in enumerate(given):
         if not isinstance(token, str):
             raise UserError(f'{token!r} is not an override. Use a string, such as "aug.size=160".')
         if not is_override(token):
-            raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: aug=NAME, key=value, ~key.")
+            raise UserError(
+                f"'{token}' is not an override.{_meant(*given[index:])} Allowed: aug=NAME, key=value, ~key."
+            )
 
 
-def _meant(token: str) -> str:
-    """Return a hint about the override that a word may stand for, or an empty string."""
+def _meant(token: str, after: str = "", value: str = "...", *_: str) -> str:
+    """Return a hint about the override that a word and the next words may stand for, or an empty string."""
+    if str(after).startswith("="):
+        return f" Did you mean '{token}={after[1:] or value}'? Put no spaces around =."
+    if token[-1:] in {",", "]", "}"}:
+        return " Write lists and mappings without spaces, such as [-7,7]."
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     name = token.removesuffix(".yaml")
     near = get_close_matches(name, files, n=1)

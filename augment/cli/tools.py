@@ -70,17 +70,19 @@ def list_tools(package: str) -> str:
     return "".join(f"  {name:<{width}}  {tool.summary}\n" for name, tool in tools.items())
 
 
-def reject_tool(word: str, package: str, *, surely: bool = True) -> None:
-    """Reject an unknown tool, and suggest a tool of either package.
+def reject_tool(arguments: Sequence[str], package: str, *, surely: bool = True) -> None:
+    """Reject an unknown tool, the first argument, and suggest a tool of either package.
 
     If no tool resembles the word, reject it only if it is `surely` meant as a tool.
     """
+    word, *rest = arguments
+    folder = next((other for other in rest if other[:1] != "-" and "=" not in other), "RUN_FOLDER")
     own = find_tools(package)
     commands = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
     commands |= {name: f"'{name}'" for name in own}
     near = [word] if word in _MEANT else get_close_matches(word.lower(), [*commands, "train"], n=1)
     if surely or near:
-        hint = f" Did you mean {(commands | _MEANT)[near[0]]}?" if near else ""
+        hint = f" Did you mean {(commands | _MEANT)[near[0]].replace('RUN_FOLDER', folder)}?" if near else ""
         raise UserError(f"unknown tool '{word}'.{hint} Allowed: {', '.join(own)}.")
 
 
@@ -109,5 +111,5 @@ def run_tool(package: str, arguments: Sequence[str]) -> int:
             return print_version()
         tools = find_tools(package)
         if name not in tools:
-            reject_tool(name, package)
+            reject_tool([name, *rest], package)
         return tools[name].run(rest)

@@ -81,8 +81,9 @@ def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
     header, rows = read_table("data.labels", expanded(file), _ALLOWED)
     key = f"data.labels={file}"
     if missing := [name for name in ("path", "label") if header.count(name) != 1]:
-        found = ", ".join(header) or "none"
-        raise UserError(f"{key}: its columns are {found}, but it needs one column '{missing[0]}'. Use {_ALLOWED}.")
+        raise UserError(
+            f"{key}: its columns are {', '.join(header)}, but it needs one column '{missing[0]}'. Use {_ALLOWED}."
+        )
     if not rows:
         raise UserError(f"{key} has no rows. Add corrections, or remove data.labels.")
     for number, cells in rows:

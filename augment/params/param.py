@@ -67,6 +67,11 @@ class Param(Generic[T]):
             raise UserError(f"{key}: {self._rejection(value, key)}")
         return parsed
 
+    def fits(self, value: object) -> bool:
+        """Return whether a value is allowed, and has the type of the parameter."""
+        converted = self._convert(value)
+        return converted is not None and converted == value
+
     def _rejection(self, value: object, key: str) -> str:
         """Return the error message about an invalid value, without its key."""
         text = repr(value)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from numbers import Integral
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,7 +123,9 @@ class Texts(Param[tuple[str, ...]]):
         return tuple(value) if all(isinstance(v, str) and v for v in value) else None
 
     def _rejection(self, value: object, key: str) -> str:
-        example = f", such as {key}=[{value}]" if isinstance(value, str) and value else ""
+        example = ""
+        if isinstance(value, str) and value:
+            example = f", such as {key}=[{Path(value).stem if value.endswith('.py') else value}]"  # a plugin's file
         return f"{super()._rejection(value, key)[:-1]}{example}."
 
     def _show(self, value: tuple[str, ...]) -> str:

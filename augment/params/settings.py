@@ -59,7 +59,8 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
         given = {}
     if not isinstance(given, Mapping):
         known = ", ".join(params) or "(none)"
-        example = f", such as {key}.{next(iter(params))}=..." if key and params else "."
+        fitting = [f"{name}={given}." for name, param in params.items() if param.fits(given)]
+        example = f", such as {key}.{[*fitting, *(f'{name}=...' for name in params)][0]}" if key and params else "."
         raise UserError(f"{key}: {given!r} is not allowed. Use a mapping{example} Allowed keys: {known}.")
     path = f"{key}." if key else ""
     check_known(given, params, key)

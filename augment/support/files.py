@@ -200,7 +200,9 @@ def near_file(path: Path, *, folder: bool = False) -> str:
     if near := get_close_matches(path.name, names, n=1):
         return f" Did you mean {path.with_name(near[0])}?"
     where = "The current folder" if path.parent == Path() else path.parent
-    return f" {where} contains {list_some(names) or f'no {kind}'}."
+    folders = sorted(f"{other.name}/" for other in path.parent.iterdir() if other.name[0] != "." and other.is_dir())
+    only = f", only {list_some(folders)}" if folders else ""
+    return f" {where} contains {list_some(names) or f'no {kind}{only}'}."
 
 
 def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:

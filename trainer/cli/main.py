@@ -13,7 +13,8 @@ from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
 from augment.cli.tools import find_tools, print_version, reject_tool
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
-from augment.support.formatting import printable
+from augment.support.formatting import amount, printable
+from augment.support.lazy_torch import torch
 from augment.support.process import BEGAN, launched_ranks
 from augment.support.signals import StopSignals
 from augment.support.user_code import load_plugins
@@ -81,7 +82,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return tools[arguments[0]].run(arguments[1:])
     helps = {"-h", "--help"}
     if arguments and not helps & {*arguments} and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
-        reject_tool(arguments[0], "trainer", surely=False)
+        reject_tool(arguments, "trainer", surely=False)
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()
@@ -142,6 +143,11 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
         check_configs([run.config], signals)
     except RanksError as several:
         release()
+        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if seen < several.count and run.config.fit.device != "cpu":
+            gpus = amount(seen, "GPU") if seen else "no GPU"
+            remedy = f"fit.gpus={seen} or fit.device=cpu" if seen else "fit.device=cpu, or remove fit.gpus"
+            raise UserError(f"fit.gpus={several.count}: PyTorch sees {gpus} here. Set {remedy}.") from None
         return ranks.start(several.count, arguments)
     ranks.share(run.config.resolved)
     signals.check()

@@ -113,7 +113,8 @@ def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
             images.append(path)
             continue
         if not path.exists():
-            raise UserError(f"{path}: no such file or folder.{near_file(path)}")
+            hint = " Remove the quotes, or pass the folder." if {*"*?"} & {*str(path)} else near_file(path)
+            raise UserError(f"{path}: no such file or folder.{hint}")
         # Images of unsupported formats are listed to report why they have no prediction.
         files = find_images(path, with_foreign=True) if path.is_dir() else [path]
         if not files:

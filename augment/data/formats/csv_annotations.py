@@ -21,7 +21,7 @@ def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str],
         UserError: the file cannot be read, or a column is missing or repeated.
     """
     allowed = f"a CSV file with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
-    header, rows = read_table(key, file, allowed)
+    header, rows = read_table(key, file, allowed, columns=("path", *(columns or ("x_NAME", "y_NAME"))))
     counts = Counter(header)
     if odd := [name for name in ("path", *columns, *header) if counts[name] != 1]:
         raise UserError(
@@ -41,9 +41,8 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
     known = set(header)
     odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in known]
-    if not names or odd:
-        state = "unknown" if odd and odd[0] in known else "missing"
-        what = f"the column '{odd[0]}' is {state}" if odd else "no column names a keypoint"
+    if odd:
+        what = f"the column '{odd[0]}' is {'unknown' if odd[0] in known else 'missing'}"
         raise UserError(f"{key}={file}: {what}. Use path, then x_NAME, y_NAME and optionally v_NAME for each keypoint.")
     return names
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from augment.data.formats.folder import EXTENSIONS
-from augment.data.formats.text_files import read_table, read_text
+from augment.data.formats.text_files import header_error, read_table, read_text
 from augment.support.errors import UserError, suggest
 from augment.support.formatting import from_table_cell, list_some
 
@@ -115,11 +115,8 @@ def _read_csv(
     header, rows = read_table(key, file, _ALLOWED, separator)
     header = list(map(from_table_cell, header))
     path_column = _column(key, file, header, "data.image", image, "path", 0)
-    if len(header) < 2 or any(Path(name).suffix.lower() in EXTENSIONS for name in header):
-        raise UserError(
-            f"{key}: line 1 of {file} is {separator.join(header)}. Write a header with at least two columns, separated "
-            f"by {separator!r}, such as path{separator}label."
-        )
+    if any(Path(name).suffix.lower() in EXTENSIONS for name in header):
+        raise header_error(key, file, header, separator)
     names = targets or (label,)
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key

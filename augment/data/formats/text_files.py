@@ -16,6 +16,8 @@ Number = TypeVar("Number")
 
 _MAX_BYTES = 2**31
 
+_COLUMNS = ("path", "label")  # an example for messages
+
 # A row of a table: the number of its line, from 1, and its cells.
 Row = tuple[int, list[str]]
 
@@ -80,13 +82,30 @@ def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[
     return [row for row in rows if any(row[1])]
 
 
-def read_table(key: str, file: Path, allowed: str, separator: str = ",") -> tuple[list[str], list[Row]]:
+def header_error(
+    key: str, file: Path, header: Sequence[str], separator: str, columns: Sequence[str] = _COLUMNS
+) -> UserError:
+    """Return the error about a CSV file without a header, or with another separator."""
+    found = f"line 1 of {file} is {separator.join(header)}" if header else f"{file} is empty"
+    return UserError(
+        f"{key}: {found}. Write a header with at least two columns, separated by {separator!r}, such as "
+        f"{separator.join(columns)}."
+    )
+
+
+def read_table(
+    key: str, file: Path, allowed: str, separator: str = ",", columns: Sequence[str] = _COLUMNS
+) -> tuple[list[str], list[Row]]:
     """Return the header and the rows of a CSV file. A row with a single cell is filled with empty cells.
 
+    `columns` are an example of a header, for messages.
+
     Raises:
-        UserError: the file cannot be read, or a row has another number of cells.
+        UserError: the file cannot be read, has fewer than two columns, or a row has another number of cells.
     """
     (_, header), *rows = read_rows(key, file, allowed, separator) or [(1, [])]
+    if len(header) < 2:
+        raise header_error(key, file, header, separator, columns)
     for number, cells in rows:
         if len(cells) != len(header) and any(cells[1:]):
             raise UserError(

@@ -65,6 +65,9 @@ class Coco(_Annotations):
         wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
         dataset = self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        if self.images and not self.train_images:
+            hint = " If each split has its own folder, set data.train_images and data.val_images."
+            dataset = replace(dataset, problems=tuple(f"{problem}{hint}" for problem in dataset.problems))
         return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:

@@ -123,11 +123,13 @@ def _split(values: Mapping[str, Any]) -> tuple[dict[str, Node], dict[str, Any]]:
 
 def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
     """Return the result of a user's function after checking that it has the shape and type of the input."""
+    code = getattr(function, "__code__", None)  # functions in C have none
+    where = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
     if result is None:
-        raise TypeError(f"op '{function.__name__}' returned nothing. Return the changed images.")
+        raise TypeError(f"op '{function.__name__}' returned nothing. Return the changed images{where}.")
     made, allowed = (f"{tuple(np.shape(some))} {getattr(some, 'dtype', type(some))}" for some in (result, given))
     if made != allowed:
-        raise TypeError(f"op '{function.__name__}' returned {made} for {allowed}. Keep the shape and the type.")
+        raise TypeError(f"op '{function.__name__}' returned {made} for {allowed}. Keep the shape and the type{where}.")
     return result
 
 

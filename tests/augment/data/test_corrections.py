@@ -76,7 +76,8 @@ def test_changes_sets_of_labels() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "path"),
+        ("", r": c\.csv is empty\. Write a header"),
+        ("path;label;action\nphotos/train/cat/1.jpg;dog;", "is path;label;action. .* separated by ','"),
         ("path,label\n", "no rows"),
         ("path,given_label\nphotos/train/cat/1.jpg,dog", "one column 'label'"),
         ("path,label\nphotos/train/cat/3.jpg,dog", "line 2: no training image is named"),

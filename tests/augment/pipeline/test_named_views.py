@@ -126,7 +126,7 @@ def test_resume_with_named_views(varied: Split, device: torch.device) -> None:
         ({"a": {}, "b": {"share": ["flp"]}}, "aug.views.b.share: unknown step 'flp'. Did you mean 'flip'?"),
         ({"a": {}, "b": {"share": ["flip"], "steps": {"flip": {"p": 0.1}}}}, "aug.views.b.share: 'flip' has different"),
         ({"a": {"steps": {"mixup": {}}}}, "aug.views.a.steps.mixup mixes samples. Move it to aug.train."),
-        (2, "aug.views: 2 is not allowed. Use a mapping, such as aug.views.count=... Allowed keys: count, crop."),
+        (2, "aug.views: 2 is not allowed. Use a mapping, such as aug.views.count=2. Allowed keys: count, crop."),
         ({"cuont": 2}, "aug.views.cuont: unknown key. Did you mean 'count'?"),
     ],
 )  # fmt: skip

@@ -98,7 +98,8 @@ RANGE = Range(default=(0.2, 0.8), within=(0, 1), doc="anything")
         (batch, lambda x, y, a: x, "op 'own' returned Tensor. Return images and share, [(2, 3, 8, 8), (2,)]."),
         (batch, lambda x, y, a: (x[..., 1:], a), "op 'own' returned [(2, 3, 8, 7), (2,)]. Return images and share,"),
         (remap, lambda x, y, size, a: torch.stack([x, y], -1), "TypeError: op 'own' returned [(8, 8, 2), (8, 8, 2)]"),
-        (numpy_op, lambda x, a: x * 0.5, "TypeError: op 'own' returned (8, 8, 3) float64 for (8, 8, 3) uint8. Keep"),
+        (numpy_op, lambda x, a: x * 0.5, "TypeError: op 'own' returned (8, 8, 3) float64 for (8, 8, 3) uint8. "
+         f"Keep the shape and the type ({__file__}, line "),
         (numpy_op, lambda x, a: None, "TypeError: op 'own' returned nothing. Return the changed images"),
         (torch_op, lambda x, a: None, "TypeError: op 'own' returned nothing. Return the changed images"),
         (numpy_op, lambda x, a: x[a], "IndexError: only integers"),

@@ -63,7 +63,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
         (["small"], "fit.stages: ['small'] is not a mapping."),
         (
             {"small": 3},
-            "fit.stages.small: 3 is not allowed. Use a mapping, such as fit.stages.small.epochs=... Allowed keys",
+            "fit.stages.small: 3 is not allowed. Use a mapping, such as fit.stages.small.epochs=3. Allowed keys",
         ),
         ({"small": {"sise": 8}}, "fit.stages.small.sise: unknown key. Did you mean 'size'?"),
         ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Use a whole number from 8 to 4096"),

@@ -90,7 +90,7 @@ def test_mistakes_are_named(lora: dict[str, object], message: str) -> None:
 
 def test_the_settings_are_a_mapping() -> None:
     with pytest.raises(
-        UserError, match=r"^model\.lora: 8 is not allowed\. Use a mapping, such as model\.lora\.rank=\.\.\."
+        UserError, match=r"^model\.lora: 8 is not allowed\. Use a mapping, such as model\.lora\.rank=8\. Allowed"
     ):
         parse_model({"kind": "timm", "name": "test_vit", "lora": 8})
 

@@ -182,6 +182,17 @@ def test_states_of_other_ranks_are_checked(photo_root: Path, tmp_path: Path, mon
         check_resume(small_config(photo_root, *BARE, "fit.epochs=2", f"fit.resume={first}"))
 
 
+def test_a_resumed_run_must_have_the_same_size(photo_root: Path, tmp_path: Path) -> None:
+    given = [*BARE, "aug.mean=auto", "aug.std=auto"]
+    run.train(small_config(photo_root, *given, "fit.epochs=1"), tmp_path / "run", console=QUIET)
+    given += ["fit.epochs=2", f"fit.resume={tmp_path / 'run'}"]
+    check_resume(small_config(photo_root, *given))
+    with pytest.raises(UserError, match=r"^aug\.size: 24 px, but the resumed run had \d+ px\. Use the same value\."):
+        check_resume(small_config(photo_root, *given, "aug.size=24"))
+    with pytest.raises(UserError, match=r"^aug\.train differs from the saved run"):
+        check_resume(small_config(photo_root, *given, "aug.train.invert.p=0.5"))
+
+
 def test_a_damaged_state_is_blamed_for_an_error_in_the_first_step(photo_root: Path, tmp_path: Path) -> None:
     first = tmp_path / "first"
     given = [*BARE, "fit.accumulate=2", "fit.optimizer=sgd"]

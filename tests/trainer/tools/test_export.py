@@ -42,9 +42,10 @@ from trainer.run.best_model import Trained, load_trained
 from trainer.tasks.keypoints import MIRRORED
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import standardize
+from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.command import main
-from trainer.tools.export.comparison import compare
+from trainer.tools.export.comparison import Check, _sentence, compare
 from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
 from trainer.tools.export.write import export, predict_source
 
@@ -121,6 +122,16 @@ def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
     assert 0 < len(found.differing) < 12
     assert found.largest > 0.1
     assert served.outputs == ("logits", "probabilities")
+
+
+def test_the_sentence_names_pixels_of_masks() -> None:
+    trained: Any = SimpleNamespace(task=Segment())
+    assert _sentence(Check(2, {}, {}, 0, ()), trained).endswith(
+        "All images have the same class in at least 99% of the pixels."
+    )
+    assert "1 image has other classes in more than 1% of the pixels: a" in _sentence(
+        Check(2, {}, {}, 0, ("a",)), trained
+    )
 
 
 # --- the graph ---

@@ -166,7 +166,11 @@ def check_resume(config: Config) -> None:
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages is missing, but the resumed run had stages. Set the same stages.")
     with explained_damage(run / LAST):
-        loader.check_state(state.loader)
+        try:
+            loader.check_state(state.loader)
+        except UserError:
+            check_same(config.aug, saved, "aug", ("size", "mean", "std", "clip", "fuse"))
+            raise
     with torch.device("meta"):
         outputs = task.outputs(len(dataset.classes))
         network = build_network(config.model.untrained(), outputs, config.aug.size, dataset.pixels.channels)

@@ -299,7 +299,7 @@ def check_same(
     for name in names:
         param, now = settings(type(section))[name], getattr(section, name)
         was = section_of(saved, key).get(name, param.default)
-        if was not in (now, as_written(now)):
+        if was not in (now, as_written(now), plain_value(now)):
             had = param.show(param.parse(was, f"{key}.{name} of {run}"))
             raise UserError(f"{key}.{name}: {param.show(now)}, but {run} had {had}. Use the same value.")
 

@@ -20,7 +20,7 @@ from augment.data.images import name_of, open_image
 from augment.data.sources.loading import load_dataset
 from augment.support.errors import UserError
 from augment.support.files import write_json
-from augment.support.formatting import amount, list_some, plural, printable
+from augment.support.formatting import amount, list_some, plural, printable, short_number
 from augment.support.untrusted_files import unlinked_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
@@ -30,6 +30,7 @@ from trainer.predictions.masks import upright
 from trainer.run.best_model import Trained, load_trained
 from trainer.tasks.detect import Detect, boxes_at
 from trainer.tasks.meter import Meter
+from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.write import FILE, Exported, export
 
@@ -212,6 +213,9 @@ def _sentence(check: Check, trained: Trained) -> str:
     what, other, same = "number", "", ""
     if trained.task.ranked:
         what, other, same = "probability", "a different top class", "the same top class"
+    if isinstance(trained.task, Segment):
+        other = f"other classes in more than {_PIXELS:.0%} of the pixels"
+        same = f"the same class in at least {1 - _PIXELS:.0%} of the pixels"
     if check.pixels is not None:
         what, other, same = f"box is {check.pixels:.2g} px, and in a score", "different objects", "the same objects"
     text = f"{amount(check.images, 'image')}: the largest difference in a {what} is {check.largest:.2g}"
@@ -236,7 +240,7 @@ def _compare_files(
         worse = score - before[key] if display.smaller else before[key] - score
         worse *= 100 if display.share else 1
         size, speed = len(exported.content), exported.images_per_second(split.files)
-        cells = f"{size / 1e6:.1f}", f"{score:.4f}", f"{worse:.2f}", f"{found['largest']:.2g}", f"{speed:.3g}"
+        cells = f"{size / 1e6:.1f}", f"{score:.4f}", f"{worse:.2f}", f"{found['largest']:.2g}", short_number(speed)
         table.add_row(name, *cells)
         facts[name] = {**found, "bytes": size, "lost": worse, "images_per_second": speed}
     return table, facts

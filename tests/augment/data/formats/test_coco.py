@@ -256,3 +256,10 @@ def test_names_that_no_file_can_have_are_rejected() -> None:
     given = {"source": "coco", "train": coco("train.json", SIZES, [BOX], images=images), "val_fraction": 0.5}
     with pytest.raises(UserError, match=r"data: a name or a number cannot be stored: .*surrogates"):
         load_dataset(parse_data(given))
+
+
+def test_the_folders_of_missing_images_are_named() -> None:
+    files = [coco(f"photos/{name}/{name}.json", SIZES, [BOX]) for name in ("train", "val")]
+    with pytest.raises(UserError, match=r"photos contains no files, only train/, val/\. If .* set data\.train_images"):
+        load("coco", train=files[0], val=files[1], images="photos")
+    load("coco", train=files[0], val=files[1], train_images="photos/train", val_images="photos/val")

@@ -58,7 +58,7 @@ def test_points_of_the_image_as_it_is_shown_are_turned_to_its_file(orientation: 
         (POINTS, "1.jpg,1,2,3,4,1,4,6", "1.jpg is listed 2 times"),
         ("path,x_a,y_a,z", "0.jpg,1,2,3", "the column 'z' is unknown. Use path, then x_NAME, y_NAME"),
         ("path,x_a", "0.jpg,1", "the column 'a'"),
-        ("path", "0.jpg", "no column names a keypoint. Use path"),
+        ("path", "0.jpg", "such as path,x_NAME,y_NAME"),
         ("file,x_a,y_a", "0.jpg,1,2", "must have one column 'path'"),
     ],
 )
