@@ -46,8 +46,8 @@ class Estimate:
             return f"The share of wrong {self.what} is unknown. {self.unknown}"
         wrong, most = (f"{share * self.count:,.0f} of {self.count:,} {self.what}" for share in (self.share, self.high))
         share, bounds = percent(self.share, 1), f"95% interval {percent(self.low, 1)} to {percent(self.high, 1)}"
-        if self.low < 0.0005:  # all of them may be the model's own errors
-            return f"At most {most} are wrong: {bounds}, estimate {share}."
+        if self.low < 0.0005:
+            return f"At most {most} are wrong: {bounds}, estimate {share}. These may all be errors of the model."
         return f"About {wrong} are wrong: {share}, {bounds}."
 
 
