@@ -234,14 +234,15 @@ def reject_words(tokens: Iterable[str]) -> None:
             raise UserError(f'{token!r} is not an override. Use a string, such as "aug.size=160".')
         if not is_override(token):
             raise UserError(
-                f"'{token}' is not an override.{_meant(*given[index:])} Allowed: aug=NAME, key=value, ~key."
+                f"'{token}' is not an override.{_meant(token, given[index + 1 :])} Allowed: aug=NAME, key=value, ~key."
             )
 
 
-def _meant(token: str, after: str = "", value: str = "...", *_: str) -> str:
-    """Return a hint about the override that a word and the next words may stand for, or an empty string."""
-    if str(after).startswith("="):
-        return f" Did you mean '{token}={after[1:] or value}'? Put no spaces around =."
+def _meant(token: str, following: Sequence[str]) -> str:
+    """Return a hint about the override that a word, with the words following it, may stand for, or an empty string."""
+    if following and str(following[0]).startswith("="):
+        value = [*following[0][1:].split(), *following[1:], "..."][0]
+        return f" Did you mean '{token}={value}'? Put no spaces around =."
     if token[-1:] in {",", "]", "}"}:
         return " Write lists and mappings without spaces, such as [-7,7]."
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
@@ -256,7 +257,7 @@ def _meant(token: str, after: str = "", value: str = "...", *_: str) -> str:
     elif name != token:
         meant = f"aug={name}"
     elif pair := re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token):
-        return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Put no spaces around =."
+        return f" Did you mean '{pair[1]}={pair[2] or '...'}'?"
     else:
         return ""
     file = f" Its file is conf/aug/{token}, or aug/{token} in --config-dir." if name != token else ""

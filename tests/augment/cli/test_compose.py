@@ -47,7 +47,7 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Put no spaces around ="),
+        ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Allowed"),
         ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: ${oc.env:NO_SUCH}: Environment variable 'NO_SUCH' not found. Use "),
         ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Use ${KEY} with a"),
         ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Use ${KEY} with a key"),
