@@ -24,10 +24,10 @@ from trainer.run.config.fit import parse_fit
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tasks.loss import LOSSES, ClassLoss, LabelLoss, LossFunction, LossSettings
-from trainer.tasks.loss_check import check_loss
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import known_tasks, task_named, unused_settings
 from trainer.tasks.regress import standard_of, standardize
+from trainer.tasks.trial import check_loss
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
 INDICES = torch.tensor([0, 2])

@@ -26,9 +26,9 @@ from trainer.run.config.schema import Config, parse_config
 from trainer.run.folder.reader import find_runs
 from trainer.run.train import train
 from trainer.sweeps.search_space import SearchPlan
-from trainer.tasks.loss_check import check_own_metrics
 from trainer.tasks.metric import METRICS
 from trainer.tasks.registry import check_metrics, learn_metrics, range_of, smaller_is_better, task_named
+from trainer.tasks.trial import check_own_metrics
 from trainer.tools import evaluate
 
 MODULE = """

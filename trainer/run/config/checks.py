@@ -30,10 +30,10 @@ from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED
 from trainer.run.initial_weights import check_weights, read_base, require_start
 from trainer.run.teacher import check_teacher
-from trainer.tasks.loss_check import check_loss, check_own_metrics
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, check_views, task_named
 from trainer.tasks.task import AUTO, Task
+from trainer.tasks.trial import check_loss, check_own_metrics
 
 
 def check_config(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""Check `fit.loss` and the metrics of plugins before training, by computing them once."""
+"""Try `fit.loss` and the metrics of plugins on a few samples before training."""
 
 import warnings
 from collections.abc import Iterable
