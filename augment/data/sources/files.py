@@ -20,7 +20,7 @@ _PATHS = (
     "extension, such as an id, must match exactly one image in its folder."
 )
 
-_CLASSES = 20  # more classes that are whole numbers may be a mistake
+_MANY_CLASSES = 20  # above this, whole numbers are probably not classes, but numbers to predict
 
 
 @source("folder")
@@ -118,11 +118,13 @@ class FileList(CheckedSource, LabeledSource):
             # If a path with a space has no quotes, its second half becomes a label. Report the missing path, which is
             # the cause.
             raise UserError(problems[0] if problems else str(error)) from None
-        is_count = len(dataset.classes) > _CLASSES and all(map(str.isdecimal, dataset.classes))
-        notice = (
-            f"data: each of the {len(dataset.classes)} different whole numbers is a class. To predict numbers, set "
+        names = dataset.classes
+        if self.task is not None or len(names) <= _MANY_CLASSES or not all(map(str.isdecimal, names)):
+            return dataset
+        return dataset.noting(
+            f"data: each of the {len(names)} different whole numbers is a class. To predict numbers, set "
+            "data.task=regress"
         )
-        return dataset.noting(notice + "data.task=regress" if is_count and self.task is None else "")
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
         """Return a column of a CSV list."""
