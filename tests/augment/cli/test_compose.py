@@ -1,13 +1,14 @@
 """From overrides to the composed configuration: what Hydra makes of them, what is rejected, what programs take."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from augment.cli.compose import compose, compose_recipe, compose_run
-from augment.cli.overrides import normalize
+from augment.cli.overrides import normalize, reject_words
 from augment.data.sources import Folder
 from augment.support.errors import UserError
 from augment.support.secrets import as_written
@@ -63,6 +64,12 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
 def test_compose_rejects(token: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         compose(["data=folder", "+aug=imagenette", token])
+
+
+@pytest.mark.parametrize("tokens", [("aug", "=", "imagenette"), ("aug", "=imagenette"), ("aug", "= imagenette")])
+def test_blanks_around_an_equals_sign_are_named(tokens: Sequence[str]) -> None:
+    with pytest.raises(UserError, match=r"Did you mean 'aug=imagenette'\? Put no spaces around =\."):
+        reject_words(tokens)
 
 
 def test_a_list_and_a_mapping_do_not_merge() -> None:

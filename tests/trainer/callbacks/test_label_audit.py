@@ -188,6 +188,10 @@ def test_the_interval_allows_for_the_errors_of_the_model() -> None:
     assert usual.high == pytest.approx(perfect.high + 0.02)
     assert usual.share == perfect.share
     assert unknown == perfect
+    weak, _ = estimate(scores, given, sure, own_errors=Learned(5, score=0.6).own_errors)
+    assert weak.low == 0
+    assert weak.sentence.endswith("These may all be errors of the model.")
+    assert "errors of the model" not in usual.sentence
 
 
 def test_the_best_validation_score_decides_whether_a_model_is_strong_enough() -> None:

@@ -174,7 +174,7 @@ def test_a_recipe_covers_the_strengths_that_lower_the_score_in_both_directions()
 
     (posterize,), (lower, higher) = corruptions(["posterize"]), corruptions(["contrast"])
     assert posterize.values == (7, 5, 4, 2, 1)
-    late, even = (0.9, 0.9, 0.89, 0.5, 0.2), (0.8, 0.7, 0.5, 0.3, 0.2)
+    late, even = (0.9, 0.9, 0.8, 0.5, 0.2), (0.8, 0.7, 0.5, 0.3, 0.2)
     some = result((posterize, late), (lower, even), (higher, even))
     recipes = [some.recipe(weakness) for weakness in some.weaknesses]
     assert recipes[0] == "aug.train.posterize.p=0.5 'aug.train.posterize.bits_range=[2,7]'"
