@@ -29,9 +29,9 @@ MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 # The flags of `open_regular` that append to a file, and create it if it is missing.
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
-# The errors of damaged contents. PyTorch raises RuntimeErrors. Numbers too large for a float raise OverflowErrors.
+# The errors of damaged contents. PyTorch raises RuntimeErrors. Odd numbers raise ArithmeticErrors.
 _DAMAGE = (
-    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, OverflowError, MemoryError),
+    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, ArithmeticError, MemoryError),
     *(EOFError, struct.error),
 )
 

@@ -8,7 +8,7 @@ import pickle
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from io import BytesIO
@@ -43,9 +43,9 @@ class DamagedError(UserError):
 def is_whole(path: Path) -> bool:
     """Return whether a file matches its checksums, which PyTorch does not verify."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return not _oddity(archive, path) and archive.testzip() is None
-    except _BROKEN:
+        with _open(path) as archive:
+            return archive.testzip() is None
+    except (UserError, *_BROKEN):
         return False
 
 
@@ -68,11 +68,9 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
             for _ in range(_OLD_PICKLES if is_old else 0):
                 check_pickle(stream)
         if not is_old:
-            with zipfile.ZipFile(path) as archive:
-                if odd := _oddity(archive, path):
-                    raise UserError(f"{path}: not a checkpoint: {odd}.")
+            with _open(path) as archive:
                 (name,) = filter(_is_pickle, archive.namelist())
-                if not is_whole(path):
+                if archive.testzip() is not None:
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
                     # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
@@ -91,16 +89,34 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
 
 
-def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
-    """Return why PyTorch cannot have written an archive, based on its directory. Empty: PyTorch may have written it."""
-    entries, size = archive.infolist(), path.stat().st_size
-    if size > host_memory():  # reading a file with holes takes hours, although it takes no space on the disk
-        return "it is larger than the memory of this machine"
-    if _directory(path) != archive.start_dir:
-        return "it contains more than one archive"
+def _open(path: Path) -> zipfile.ZipFile:
+    """Open an archive from `torch.save`.
+
+    Raises:
+        BadZipFile: the file is not an archive, or cut short.
+        UserError: PyTorch cannot have written the archive.
+    """
+    start, length, end = _directory(path)
+    if path.stat().st_size > host_memory():  # reading a file with holes takes hours, although it takes no disk space
+        odd = "it is larger than the memory of this machine"
+    elif start + length != end:  # otherwise, Python could find another directory
+        odd = "it contains more than one archive"
+    elif length > _MAX_PICKLE:  # Python takes a minute to read 100 MB
+        odd = f"its list of tensors has more than {_MAX_PICKLE:,} bytes"
+    else:
+        archive = zipfile.ZipFile(path)
+        if not (odd := _oddity(archive.infolist(), end)):
+            return archive
+        archive.close()
+    raise UserError(f"{path}: not a checkpoint: {odd}.")
+
+
+def _oddity(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
+    """Return why PyTorch cannot have written the entries of an archive. Empty: PyTorch may have written them."""
     if len({entry.filename.lower() for entry in entries}) < len(entries):  # PyTorch ignores case
         return "it contains a name twice"
-    if sum(entry.file_size for entry in entries) > size:
+    # For some methods of compression, Python ignores the size in the directory, and unpacks everything.
+    if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
         return "it is compressed, but PyTorch never compresses checkpoints"
     if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
         return f"it contains more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
@@ -111,17 +127,22 @@ def _is_pickle(name: str) -> bool:
     return name.lower().endswith("/data.pkl")  # PyTorch ignores case
 
 
-def _directory(path: Path) -> int:
-    """Return the offset at which PyTorch finds the directory of an archive, or -1 if its end records disagree.
+def _directory(path: Path) -> tuple[int, int, int]:
+    """Return where the directory of an archive starts, how long it is, and where the records after it start.
 
-    Python's zipfile also accepts other files, such as an archive after other data.
+    Raises:
+        BadZipFile: the file does not end with these records, or they disagree. Python's zipfile also accepts other
+            files, such as an archive with a comment.
     """
     with open(path, "rb") as stream:
-        start = stream.seek(-98, os.SEEK_END)
+        at = stream.seek(-98, os.SEEK_END)
         wide, locator, end = (stream.read(size) for size in (56, 20, 22))
-    if locator[:4] != b"PK\6\7":
-        return int.from_bytes(end[16:20], "little")
-    return int.from_bytes(wide[48:], "little") if int.from_bytes(locator[8:16], "little") == start else -1
+    is_wide = locator[:4] == b"PK\6\7"
+    found = is_wide and wide[:4] == b"PK\6\6" and int.from_bytes(locator[8:16], "little") == at
+    if end[:4] != b"PK\5\6" or end[20:] != bytes(2) or found != is_wide:
+        raise zipfile.BadZipFile
+    size, start = (wide[40:48], wide[48:]) if is_wide else (end[12:16], end[16:20])
+    return int.from_bytes(start, "little"), int.from_bytes(size, "little"), at if is_wide else at + 76
 
 
 def _other_types(path: Path, what: str) -> UserError:
@@ -258,7 +279,7 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
     try:
         return _load(path, kind, device)
     except DamagedError as error:
-        existing = takewhile(Path.is_file, (_older(path, number) for number in count(1)))
+        existing = takewhile(_is_unlinked, (_older(path, number) for number in count(1)))
         if kind is not FitState or (older := next(filter(is_whole, existing), None)) is None:
             raise
         state = _load(older, kind, device)
@@ -268,6 +289,10 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
 
 def _older(path: Path, number: int) -> Path:
     return path.with_suffix(f".{number}{path.suffix}")
+
+
+def _is_unlinked(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:

@@ -12,7 +12,7 @@ from io import BytesIO
 from math import prod
 from threading import Lock, local
 from typing import IO, Any, Literal
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,6 +181,8 @@ def _open_npz(content: Content) -> OpenedRaster:
     members = archive.infolist()
     if len(members) != 1:
         raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
+    if members[0].compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python unpacks others without a limit
+        raise PixelsError("is compressed by another method than NumPy's. Use numpy.savez_compressed")
     size = members[0].file_size
     with archive.open(members[0]) as stream:
         shape, _, dtype, start = _read_npy_header(stream, size)
