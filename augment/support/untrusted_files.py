@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -84,9 +85,9 @@ def read_text(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> 
     return read_bytes(file, folder, most).decode(errors="replace")
 
 
-def read_object(file: Path, folder: Path | None = None) -> dict[str, Any]:
+def read_object(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON object. See `read_bytes` and `parse_json`."""
-    text = read_text(file, folder)
+    text = read_text(file, folder, most)
     with explained_damage(file):
         values = parse_json(text)
         if not isinstance(values, dict):
@@ -105,11 +106,14 @@ def read_as(kind: type[T], file: Path, **known: Any) -> T:
     return made
 
 
+_types_of = cache(get_type_hints)  # slow
+
+
 def _typed(kind: Any, value: Any, **known: Any) -> Any:
     """Convert a JSON value to an annotated type. For a float, null becomes NaN."""
     inner = get_args(kind)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
-        hints = get_type_hints(kind)
+        hints = _types_of(kind)
         given = value if isinstance(value, dict) else dict(zip(hints, value, strict=False))
         names = given.keys() & hints.keys() - known.keys()
         return kind(**{name: _typed(hints[name], given[name]) for name in names}, **known)

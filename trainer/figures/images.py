@@ -21,7 +21,7 @@ from trainer.tasks.task import Task
 
 SIDE = 160  # longer side of a usual thumbnail, in pixels
 _UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError)  # errors of files that are not images
-_MOST_BYTES = 2**23  # of a PNG. Real files are a fifth as large, and Pillow takes a second for 2 MB of empty chunks
+_MOST_BYTES = 2**23  # of a PNG. Real files are smaller, and Pillow takes a second for 2 MB of empty chunks
 THREADS = 4  # threads that read images
 
 

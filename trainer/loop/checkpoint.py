@@ -21,8 +21,8 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.process import host_memory
-from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, damage, explained_damage, regular
-from trainer.loop.pickle_check import ForeignTypeError, check_pickle
+from augment.support.untrusted_files import MAX_DEPTH, damage, explained_damage, regular
+from trainer.loop.pickle_check import MAX_VALUES, ForeignTypeError, check_pickle
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
 
@@ -354,13 +354,14 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
     waiting, found = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()
-        found += 1
-        if found > MAX_VALUES or depth > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
         if isinstance(one, torch.Tensor):
             yield one
-        elif isinstance(one, dict | list | tuple | set):
-            waiting += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]
+            continue
+        inner = one.values() if isinstance(one, dict) else one
+        found += len(inner)
+        if found > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
+        waiting += [(each, depth + 1) for each in inner if isinstance(each, torch.Tensor | dict | list | tuple | set)]
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:

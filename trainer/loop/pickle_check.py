@@ -8,7 +8,9 @@ import pickletools
 import re
 from typing import IO, Any
 
-from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES
+from augment.support.untrusted_files import MAX_DEPTH
+
+MAX_VALUES = 1_000_000  # resuming checks a checkpoint twice, and each check takes 5 s for this many values
 
 # Functions that create values of any size from nothing, or kinds of tensors that no model has.
 _MAKERS = re.compile(r"bytearray|\w*Tensor|(Unt|T)ypedStorage|_rebuild_(?!tensor|parameter|from_type)\w+")

@@ -175,7 +175,7 @@ class Segment(ClassTask[MaskSamples]):
         counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
         if len(known) > 1:
             name, worst = known[0]
-            other, times = most_often(counts, names, name)
+            other, times = most_often(counts[list(names).index(name)], names, name)
             more = f", most often mistaken for {other}" if times else ""
             images = amount(int(worst["images"]), "image")
             yield Finding(f"Worst class: {name} at an IoU of {percent(worst['iou'])} ({images}){more}.")

@@ -278,6 +278,15 @@ def test_numbers_of_a_stranger_are_an_error_of_one_line(run: Path, capsys: pytes
     assert "its files do not match each other (ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_thousands_of_classes_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.tasks.classify._MATRIX", 3)
+    monkeypatch.setattr("trainer.tasks.classify.confusion", None)
+    counts = [[4, 1, 0, 0], [0, 5, 0, 0], [0, 0, 5, 0], [0, 0, 0, 5]]
+    text = Page(render(record([row(0, 1, 1)], tmp_path, samples=counted(counts), classes=tuple("abcd")))).text
+    assert "Worst class: a at 80% (4 of 5), most often mistaken for b (once)." in text
+    assert "predicted" not in text.partition("Accuracy of each class")[2].partition("Mistakes")[0]
+
+
 def test_a_stranger_cannot_ask_for_many_curves(run: Path) -> None:
     read = read_record(run)
     read.run.facts = replace(read.run.facts, schedules={str(number): (0.1, 0.2) for number in range(20)})
