@@ -141,6 +141,7 @@ TRIALS = {
     "a list": [[1]],
     "values that are a list": [{"chosen": [1], "job": "0001"}],
     "a mapping": {"chosen": {}, "job": "0001"},
+    "many": [{"chosen": {}, "job": "0001"}] * 20_001,
     "deep": [{"chosen": {"a": eval("[" * 60 + "]" * 60)}, "job": "0001"}],
 }
 

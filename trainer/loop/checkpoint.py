@@ -9,6 +9,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from io import BytesIO
@@ -42,11 +43,9 @@ class DamagedError(UserError):
 
 def is_whole(path: Path) -> bool:
     """Return whether a file matches its checksums, which PyTorch does not verify."""
-    try:
-        with _open(path) as archive:
-            return archive.testzip() is None
-    except (UserError, *_BROKEN):
-        return False
+    with suppress(UserError, *_BROKEN), _open(path) as archive:
+        return archive.testzip() is None
+    return False
 
 
 def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:

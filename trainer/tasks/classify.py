@@ -287,4 +287,4 @@ def most_often(predicted: NDArray[np.int64], names: Sequence[str], name: str) ->
     """
     others = predicted.copy()
     others[list(names).index(name)] = 0
-    return names[others.argmax()], int(others.max())
+    return names[int(others.argmax())], int(others.max())
