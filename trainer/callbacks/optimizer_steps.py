@@ -111,7 +111,7 @@ class ParamScheduler(Callback):
         """Return the scheduled values of the current training batch by key, without waiting for the device."""
         # All batches of a step use the position of its first batch.
         progress = learner.progress
-        within_step = progress.position.batch - progress.group.first
+        within_step = progress.position.batch - progress.step_batches.first
         now = position(progress.batches_done - within_step, progress.total_batches)
         values = {name: schedule(now) for name, schedule in self.schedules.items()}
         return values if self.plateau is None else values | {"lr": values["lr"] * self._factor}
@@ -176,7 +176,7 @@ class FreshStatistics(Callback):
 
     def before_batch(self, learner: Learner) -> None:
         """Copy the statistics at the first batch of a step."""
-        if not learner.training or learner.progress.position.batch - 1 != learner.progress.group.first:
+        if not learner.training or learner.progress.position.batch - 1 != learner.progress.step_batches.first:
             return
         on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW
         norms = _norms(learner.model) if on else ()
@@ -184,7 +184,7 @@ class FreshStatistics(Callback):
 
     def before_step(self, learner: Learner) -> None:
         """Weight the step by its number of images. The statistics are already averaged over the ranks."""
-        (first, batches), epoch = learner.progress.group, learner.progress.epoch
+        (first, batches), epoch = learner.progress.step_batches, learner.progress.epoch
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):

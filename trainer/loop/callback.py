@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Cancel(Exception):  # noqa: N818  (not an error)
     """Base of the exceptions that end a level of the loop: the fit, an epoch, a pass, a batch or a step.
 
-    The `after_` event of the level still runs. In this event or outside the level, such an exception ends the run with
-    an error. All ranks must raise it at the same time, see `trainer.loop.ranks.Ranks.agree`.
+    The `after_` event of the level still runs. If the exception is raised in this event, or outside its level, it ends
+    the run with an error. All ranks must raise it at the same time, see `trainer.loop.ranks.Ranks.agree`.
     """
 
 
@@ -126,8 +126,8 @@ class Callback:
         main_only: whether only rank 0 has the callback. Set it if the callback only writes, prints or sends. Other
             callbacks run on all ranks, and must make the same decisions there, see `trainer.loop.ranks`.
         per_rank: whether its state differs between ranks.
-        tracks: whether it only watches the run, such as an experiment tracker. Configurations that differ only in such
-            callbacks count as the same.
+        tracks: whether it only observes the run, as experiment trackers do. Two configurations count as equal if they
+            differ only in such callbacks.
         reason: why the callback ended the fit early. Empty: it did not.
     """
 
@@ -224,7 +224,7 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
-    """Yield callbacks with the keys of their states: the class name, or Name_2 for the second of a class."""
+    """Yield each callback with the key of its state: its class name, or Name_2 for the second callback of a class."""
     seen: Counter[str] = Counter()
     for callback in callbacks:
         name = type(callback).__name__

@@ -94,7 +94,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
 def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
     """Return why PyTorch cannot have written an archive, based on its directory. Empty: PyTorch may have written it."""
     entries, size = archive.infolist(), path.stat().st_size
-    if size > host_memory():  # reading a file with holes takes hours, although it takes no space on the disk
+    if size > host_memory():  # a sparse file takes no space on the disk, but reading it takes hours
         return "it is larger than the memory of this machine"
     if _directory(path) != archive.start_dir:
         return "it contains more than one archive"
@@ -142,7 +142,7 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
 
 
 def _wrong_types(path: Path) -> UserError:
-    return UserError(f"{path}: contains values of types that no checkpoint contains. Use another checkpoint.")
+    return UserError(f"{path}: contains values of the wrong type. Use another checkpoint.")
 
 
 LAST, BEST = "last.pt", "best.pt"
@@ -156,14 +156,14 @@ class FitState:
     """The content of last.pt: everything that a resumed fit needs to match an uninterrupted fit."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
-    model: dict[str, Tensor]  # state of the trained model, without the base of LoRA
+    model: dict[str, Tensor]  # state of the trained model, without the fixed weights of LoRA
     optimizer: dict[str, Any]
     gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
     callbacks: dict[str, dict[str, Any]]  # states by the names from `trainer.loop.callback.named`
     random: dict[str, Any]  # states of the random generators, see `random_state`
-    # States of ranks 1, 2, ... that differ from rank 0: gradients, loader, random, the model's buffers within a step,
-    # and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
+    # For each of the ranks 1, 2, ..., the states that differ from the states of rank 0: gradients, loader, random, the
+    # model's buffers within a step, and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
     others: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -183,7 +183,7 @@ class FitState:
                 f"fit.gpus={self.ranks}. Resume with fit.gpus={self.ranks}."
             )
 
-    def on(self, rank: int) -> FitState:
+    def for_rank(self, rank: int) -> FitState:
         """Return the state for a rank. A rank that the saved run did not have gets the state of rank 0."""
         if not 0 < rank < self.ranks:
             return self
@@ -223,10 +223,7 @@ log = logging.getLogger(__name__)
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     """Write a state. Other processes see the old file until the new file is complete.
 
-    Args:
-        state: the state.
-        path: the file.
-        keep: number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
+    `keep` is the number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
     """
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
@@ -280,18 +277,18 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
-            f"{path}: has format {found}, but this version reads format {FORMAT}. Use the version that wrote it, or "
-            "start a new run."
+            f"{path}: has format {found}, but this version of dali-trainer reads format {FORMAT}. Use the version that "
+            "wrote it, or start a new run."
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
+        raise UserError(f"{path}: not the {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
     _check_types(state, path)
     return kind(**state)
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, because a stranger's file must not cause a traceback."""
+    """Check the types of all values, because an invalid file must not cause a traceback."""
     with explained_damage(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -326,25 +323,26 @@ def _is_small(value: object) -> bool:
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield all tensors in plain values. A shared value counts each time it occurs."""
-    waiting, found = [(value, 0)], 0
-    while waiting:
-        one, depth = waiting.pop()
+    pending, found = [(value, 0)], 0
+    while pending:
+        one, depth = pending.pop()
         found += 1
         if found > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
         if isinstance(one, torch.Tensor):
             yield one
         elif isinstance(one, dict | list | tuple | set):
-            waiting += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]
+            pending += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]
 
 
-def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that a state or a network lacks, or whose shape differs.
+def first_difference(saved: Mapping[str, Tensor], network: nn.Module) -> str:
+    """Return the name of the first tensor that only one of a state and a network has, or whose shape differs.
 
     Empty: the state fits the network.
     """
-    theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
-    return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")
+    saved_shapes = {name: value.shape for name, value in saved.items()}
+    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    return next((name for name in (*shapes, *saved_shapes) if saved_shapes.get(name) != shapes.get(name)), "")
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

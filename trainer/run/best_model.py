@@ -20,7 +20,7 @@ from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.nested import section_of
 from augment.support.untrusted_files import explained_damage
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, BestModel, differing, load
+from trainer.loop.checkpoint import BEST, BestModel, first_difference, load
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.settings import LoopSettings
 from trainer.models.registry import build_network
@@ -195,7 +195,7 @@ def load_trained(
             network = build_network(config.model.untrained(), outputs, config.aug.size, config.aug.pixels.channels)
             with explained_damage(run / BEST):
                 task.restore(network, best.model)
-        if name := differing(best.model, network):
+        if name := first_difference(best.model, network):
             raise UserError(f"{run / BEST}: these are not the configured model's weights ({name}). Restore the file.")
     network.load_state_dict(best.model)
     for name, tensor in network.state_dict().items():

@@ -146,7 +146,9 @@ def test_checkpoints_of_other_versions_are_rejected(name: str, kind: type[FitSta
         torch.save(content, file)
         with pytest.raises(UserError) as caught:
             load(file, kind)
-        assert str(caught.value).startswith(f"{file}: has {version}, but this version reads format {FORMAT}. ")
+        assert str(caught.value).startswith(
+            f"{file}: has {version}, but this version of dali-trainer reads format {FORMAT}. "
+        )
         assert "start a new run" in str(caught.value)
 
 

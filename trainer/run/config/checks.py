@@ -17,7 +17,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
 from augment.support.untrusted_files import explained_damage
-from trainer.loop.checkpoint import LAST, FitState, differing, load
+from trainer.loop.checkpoint import LAST, FitState, first_difference, load
 from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
@@ -177,7 +177,7 @@ def check_resume(config: Config) -> None:
     config.model.adapt(network)
     base = read_base(run) if base_state(network) else {}
     task.prepare(network, config.fit, dataset.train, dataset.classes)
-    if name := differing({**base, **state.model}, network):
+    if name := first_difference({**base, **state.model}, network):
         raise UserError(
             f"fit.resume={run}: that run had other weights ({name}). Use the same model and the same classes."
         )
