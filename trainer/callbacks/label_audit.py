@@ -18,7 +18,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
-from trainer.tasks.label_errors import Learned
+from trainer.tasks.label_errors import TrainingResult
 
 if TYPE_CHECKING:
     from augment.data.dataset import Split
@@ -116,7 +116,7 @@ class LabelAudit(Callback):
             rows = _joined(rows, split)
         files, targets = split.files[: split.images], split.targets[: split.images]
         found = audit(
-            rows, targets, learner.classes, _learned(learner, "val_accuracy" if rows.ndim == 2 else "val_map")
+            rows, targets, learner.classes, _training_result(learner, "val_accuracy" if rows.ndim == 2 else "val_map")
         )
         write_atomically(learner.folder / TABLE_FILE, found.as_csv(files))
         report = found.report(files, learner.classes, self.images, several=rows.ndim == 3)
@@ -140,12 +140,12 @@ class LabelAudit(Callback):
         self._loaded = None if state["table"] is None else state["table"].cpu()
 
 
-def _learned(learner: Learner, metric: str) -> Learned:
-    """Return how much the model has learned, by the best validation score of an epoch."""
+def _training_result(learner: Learner, metric: str) -> TrainingResult:
+    """Return the number of epochs, and the best validation score of an epoch."""
     recorders = [callback for callback in learner.callbacks if isinstance(callback, Recorder)]
     scores = [row.get(metric, math.nan) for recorder in recorders for row in recorder.rows]
     known = [score for score in scores if not math.isnan(score)]
-    return Learned(learner.progress.position.epoch, metric, max(known, default=math.nan))
+    return TrainingResult(learner.progress.position.epoch, metric, max(known, default=math.nan))
 
 
 def _joined(rows: Any, split: Split) -> Any:

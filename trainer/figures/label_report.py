@@ -16,7 +16,7 @@ from augment.support.background import in_threads
 from augment.support.formatting import table_cell
 from trainer.figures.images import THREADS, thumbnail
 from trainer.tasks.display import Finding
-from trainer.tasks.label_errors import Estimate, Learned, confident, estimate, why_unknown
+from trainer.tasks.label_errors import Estimate, TrainingResult, confident_classes, estimate, why_unknown
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
@@ -106,16 +106,16 @@ class Findings:
         return text.getvalue()
 
 
-def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], learned: Learned) -> Findings:
+def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], training: TrainingResult) -> Findings:
     """Return the findings about classes. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
     seen = table[:, 1] > 0
     given = np.array(targets)[seen]
     score, probability = np.full((2, len(table)), math.nan)
     score[seen] = table[seen, 0] / table[seen, 1]
-    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), learned))
+    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), training))
     if not wrong_labels.unknown:
-        sure = confident(table[seen, 2:] / table[seen, 1:2])
-        wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=learned.own_errors)
+        sure = confident_classes(table[seen, 2:] / table[seen, 1:2])
+        wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=training.own_errors)
     # The suggested label is the most probable one of the other classes.
     others = table[:, 2:].copy()
     others[np.arange(len(others)), targets] = -1
@@ -125,7 +125,9 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], le
     return Findings((wrong_labels,), score, probability, labels, suggested, pairs)
 
 
-def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], learned: Learned) -> Findings:
+def audit_labels(
+    table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], training: TrainingResult
+) -> Findings:
     """Return the findings about several labels per image. `table` is (N, K, 2), see `LabelAudit`.
 
     Present and absent labels have different margins, so each kind has its own estimate. A sample is as suspicious as
@@ -135,12 +137,12 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     scores = np.divide(table[:, :, 0], table[:, :, 1], out=np.full(seen.shape, math.nan), where=seen)
     present = 1 / (1 + np.exp(-np.where(is_present, scores, -scores)[seen]))  # mean probability of the label
     sure = np.full(seen.shape, -1)
-    sure[seen] = confident(np.stack([1 - present, present], axis=1))
+    sure[seen] = confident_classes(np.stack([1 - present, present], axis=1))
     probability = np.full(seen.shape, math.nan)
     estimates = []
     for what, selected in (("labels", is_present & seen), ("missing labels", ~is_present & seen)):
         count = int(selected.sum())
-        wrong_labels = Estimate(what, count, unknown=why_unknown(count, learned))
+        wrong_labels = Estimate(what, count, unknown=why_unknown(count, training))
         if not wrong_labels.unknown:
             labels = is_present[selected].astype(np.int64)
             wrong_labels, probability[selected] = estimate(scores[selected], labels, sure[selected], what)

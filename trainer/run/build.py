@@ -41,7 +41,7 @@ from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
 from trainer.tasks.loss import LossFunction
-from trainer.tasks.registry import monitored, of_loss, task_named
+from trainer.tasks.registry import loss_settings_of, monitored, task_named
 from trainer.tasks.task import AUTO, Task
 
 # On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
@@ -219,7 +219,7 @@ def _validation_settings(config: Config, loader: Loader, task: Task[Any]) -> dic
         "data": identity["files"],
         "fit.tta": config.fit.tta,
         "callbacks.checkpoint.monitor": monitor,
-        **{key: config.resolved["fit"][key.removeprefix("fit.")] for key in of_loss(monitor, task)},
+        **{key: config.resolved["fit"][key.removeprefix("fit.")] for key in loss_settings_of(monitor, task)},
     }
 
 

@@ -14,7 +14,7 @@ from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Key, Metric, Replicates
-from trainer.tasks.registry import of_loss, range_of, smaller_is_better, task_of
+from trainer.tasks.registry import loss_settings_of, range_of, smaller_is_better, task_of
 
 # Settings whose values only repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
@@ -122,7 +122,7 @@ def basis_of(run: RunFolder) -> Settings:
     not_for_val = _VAL_FILES if val_from_train else {*_TRAIN_FILES, "split_seed", "test_fraction"}
     unused = {*_MAY_DIFFER, *TEST_DATA, *not_for_val}
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    for other in ("fit.limit_batches", *of_loss(run.score, task)):
+    for other in ("fit.limit_batches", *loss_settings_of(run.score, task)):
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
         # The loss is in standard deviations of the training targets, so these must agree.

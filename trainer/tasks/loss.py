@@ -200,7 +200,7 @@ def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
 
 
 def smooths(term: LossFunction) -> bool:
-    """Whether a term of a named loss smooths targets itself."""
+    """Return whether a term of a named loss smooths targets itself."""
     return _SMOOTHING in getattr(term, "keywords", {})
 
 

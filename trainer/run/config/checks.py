@@ -145,7 +145,7 @@ def check_resume(config: Config) -> None:
         return
     run = Path(config.fit.resume)
     with explained_damage(run / LAST):
-        state = load(run / LAST, FitState).on(current().rank)
+        state = load(run / LAST, FitState).for_rank(current().rank)
     saved = load_config(run)
     dataset, fit = config.dataset, config.fit
     loader = make_train_loader(config, dataset.train)
