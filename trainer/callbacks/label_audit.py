@@ -23,9 +23,10 @@ from trainer.tasks.label_errors import TrainingResult
 if TYPE_CHECKING:
     from augment.data.dataset import Split
 
-_TOGETHER = 16  # batches that are added to the table at once
-# Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all 20 epochs counted, an audit of Imagenette
-# would find only half of the wrong labels, because the model memorizes the others when the learning rate falls.
+_AT_ONCE = 16  # batches that are added to the table at once
+# Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all epochs of a run with 20 epochs counted, an
+# audit of Imagenette would find only half of the wrong labels, because the model memorizes the others when the learning
+# rate falls.
 _SHARE, _EPOCHS = 0.7, 5
 _MOST = 2**27  # largest number of samples times labels, so that the table needs at most 1 GiB of GPU memory
 
@@ -36,10 +37,10 @@ class LabelAudit(Callback):
     """Finds wrong labels of training images, for classification and multi-label data.
 
     It records the margin of each sample, which is the logit of the given label minus the highest logit of the other
-    classes. With several labels per image, each label has a margin: its logit if it is given, otherwise minus its
-    logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs have
-    a higher weight, because the model has learned more. The last part of long runs does not count, because models then
-    memorize wrong labels. Recording does not synchronize with the device.
+    classes. With several labels per image, the margin of a given label is its logit, and the margin of any other label
+    is its negative logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528).
+    Later epochs have a higher weight, because the model has learned more. The last part of long runs does not count,
+    because models then memorize wrong labels. Recording does not synchronize with the device.
 
     If an image is mixed with another one, its margin counts in proportion to its share, and ignores the other class.
     With several labels per image, a label counts only if both images agree on it.
@@ -82,7 +83,7 @@ class LabelAudit(Callback):
         targets = learner.task.targets_of(learner.batch)
         self._weight = (progress.epoch + 1) / progress.epochs
         self._waiting.append((learner.batch.indices, learner.output.detach().clone(), targets))
-        if len(self._waiting) == _TOGETHER:
+        if len(self._waiting) == _AT_ONCE:
             self._add()
 
     def after_train(self, learner: Learner) -> None:
@@ -132,7 +133,7 @@ class LabelAudit(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the sum of all ranks' tables.
 
-        In a resumed run, rank 0 starts with it, and other ranks start with 0.
+        In a resumed run, rank 0 starts with this sum, and other ranks start with zeros.
         """
         return {"table": self.merged() if self._loaded is None else self._loaded}
 

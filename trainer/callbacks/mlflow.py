@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +48,7 @@ class Mlflow(Tracker):
     _run: str = field(default="", init=False)
 
     def start(self, run: TrackedRun) -> int:
-        """Create an MLflow run, or continue the MLflow run of a resumed run. Return the last epoch in its record."""
+        """Create an MLflow run, or continue the MLflow run of a resumed run. Return the last epoch that MLflow has."""
         # By default, MLflow sends usage data to its developers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # otherwise, MLflow prints between the lines of epochs
@@ -74,11 +74,13 @@ class Mlflow(Tracker):
         tags = {_ID: run.id, **{name: text[:_TEXT] for name, text in texts.items() if text}}
         self._run = self._client.create_run(experiment, run_name=run.name[:_TEXT] or None, tags=tags).info.run_id
         params = list(self._named(dict(leaves(run.config))).items())
+
+        def log_params(pairs: Sequence[tuple[str, Any]]) -> None:
+            found = [Param(name, str(value)[:_TEXT]) for name, value in pairs]
+            self._client.log_batch(self._run, params=found)
+
         for first in range(0, len(params), _PARAMS):
-            self.send_each(
-                lambda few: self._client.log_batch(self._run, params=[Param(k, str(v)[:_TEXT]) for k, v in few]),
-                params[first : first + _PARAMS],
-            )
+            self.send_each(log_params, params[first : first + _PARAMS])
         return -1
 
     def accepted(self, name: str) -> str:

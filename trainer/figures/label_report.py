@@ -49,7 +49,7 @@ class LabelReport:
     estimates: tuple[Estimate, ...]
     classes: tuple[str, ...]
     several: bool  # whether images have several labels, separated by semicolons
-    # Given label, suggested label, and number of samples, which is at least 2. The most frequent ones come first
+    # Frequent errors, the most frequent first: given label, suggested label, and number of samples (at least 2).
     pairs: tuple[tuple[str, str, int], ...]
     suspects: tuple[Suspect, ...]  # the most suspicious samples, the worst first
 
@@ -67,8 +67,8 @@ class LabelReport:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """The findings of an audit. Arrays and lists have one entry per sample, (N,)."""
+class AuditResult:
+    """The result of an audit. Arrays and lists have one entry per sample, (N,)."""
 
     estimates: tuple[Estimate, ...]
     score: Array  # NaN for samples that were not trained on
@@ -106,8 +106,8 @@ class Findings:
         return text.getvalue()
 
 
-def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], training: TrainingResult) -> Findings:
-    """Return the findings about classes. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
+def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], training: TrainingResult) -> AuditResult:
+    """Audit images with one class each. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
     seen = table[:, 1] > 0
     given = np.array(targets)[seen]
     score, probability = np.full((2, len(table)), math.nan)
@@ -122,13 +122,13 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], tr
     labels = [names[int(target)] for target in targets]
     suggested = [names[number] for number in others.argmax(axis=1).tolist()]
     pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(probability > 0.5).tolist())
-    return Findings((wrong_labels,), score, probability, labels, suggested, pairs)
+    return AuditResult((wrong_labels,), score, probability, labels, suggested, pairs)
 
 
 def audit_labels(
     table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], training: TrainingResult
-) -> Findings:
-    """Return the findings about several labels per image. `table` is (N, K, 2), see `LabelAudit`.
+) -> AuditResult:
+    """Audit images with several labels each. `table` is (N, K, 2), see `LabelAudit`.
 
     Present and absent labels have different margins, so each kind has its own estimate. A sample is as suspicious as
     its worst label.
@@ -156,7 +156,7 @@ def audit_labels(
     flipped[rows, worst] = True
     given = [_joined(row, names) for row in is_present]
     suggested = [_joined(row, names) for row in is_present ^ flipped]
-    return Findings(tuple(estimates), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
+    return AuditResult(tuple(estimates), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
 
 
 def _joined(row: NDArray[np.bool_], names: Sequence[str]) -> str:

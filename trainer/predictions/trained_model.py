@@ -42,8 +42,8 @@ class TrainedModel:
             to outputs such as (N, classes) logits.
         classes: the names of the outputs: classes, labels, numbers or keypoints.
         folder: the folder of the run.
-        thresholds: the probability threshold of each label, or of each class of a detector, chosen on validation data,
-            or empty.
+        thresholds: the probability threshold of each label, or of each class of a detector, chosen on validation data.
+            Empty: the run has chosen none.
     """
 
     def __init__(self, trained: Trained) -> None:

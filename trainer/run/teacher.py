@@ -76,7 +76,7 @@ def check_teacher(config: Config) -> None:
     key = f"fit.teacher={config.fit.teacher} and aug.size"
     aug, classes = trained.config.aug, len(trained.classes)
     for _, _, size in config.fit.batches(config.aug.size):
-        check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, fed=size, key=key)
+        check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, trial_size=size, key=key)
 
 
 def _load(config: Config) -> Trained:

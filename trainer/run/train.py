@@ -21,7 +21,14 @@ from augment.support.formatting import amount
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import UnreadableError, explained_damage, regular
 from augment.support.user_code import OwnCodeError, describe_own
-from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
+from trainer.callbacks.optimizer_steps import (
+    FreshStatistics,
+    Interrupt,
+    LossScale,
+    ParamScheduler,
+    PrepareValidation,
+    ending_of,
+)
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
@@ -283,7 +290,7 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
 
 def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | None = None) -> tuple[Callback, ...]:
     """Return the callbacks of every run, without the configured ones."""
-    return Recorder(), Prepare(), ParamScheduler(schedules, plateau), Interrupt()
+    return Recorder(), PrepareValidation(), ParamScheduler(schedules, plateau), Interrupt()
 
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:

@@ -36,7 +36,7 @@ from trainer.tasks.classify import wilson_interval
 NO_DROP = "No corruption makes the score worse on average."
 
 _SIDE = 96  # side of an example image, in pixels
-_COLORFUL = 16  # gray levels by which the channels of an example image differ on average, at least
+_COLORFUL = 16  # least average difference between the channels of an example image, in gray levels
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Score:
 
     value: float
     interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
-    wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the task has no wrong ones
+    wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the score is not a share
     example: Image.Image | None  # an image as the model sees it, see `_with_colors`
 
 
@@ -103,9 +103,13 @@ class StressTest:
 
     def change(self, value: float) -> str:
         """Return the difference from the clean score as text."""
-        sizes = abs(value - self.clean.value), 0.0
-        text, none = (f"{100 * size:.1f} points" if self.share else short_number(size) for size in sizes)
-        return text if text == none else f"{'+' if value > self.clean.value else '-'}{text}"
+
+        def size(number: float) -> str:
+            return f"{100 * number:.1f} points" if self.share else short_number(number)
+
+        sign = "+" if value > self.clean.value else "-"
+        text = size(abs(value - self.clean.value))
+        return text if text == size(0) else f"{sign}{text}"
 
     def harms(self, weakness: Weakness) -> bool:
         """Return whether a corruption makes the score worse, on average over its strengths."""

@@ -167,7 +167,7 @@ def test_two_images_never_share_a_file(tmp_path: Path) -> None:
         inside[0]: Path("out/1.png"),
         inside[1]: Path("out/b/1.png"),
     }
-    with pytest.raises(UserError, match=r"would both become out/1\.png\. Predict one at a time\.$"):
+    with pytest.raises(UserError, match=r"would both become out/1\.png\. Predict each of them with another folder\.$"):
         mask_files([inside[0], tmp_path / "c/1.jpg"], [], Path("out"))
     assert palette(("sky",))[:3] != palette(("background",))[:3]
 

@@ -131,7 +131,7 @@ def _check_network(config: Config, task: Task[Any]) -> nn.Module:
     config.model.adapt(network)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
-            check(fed=stage.size, key=f"fit.stages.{stage.name}.size")
+            check(trial_size=stage.size, key=f"fit.stages.{stage.name}.size")
     return network
 
 
