@@ -18,7 +18,7 @@ from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback
 from trainer.loop.lazy_learner import Learner
 from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
-from trainer.run.best_model import KeptOutputs, Trained
+from trainer.run.best_model import KeptOutputs, LoadedModel
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.display import FoundObjects, Prediction
@@ -26,7 +26,7 @@ from trainer.tasks.segment import Segment
 
 
 def predict(
-    trained: Trained,
+    trained: LoadedModel,
     given: Sequence[ImageRef],
     *,
     top: int | None = None,
@@ -130,7 +130,7 @@ def _path_of(image: ImageRef) -> Path:
 
 
 def _predict(
-    trained: Trained, split: Split, top: int | None, threshold: float | None, maps: Mapping[Path, Path]
+    trained: LoadedModel, split: Split, top: int | None, threshold: float | None, maps: Mapping[Path, Path]
 ) -> Iterator[Prediction]:
     """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
     names, task = trained.classes, trained.task
@@ -192,7 +192,7 @@ class _ObjectFinder(Callback):
 
 
 def _predict_masks(
-    trained: Trained,
+    trained: LoadedModel,
     split: Split,
     masks: Mapping[Path, Path],
     folder: Path | None,

@@ -66,8 +66,8 @@ class _Finite(Callback):
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The best model of a run."""
+class LoadedModel:
+    """The best model of a run, with the configuration of the run."""
 
     config: Config  # the run's configuration, with overrides
     classes: tuple[str, ...]  # the names of the model's outputs
@@ -144,9 +144,9 @@ class Trained:
         return validate
 
 
-def load_trained(
+def load_best_model(
     run: Path, overrides: Sequence[str] = (), *, tta: str | None = None, trust: bool = False, data: bool = True
-) -> Trained:
+) -> LoadedModel:
     """Load the best model of a run. This does not need the run's data.
 
     Args:
@@ -201,7 +201,7 @@ def load_trained(
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():
             raise _not_numbers(run, f"{name} holds nan")
-    return Trained(config, best.classes, network, task, run, tuple(best.thresholds))
+    return LoadedModel(config, best.classes, network, task, run, tuple(best.thresholds))
 
 
 def _not_numbers(run: Path, why: str) -> UserError:

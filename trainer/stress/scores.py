@@ -27,7 +27,7 @@ from trainer.callbacks.progress import PassBar
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.run.best_model import Trained
+from trainer.run.best_model import LoadedModel
 from trainer.run.build import session
 from trainer.run.failures import explained
 from trainer.stress.corruptions import Corruption
@@ -36,7 +36,7 @@ from trainer.tasks.classify import wilson_interval
 NO_DROP = "No corruption makes the score worse on average."
 
 _SIDE = 96  # side of an example image, in pixels
-_COLORFUL = 16  # least average difference between the channels of an example image, in gray levels
+_COLORFUL = 16  # gray levels by which the channels of an example image differ on average, at least
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _plain(score: Score) -> dict[str, Any]:
     return {"value": score.value, "interval": score.interval, "wrong": len(score.wrong)}
 
 
-def _cropped(trained: Trained, split: Split) -> Split:
+def _cropped(trained: LoadedModel, split: Split) -> Split:
     """Decode and crop all images once, because creating a GPU decoder for each pass would take half a second."""
     crop_only = build_plan(trained.config.aug, "val").only()
     validation = trained.loader(split)
@@ -228,7 +228,7 @@ def _with_colors(files: Sequence[Any]) -> int:
     return next((i for i, mean in spread if mean > _COLORFUL), 0)
 
 
-def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
+def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
     """Score a trained model under corruptions.
 
     All models get the same corrupted images. Corrupted images depend only on the original images, their order and the
@@ -279,7 +279,7 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
     return replace(result, weaknesses=tuple(weaknesses))
 
 
-def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
+def _scores(trained: LoadedModel, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
     """Yield the score of each plan, or an error if the plan does not support the targets."""
     config = replace(trained.config, seed=0)  # the same corruptions for all models
     trained = replace(trained, config=config)
@@ -299,7 +299,7 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
             bar.advance()
 
 
-def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) -> Loader | UserError:
+def _prepared(trained: LoadedModel, split: Split, plan: Plan, placement: Placement) -> Loader | UserError:
     """Return a loader, which builds its pipeline in the background, or an error. See `_scores`."""
     try:
         loader = trained.loader(split, plan, placement)
@@ -309,7 +309,7 @@ def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) 
     return loader
 
 
-def _score(trained: Trained, loader: Loader, validate: Callable[..., None], shown: int) -> Score:
+def _score(trained: LoadedModel, loader: Loader, validate: Callable[..., None], shown: int) -> Score:
     """Score one pass. `shown` is the index of the example image."""
     recorder, example, task = Recorder(), _Example(shown), trained.task
     with closing(loader):

@@ -76,7 +76,7 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
     """
     groups, left = list[list[RunFolder]](), list[tuple[RunFolder, str]]()
     # The trials of a search do not count, so they do not decide which group is the first.
-    for same in same_configuration(sorted(runs, key=lambda run: run.chooses)):
+    for same in same_configuration(sorted(runs, key=lambda run: run.candidate)):
         all_early = all(run.summary.stopped for run in same if run.status == FINISHED)
         kept = []
         for run in same:
@@ -93,7 +93,7 @@ def _exclusion(run: RunFolder, *, all_early: bool) -> str:
     """Return why a run does not count. Empty if it does."""
     faults = (
         (run.status != FINISHED, _REASONS.get(run.status, run.status)),
-        (run.chooses, "trials and finalists of a search, whose scores are too optimistic"),
+        (run.candidate, "trials and finalists of a search, whose scores are too optimistic"),
         (not run.config, "unreadable configuration"),
         (run.summary.stopped and not all_early, "stopped early, unlike other runs of the same configuration"),
         (not math.isfinite(run.last.get(run.score, math.nan)), f"no {run.score} in the last epoch"),
