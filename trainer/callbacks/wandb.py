@@ -110,10 +110,7 @@ class Wandb(Tracker):
     def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
         import wandb
 
-        def shown(cell: Cell) -> Any:
-            return wandb.Image(cell) if isinstance(cell, Image.Image) else cell
-
-        data = [list(map(shown, row)) for row in rows]
+        data = [[wandb.Image(cell) if isinstance(cell, Image.Image) else cell for cell in row] for row in rows]
         self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
 
     def artifact(self, file: Path) -> None:

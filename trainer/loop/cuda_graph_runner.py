@@ -126,12 +126,8 @@ class GraphRunner(Runner):
 
 def _settings(optimizer: Optimizer) -> Hashable:
     """Return the settings that a recorded step depends on."""
-    settings: list[Hashable] = []
-    for group in optimizer.param_groups:
-        for name, value in group.items():
-            if name not in ("params", "lr"):
-                settings.append((name, value if isinstance(value, Hashable) else repr(value)))
-    return tuple(settings)
+    items = (item for group in optimizer.param_groups for item in group.items() if item[0] not in ("params", "lr"))
+    return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in items)
 
 
 class RankedRunner(Runner):

@@ -61,10 +61,9 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
 def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
     """Return stages with all settings as plain values, the inverse of `parse_stages`."""
 
-    def plain(stage: StageSettings) -> dict[str, Any]:
-        return {name: plain_value(getattr(stage, name)) for name in settings(StageSettings)}
-
-    return {stage.name: plain(stage) for stage in stages}
+    return {
+        stage.name: {name: plain_value(getattr(stage, name)) for name in settings(StageSettings)} for stage in stages
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

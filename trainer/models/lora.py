@@ -90,10 +90,7 @@ def _target_layers(network: nn.Module, given: tuple[str, ...]) -> list[str]:
                 f"ungrouped convolutions end in {list_some(ends, 12)}, such as {next(iter(layers), '(none)')}."
             )
 
-    def is_target(name: str) -> bool:
-        return any(_matches(name, pattern) for pattern in given or usual)
-
-    return list(filter(is_target, layers))
+    return [name for name in layers if any(_matches(name, pattern) for pattern in given or usual)]
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -69,25 +69,13 @@ def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False)
     Returns:
         The average precisions for each IoU threshold and class, (10, C), and the labels of the C classes.
     """
-    from faster_coco_eval import COCO, COCOeval_faster
-    from torchvision.ops import box_convert
+    from faster_coco_eval import COCOeval_faster
 
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # suppresses a table per pass
     is_true, is_found = ~targets[..., 4].isnan(), outputs[..., 5] > 0
     labels = sorted({*targets[is_true][:, 4].long().tolist(), *outputs[is_found][:, 4].long().tolist()})
-    truth, results = COCO(), COCO()
-    for coco, rows, known in ((truth, targets, is_true), (results, outputs, is_found)):
-        objects: list[dict[str, Any]] = []
-        table = torch.cat([box_convert(rows[..., :4], "xyxy", "xywh"), rows[..., 4:6]], dim=2)[known].tolist()
-        for (image, _), (*box, label, last) in zip(known.nonzero().tolist(), table, strict=True):
-            one = {"id": len(objects) + 1, "image_id": image, "category_id": int(label), "bbox": box}
-            objects.append(one | {"area": box[2] * box[3], "score": last, "iscrowd": int(rows is targets and last)})
-        coco.dataset = {
-            "images": [{"id": image} for image in range(len(rows))],
-            "categories": [{"id": label, "name": str(label)} for label in labels],
-            "annotations": objects,
-        }
-        coco.createIndex()
+    truth = _as_coco(targets, is_true, labels, is_truth=True)
+    results = _as_coco(outputs, is_found, labels, is_truth=False)
 
     def overlaps_of_masks(image: int, label: int) -> Any:
         columns = (is_found[image] & (outputs[image, :, 4] == label)).nonzero()[:, 0]
@@ -104,6 +92,25 @@ def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False)
     values = torch.tensor(judge.eval["precision"])[:, :, :, 0, -1].mean(dim=1)
     kept = (values >= 0).all(dim=0)
     return values[:, kept], tuple(torch.tensor(labels)[kept].tolist())
+
+
+def _as_coco(rows: Tensor, known: Tensor, labels: Sequence[int], *, is_truth: bool) -> Any:
+    """Return the objects of a pass, (N, K, 6), as a COCO dataset. `known` selects them, (N, K) bool."""
+    from faster_coco_eval import COCO
+    from torchvision.ops import box_convert
+
+    coco, objects = COCO(), list[dict[str, Any]]()
+    table = torch.cat([box_convert(rows[..., :4], "xyxy", "xywh"), rows[..., 4:6]], dim=2)[known].tolist()
+    for (image, _), (*box, label, last) in zip(known.nonzero().tolist(), table, strict=True):
+        one = {"id": len(objects) + 1, "image_id": image, "category_id": int(label), "bbox": box}
+        objects.append(one | {"area": box[2] * box[3], "score": last, "iscrowd": int(is_truth and last)})
+    coco.dataset = {
+        "images": [{"id": image} for image in range(len(rows))],
+        "categories": [{"id": label, "name": str(label)} for label in labels],
+        "annotations": objects,
+    }
+    coco.createIndex()
+    return coco
 
 
 @register
