@@ -60,7 +60,6 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
 
 def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
     """Return stages with all settings as plain values, the inverse of `parse_stages`."""
-
     return {
         stage.name: {name: plain_value(getattr(stage, name)) for name in settings(StageSettings)} for stage in stages
     }
