@@ -149,6 +149,7 @@ def _reject_scans(content: bytes | memoryview, pixels: int) -> str | None:
 def _examine(
     stream: BytesIO, find_damage: Callable[[ImageFile.ImageFile, BytesIO], str | None]
 ) -> tuple[str | None, int]:
+    """Return the fault of an image, or None, and its number of pixels. `find_damage` runs if no other check fails."""
     if not stream.read(1):
         return "is empty (0 bytes)", 0
     try:
