@@ -52,7 +52,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per step (gradient accumulation). This equals a larger batch, except for batch norms",
+            doc="batches per step (gradient accumulation). Equivalent to a larger batch, except for batch norms",
         )
     )
     limit_batches: int | None = setting(

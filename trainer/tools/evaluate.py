@@ -43,7 +43,7 @@ _EXAMPLES = """\
   RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or in the layout of the training data
   RUN test.csv                     on a file in the format of the run's training data
   RUN data=folder data.root=DIR    on another source's validation data
-  RUN --tta flip                   averages over each image and its mirror image
+  RUN --tta flip                   average over each image and its mirror image
   RUN DIR fit.device=cpu fit.batch_size=256
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The scores are written to evaluation.json or

@@ -39,8 +39,8 @@ STDOUT = "-"
 _EXAMPLES = """\
   RUN cat.jpg photos/              images, and folders of images at any depth
   RUN photos/ --top 5 --csv FILE   a line for each image (- writes to the terminal)
-  RUN photos/ --tta flip           averages over each image and its mirror image
-  RUN photos/ --overlay            also draws each prediction on its image
+  RUN photos/ --tta flip           average over each image and its mirror image
+  RUN photos/ --overlay            also draw each prediction on its image
   RUN photos/ --out masks/         a mask for each image (segmentation models)
   RUN photos/ --explain maps/      a map of what the model looks at, for each image (needs captum)
   RUN photos/ fit.device=cpu fit.batch_size=256
