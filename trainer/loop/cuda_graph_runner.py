@@ -174,9 +174,8 @@ class RankedGraphRunner(RankedRunner, GraphRunner):
 def make_runner(learner: LearnerParts) -> Runner:
     """Return the runner for a learner. If the settings, the task and the training step allow it, use CUDA graphs."""
     ranked = learner.ranks.size > 1
-    can_record = not learner.task.own_loss
-    if learner.training_step is not None:
-        can_record = hasattr(learner.training_step, "recordable")
+    step = learner.training_step
+    can_record = hasattr(step, "recordable") if step is not None else not learner.task.own_loss
     if learner.settings.graph and learner.device.type == "cuda" and can_record:
         graphs = Graphs(CudaBackend(learner.device))
         return RankedGraphRunner(learner, graphs) if ranked else GraphRunner(learner, graphs)
