@@ -202,7 +202,7 @@ def handles(callback: Callback, event: str) -> bool:
     return getattr_static(type(callback), event) is not getattr_static(Callback, event)
 
 
-def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
+def sort_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     """Check callbacks and sort them by `order`.
 
     Raises:
@@ -223,7 +223,7 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     return tuple(sorted(checked, key=lambda callback: callback.order))
 
 
-def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
+def with_keys(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
     """Yield each callback with the key of its state: its class name, or Name_2 for the second callback of a class."""
     seen: Counter[str] = Counter()
     for callback in callbacks:

@@ -79,14 +79,14 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
                         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     except ForeignTypeError as error:
-        raise _other_types(path, f" ({error})") from error
+        raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        raise _other_types(path, f" ({found[1]})" if found else "") from error
+        raise _foreign_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
         raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
 
@@ -124,7 +124,7 @@ def _directory(path: Path) -> int:
     return int.from_bytes(wide[48:], "little") if int.from_bytes(locator[8:16], "little") == start else -1
 
 
-def _other_types(path: Path, what: str) -> UserError:
+def _foreign_types(path: Path, what: str) -> UserError:
     return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}.")
 
 
@@ -160,7 +160,7 @@ class FitState:
     optimizer: dict[str, Any]
     gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
-    callbacks: dict[str, dict[str, Any]]  # states by the names from `trainer.loop.callback.named`
+    callbacks: dict[str, dict[str, Any]]  # states by the keys from `trainer.loop.callback.with_keys`
     random: dict[str, Any]  # states of the random generators, see `random_state`
     # For each of the ranks 1, 2, ..., the states that differ from the states of rank 0: gradients, loader, random, the
     # model's buffers within a step, and callbacks with `per_rank` (`trainer.loop.callback.Callback`).

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.batch_runner import Runner
-from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
+from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, loop_text, sort_callbacks, with_keys
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
 from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.iterable import as_loader
@@ -83,7 +83,7 @@ class Learner:
         run: RunDescription | None = None,
     ) -> None:
         self.settings = settings or LoopSettings()
-        self.callbacks = in_order(callbacks)
+        self.callbacks = sort_callbacks(callbacks)
         self.device = self.settings.torch_device()
         self.settings.set_precision(self.device)
         self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -295,7 +295,7 @@ class Learner:
             "loader": self.train_loader.state_dict(),
             "random": random_state(self.device),
         }
-        callbacks = {name: (callback, callback.state_dict()) for name, callback in named(self.callbacks)}
+        callbacks = {name: (callback, callback.state_dict()) for name, callback in with_keys(self.callbacks)}
         states = {name: runner.state_dict() for name, runner in self.runners.items()}
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
@@ -330,7 +330,7 @@ class Learner:
             runner.load_state_dict(states[name], state.gradients if rank_existed else {})
             runner.pending = not runner.parameters.keys().isdisjoint(state.gradients)
         self.train_loader.load_state_dict(state.loader, loaders)
-        for name, callback in named(self.callbacks):
+        for name, callback in with_keys(self.callbacks):
             if name in state.callbacks:  # a new callback starts without a state
                 callback.load_state_dict(state.callbacks[name])
         if rank_existed:

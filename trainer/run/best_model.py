@@ -117,7 +117,7 @@ class LoadedModel:
         With `graph`, the learner records the model as a CUDA graph on a GPU. This takes a second, and later batches of
         the same shape run faster.
         """
-        from trainer.loop.callback import RunDescription, in_order
+        from trainer.loop.callback import RunDescription, sort_callbacks
         from trainer.loop.learner import Learner
         from trainer.loop.objective import Objective
         from trainer.optim.optimizers import make_optimizer
@@ -136,7 +136,7 @@ class LoadedModel:
 
         def validate(loader: Loader, *callbacks: Callback) -> None:
             finite = _Finite()
-            learner.val_loader, learner.callbacks = loader, in_order([*callbacks, finite])
+            learner.val_loader, learner.callbacks = loader, sort_callbacks([*callbacks, finite])
             learner.validate()
             if finite.wrong is not None and finite.wrong:
                 raise _not_numbers(self.run, "the model predicts nan or inf")
