@@ -268,6 +268,8 @@ def _square(matrix: Array, side: int) -> Array:
 
 def _product(matrices: Array) -> Array:
     """Multiply each sample's matrices, (N, K, rows, columns) in order of application, to (N, rows, columns)."""
+    if matrices.shape[1] == 1:
+        return matrices[:, 0]
     squares = _square(matrices, matrices.shape[-1])
     total = squares[:, 0]
     for number in range(1, squares.shape[1]):

@@ -115,7 +115,7 @@ class Ahead(Generic[T]):
 class AheadOfCalls(Ahead[T]):
     """Draws for several calls of a `Transform` at once.
 
-    While calls have the same size, it draws for twice as many calls each time, up to a limit.
+    While calls have the same size, it draws for twice as many calls each time, up to twice `together` samples.
     """
 
     _calls, _key = range(0), tuple[Any, ...]()
@@ -129,7 +129,7 @@ class AheadOfCalls(Ahead[T]):
         if self._drawn is None or key != self._key or call not in last:
             calls = 1
             if key == self._key and call == last.stop:
-                calls = max(1, min(2 * len(last), 2 * BLOCK // count))
+                calls = max(1, min(2 * len(last), 2 * self._together // count))
             self._calls, self._key = range(call, call + calls), key
             self._drawn = self._draw((epoch, start, count, calls))
         first = (call - self._calls.start) * count

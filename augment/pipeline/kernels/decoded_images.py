@@ -15,13 +15,17 @@ from torch import Tensor
 
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
 from augment.pipeline.graph.decoding import Form, Placement
-from augment.pipeline.graph.parameter_feed import Ahead, AheadOfCalls
+from augment.pipeline.graph.parameter_feed import BLOCK, Ahead, AheadOfCalls
 from augment.pipeline.images_in_memory import Images
 from augment.pipeline.kernels.instructions import LARGEST, Program, are_alike
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import CALL, Sampler, Where
 from augment.support.device import to_device
+
+# Largest number of entries of color matrices, channels x channels each, that are drawn at once. Above it, the matrices
+# do not fit in the caches of the CPU: for ten channels, drawing takes twice as long with twice as many entries.
+_ENTRIES = 2**18
 
 
 class Direct:
@@ -44,7 +48,8 @@ class Direct:
         """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
         if sides not in self._drawn:
-            self._drawn = {sides: AheadOfCalls(partial(self._draw, sides))}
+            together = min(BLOCK, _ENTRIES // self._program.plan.pixels.channels**2)
+            self._drawn = {sides: AheadOfCalls(partial(self._draw, sides), together)}
         (drawn, there), rows = self._drawn[sides].take(0, call * CALL, count)
         for view, sampler in enumerate(self._samplers):
             cropped = _resize(images.data, there[f"{view} windows"][rows], sampler.plan)

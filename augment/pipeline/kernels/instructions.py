@@ -71,8 +71,7 @@ class Program:
         blur, the count depends on these samples, because each convolution kernel is as large as the longest motion.
         """
         draws, size = sampler.draw(*where), self.plan.size
-        samples = math.prod(where[2:])
-        programs = [np.empty((samples, 0), np.float32)]
+        found = []
         for name, stage in zip(self.names, self.stages, strict=True):
             rows, own = stage.packed(draws)
             fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
@@ -80,14 +79,18 @@ class Program:
             if stage.steps[0].op.random:
                 # The seed consists of two numbers, because a float32 holds only 24-bit integers exactly.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
-            values = np.hstack([np.empty((len(rows), 0), np.float32), *ROUTINES[name](stage, fed, size)])
-            count = values.shape[1]
-            program = np.zeros((samples, 2 + count), np.float32)
-            program[rows, 0] = CODES[name]
-            program[:, 1] = count
-            program[rows, 2:] = values
-            programs.append(program)
-        return np.hstack(programs)
+            found.append((CODES[name], rows, ROUTINES[name](stage, fed, size)))
+        counts = [sum(column.shape[1] for column in columns) for _, _, columns in found]
+        programs = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32)
+        at = 0
+        for (code, rows, columns), count in zip(found, counts, strict=True):
+            programs[rows, at] = code
+            programs[:, at + 1] = count
+            at += 2
+            for column in columns:
+                programs[rows, at : at + column.shape[1]] = column
+                at += column.shape[1]
+        return programs
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
         """Apply the stages to levels, (N, height, width, C). Return normalized floats, or levels if the form is raw.
