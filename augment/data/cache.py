@@ -113,16 +113,14 @@ class _Lines:
     def __init__(self, cache: Path | None) -> None:
         self._cache, self._rows, self._written = cache, list[bytes](), monotonic()
         self._known: dict[bytes, bytes] = {}
-        self._replaces = True  # whether the next write replaces the file
+        self._is_new = True  # whether the next write creates the file, or replaces one of another version
         with suppress(OSError), open(cache or os.devnull, "rb") as stream:
             if stream.readline() == _VERSION:
-                count = 0
+                self._is_new = False
                 for row in stream:
                     if row.endswith(b"\0\n"):
                         key, _, line = row[:-2].partition(b"\0")
                         self._known[key] = line
-                        count += 1
-                self._replaces = count > 2 * len(self._known)  # most rows are outdated
 
     def get(self, key: bytes, state: bytes) -> str | None:
         """Return the line of an image, or None if its state has changed."""
@@ -139,14 +137,13 @@ class _Lines:
         """Write new lines, unless the last write was less than `every` seconds ago. Log a failure."""
         if self._cache is None or not self._rows or monotonic() < self._written + every:
             return
-        kept = [b"%b\0%b\0\n" % row for row in self._known.items()] if self._replaces else []
         try:
-            if self._replaces:
-                write_atomically(self._cache, b"".join([_VERSION, *kept, *self._rows]), durable=False)
+            if self._is_new:
+                write_atomically(self._cache, b"".join([_VERSION, *self._rows]), durable=False)
             else:
                 with self._cache.open("ab") as stream:
                     stream.write(b"".join([b"\n\0\n", *self._rows]))  # the last row may be incomplete
-            self._replaces = False
+            self._is_new = False
         except OSError as error:  # the next start will be slower
             notice = "%s cannot be written (%s), so the files will be checked again next time"
             logging.getLogger(__name__).info(notice, self._cache, error.strerror)

@@ -1,6 +1,5 @@
 """One step of a recipe: an op with its parameters, and how steps are parsed from YAML."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -97,8 +96,6 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
     if not isinstance(given, Mapping):
         dashes = ", without dashes" if isinstance(given, list) else ""
         raise UserError(f"{key}: {given!r} is not allowed. Write steps such as rotate: {{p: 0.5}}{dashes}.")
-    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
-        raise UserError(f"{key}.{twice[0]}: this name is used twice, as text and as a number. Rename one step.")
     steps: list[Step] = []
     for name, params in given.items():
         if params is not None and not isinstance(params, Mapping):

@@ -266,11 +266,7 @@ class MaskPairs(CheckedSource):
         if self.val_dir and not self.cuts_val and self._has(self.val_dir):
             splits.append(self.val_dir)
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
-        folders = [self._folders(split) for split in splits]
-        for split, (images, _) in zip(splits, folders, strict=True):
-            if split and not images.is_dir() and (hint := self._hint(split)):
-                raise UserError(f"data.root: the folder {images} does not exist. {hint}")
-        pairs = [find_pairs(*pair, *suffixes) for pair in folders]
+        pairs = [find_pairs(*self._folders(split), *suffixes) for split in splits]
         return read_masks(pairs, *self._names_and_labels())
 
     def of_folder(self, folder: Path) -> Source:
@@ -303,14 +299,6 @@ class MaskPairs(CheckedSource):
         labels = (IGNORE if label == self.ignore_index else label for label in range(IGNORE + 1))
         given = read_names(self.classes) if self.classes else ()
         return given, MaskFile(Path(), () if self.ignore_index == IGNORE else tuple(labels))
-
-    def _hint(self, split: str) -> str:
-        """Return the settings for folders such as train and trainannot, if they exist."""
-        root = expanded(self.root)
-        ends = sorted(folder.name.removeprefix(split) for folder in root.glob(f"{split}?*") if folder.is_dir())
-        if not ends or not (root / split).is_dir():
-            return ""
-        return f"If images are in {split} and masks in {split}{ends[0]}, set data.images=. data.masks={ends[0]}"
 
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()
