@@ -154,7 +154,7 @@ class _Lines:
 
 
 def _keys(refs: Iterable[Any]) -> list[bytes]:
-    """Return the key of each image: its path, or its slot in a larger file. The key is empty if it cannot be cached."""
+    """Return the key of each image: its path, or its slot in a larger file. Images that cannot be cached get b""."""
     folders: dict[bytes, bytes] = {}
     keys = []
     for image in refs:

@@ -219,7 +219,9 @@ def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:
     if not isinstance(image, Tensor) or image.device.type == "cpu":
         return "cpu"
     if image.device.type != device.type:
-        raise UserError(f"{what}: on {image.device}, but the transform runs on {device}. Move the images to {device}.")
+        raise UserError(
+            f"{what}: the input is on {image.device}, but the transform runs on {device}. Move the images to {device}."
+        )
     return "gpu"
 
 

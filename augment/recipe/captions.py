@@ -80,7 +80,7 @@ def settings_of(step: Step) -> list[str]:
 
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     """Return a step's name and the values that were drawn for a sample: "warp (u 0.03, v -0.08)"."""
-    # Within a policy, the key is a path of generated names. Users know only the op's name.
+    # Within a policy, the key is a long path, and the op's name is enough.
     name = step.op.name if "." in step.key else step.key
     draws = step.op.draws
     varying = {value: param for value, param in draws.items() if not is_fixed(step.params[param])} or draws

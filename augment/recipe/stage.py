@@ -72,7 +72,7 @@ class Stage:
         side = max(_shape(step)[-1] for step in self.steps)
         return _total(self.steps, draws, size, side)[:, : self.channels]
 
-    def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
+    def chain_matrices(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
         """Return the matrices of a chained stage in order of application, each like the result of `matrix`.
 
         A step may have several matrices, as color_jitter does.
@@ -80,7 +80,7 @@ class Stage:
         matrices = []
         for alternatives in self.positions:
             side = max(_shape(step)[-1] for step in alternatives)
-            for number in range(max(map(parts_of, alternatives))):
+            for number in range(max(map(count_matrices, alternatives))):
                 matrices.append(_total(alternatives, draws, size, side, number)[:, : self.channels])
         return matrices
 
@@ -103,7 +103,7 @@ class Stage:
         """Return whether any step of the stage applies to each sample, (N,) bool."""
         return np.asarray(np.logical_or.reduce([draws[step.key]["applied"] for step in self.steps]))
 
-    def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
+    def applied_draws(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
         """Return the samples to which the stage applies, and their draws.
 
         If any samples skip the stage, the draws of one of them come last. For this row, `values` with `neutral` returns
@@ -188,7 +188,7 @@ def _applied_and_skipped(applied: Array) -> tuple[NDArray[np.intp], NDArray[np.i
     return rows, np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
 
 
-def parts_of(step: Step) -> int:
+def count_matrices(step: Step) -> int:
     """Return the number of matrices that a color step returns for one sample."""
     shape = _shape(step)
     return shape[-3] if len(shape) == 4 else 1

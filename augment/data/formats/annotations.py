@@ -25,7 +25,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import digest, open_file, read_file
-from augment.support.formatting import amount
+from augment.support.formatting import amount, plural
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class AnnotatedImage:
     image_id: int = 0
     fault: str = ""
 
-    def blame(self, fault: str) -> None:
+    def record_fault(self, fault: str) -> None:
         """Record a fault, unless there is one already."""
         self.fault = self.fault or fault
 
@@ -145,12 +145,12 @@ class AnnotatedImage:
         try:
             yield
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            self.blame(f"has a bad object, {where}: {f'no {error}' if isinstance(error, KeyError) else error}")
+            self.record_fault(f"has a bad object, {where}: {f'no {error}' if isinstance(error, KeyError) else error}")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The targets to make: boxes (optionally with masks or keypoints), class masks, or the keypoints of one object."""
+    """The targets to create: boxes, optionally with masks or keypoints, or class masks, or keypoints of one object."""
 
     task: str = "detect"
     instances: bool = False
@@ -209,7 +209,8 @@ def make_objects(
         notices.append(f"data: clipped {boxes} beyond the image, such as {next(iter(clipped))}")
     if repeated := [found.where for image in chain.from_iterable(splits) for found in _repeated(image.objects)]:
         objects = amount(len(repeated), "object")
-        notices.append(f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}")
+        have = plural(len(repeated), "has", "have")
+        notices.append(f"data: {objects} {have} the class and the box of an earlier object, such as {repeated[0]}")
     return replace(dataset, problems=problems).noting(*notices)
 
 
@@ -272,7 +273,7 @@ def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) 
 
 
 def _repeated(objects: Sequence[AnnotatedObject]) -> list[AnnotatedObject]:
-    """Return the objects that have the class and the box of an earlier one."""
+    """Return the objects that have the class and the box of an earlier object."""
     first: dict[Any, AnnotatedObject] = {}
     return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
@@ -312,7 +313,7 @@ def set_labels(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] 
     for image, found in objects:
         found.label = numbers.get(found.name, 0)
         if not found.label:
-            image.blame(f"has a bad object, {found.where}: the class {found.name} is missing from data.classes")
+            image.record_fault(f"has a bad object, {found.where}: the class {found.name} is missing from data.classes")
     return names
 
 
@@ -380,7 +381,7 @@ def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequen
     if outside.any():
         size = f"{header.upright_size[1]} x {header.upright_size[0]}"
         name = names[int(np.argmax(outside))]
-        raise FaultError(f"has the point {name} outside of its {size} pixels, {image.where}")
+        raise FaultError(f"has the point {name} outside its {size} pixels, {image.where}")
     return tuple(map(tuple, points.tolist()))
 
 

@@ -15,7 +15,7 @@ from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, Wa
 from augment.data.formats.polygons import FAR, Shape, read_polygons, read_runs
 from augment.data.formats.text_files import read_text, whole_number
 from augment.support.errors import UserError, nearest
-from augment.support.formatting import amount
+from augment.support.formatting import amount, plural
 
 _LISTS = ("images", "annotations", "categories")
 
@@ -82,7 +82,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):
-            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Needed: {', '.join(_LISTS)}.")
+            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Required: {', '.join(_LISTS)}.")
     categories: dict[Id, str] = {}
     known: set[str] = set()  # searching the values of a dict takes minutes for 100,000 categories
     points: dict[tuple[str, ...], str] = {}
@@ -146,7 +146,10 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
             if label is None:
                 raise ValueError(f"the category {annotation['category_id']} is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
-    notice = f"{coco.file}: {amount(unlisted, 'annotation')} of images that are not listed" if unlisted else ""
+    notice = ""
+    if unlisted:
+        belong = plural(unlisted, "belongs", "belong")
+        notice = f"{coco.file}: {amount(unlisted, 'annotation')} {belong} to images that are not listed"
     return list(images.values()), notice
 
 

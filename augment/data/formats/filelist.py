@@ -73,7 +73,7 @@ def read_list(
     """
     columns = tuple(targets)
     if len(set(columns)) < len(columns):
-        raise UserError(f"data.targets: {', '.join(columns)}. Name each column once.")
+        raise UserError(f"data.targets: {', '.join(columns)}. List each column once.")
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:

@@ -98,7 +98,7 @@ def _bytes(cell: Any, row: str, column: str) -> bytes:
     if (path and not content) or not isinstance(content or b"", bytes):
         raise UserError(
             f"{row} has {cell!r:.60} in column '{column}' (data.image). Allowed: bytes, or a struct with bytes. A path "
-            "alone is not enough."
+            "without bytes is not enough."
         )
     return content or b""
 

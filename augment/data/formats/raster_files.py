@@ -340,10 +340,7 @@ def _open_dicom(content: Content) -> OpenedRaster:
         raise PixelsError("has a palette. Save it as RGB")
     if "ModalityLUTSequence" in header or header.get("HighBit", header.BitsStored - 1) != header.BitsStored - 1:
         raise PixelsError("stores its values as a lookup table or in high bits. Save it with plain values")
-    groups = [*header.get("SharedFunctionalGroupsSequence", []), *header.get("PerFrameFunctionalGroupsSequence", [])]
-    nested = [item for group in groups for item in group.get("PixelValueTransformationSequence", [])]
-    rescale = next((item for item in (header, *nested) if "RescaleSlope" in item), header)
-    slope, intercept = float(rescale.get("RescaleSlope") or 1), float(rescale.get("RescaleIntercept") or 0)
+    slope, intercept = _rescaling(header)
     dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
     is_rescaled = (slope, intercept) != (1, 0)
     if is_rescaled:
@@ -368,15 +365,27 @@ def _open_dicom(content: Content) -> OpenedRaster:
             found = (-1 if header.PixelRepresentation else 2**header.BitsStored - 1) - found
         if not is_rescaled:
             return np.asarray(found)
-        values, (low, high) = found * slope + intercept, DTYPES["int16"]
-        if dtype == "float32":
-            return np.asarray(values)
-        used = values[is_used]
-        if used.min(initial=0) < low or used.max(initial=0) > high:
-            raise PixelsError(
-                f"has values from {used.min():g} to {used.max():g} after its rescale slope and intercept. Save it as a "
-                "float32 TIFF or .npy file"
-            )
-        return np.asarray(values.clip(low, high))
+        values = np.asarray(found * slope + intercept)
+        return values if dtype == "float32" else _clip_to_int16(values, is_used)
 
     return OpenedRaster((*size, samples), dtype, load)
+
+
+def _rescaling(header: Any) -> tuple[float, float]:
+    """Return the rescale slope and intercept of a DICOM file, which may be nested in its functional groups."""
+    groups = [*header.get("SharedFunctionalGroupsSequence", []), *header.get("PerFrameFunctionalGroupsSequence", [])]
+    nested = [item for group in groups for item in group.get("PixelValueTransformationSequence", [])]
+    rescale = next((item for item in (header, *nested) if "RescaleSlope" in item), header)
+    return float(rescale.get("RescaleSlope") or 1), float(rescale.get("RescaleIntercept") or 0)
+
+
+def _clip_to_int16(values: NDArray[Any], is_used: NDArray[np.bool_]) -> NDArray[Any]:
+    """Clip padding to the range of int16, and reject used values beyond this range."""
+    low, high = DTYPES["int16"]
+    used = values[is_used]
+    if used.min(initial=0) < low or used.max(initial=0) > high:
+        raise PixelsError(
+            f"has values from {used.min():g} to {used.max():g} after its rescale slope and intercept. Save it as a "
+            "float32 TIFF or .npy file"
+        )
+    return np.asarray(values.clip(low, high))

@@ -107,15 +107,17 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
         draw_thing(rng, canvas, thing, other, (traced, 2))
     (_, walls), (_, roof) = house[-4], house[-3]
     x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T
-    places = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
+    positions = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
     if np.linalg.det(matrix) < 0:
-        places = places[[0, 2, 1, 4, 3]]  # left and right are the viewer's
+        positions = positions[[0, 2, 1, 4, 3]]  # left and right are the viewer's
     image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
     seen = reduced(np.asarray(stencil), 2)
-    column, row = np.rint(places).astype(int).T
+    column, row = np.rint(positions).astype(int).T
     inside = (row >= 0) & (row < image.height) & (column >= 0) & (column < image.width)
     hidden = seen[row.clip(0, image.height - 1), column.clip(0, image.width - 1)] == 2
-    return image, np.column_stack([np.where(inside[:, None], places, 0), np.where(inside, np.where(hidden, 1, 2), 0)])
+    return image, np.column_stack(
+        [np.where(inside[:, None], positions, 0), np.where(inside, np.where(hidden, 1, 2), 0)]
+    )
 
 
 def generate_objects(root: Path) -> Path:

@@ -1,8 +1,9 @@
 """A small generated dataset of satellite images with ten 16-bit channels, for classification and segmentation.
 
-An image shows fields of ten kinds of land cover. Its class is the cover around the fields. Six covers differ only
-outside red, green and blue: four kinds of vegetation look the same, and snow looks like clouds. So a model that sees
-only these three channels cannot tell them apart. An image is a pure function of its split, class and index.
+An image shows a few fields, each with one of ten kinds of land cover. Its class is the cover around the fields. Six
+covers differ only outside red, green and blue: four kinds of vegetation look the same, and snow looks like clouds. So a
+model that sees only these three channels cannot tell them apart. An image is a pure function of its split, class and
+index.
 """
 
 from pathlib import Path

@@ -223,7 +223,7 @@ def read_spatial(
     A bad target is a fault of its image, except for item 0.
 
     Args:
-        factories: of train, and of val if there is one.
+        factories: the factory of train, and of val if there is one.
         options: the task, and the names of classes or keypoints.
         with_masks: whether boxes have instance masks.
         flip_pairs: pairs of keypoints that swap in a mirrored image. Default: determined from their names.

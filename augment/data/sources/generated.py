@@ -67,7 +67,7 @@ class SampleBoxes(Sample):
 
     task: ClassVar[str] = "detect"
 
-    instances: bool = setting(Flag(default=False, doc="with boxes, also the mask of each object"))
+    instances: bool = setting(Flag(default=False, doc="whether to add the mask of each object"))
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from augment.params import Size
 from augment.pipeline.graph.sample_order import Reading
-from augment.recipe.sampler import CALL, Sampler, Where
+from augment.recipe.sampler import CALL, Sampler, SampleRange
 from augment.recipe.stage import Draws, Stage
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -84,12 +84,12 @@ class Feed:
         count = min(self._together, self._batches - batch) * size
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
-    def by_stage(self, where: Where) -> list[dict[str, Values]]:
+    def by_stage(self, where: SampleRange) -> list[dict[str, Values]]:
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
 
-class Ahead(Generic[T]):
+class DrawAhead(Generic[T]):
     """Draws for the samples of several batches at once, which takes little longer than for one batch.
 
     Args:
@@ -97,7 +97,7 @@ class Ahead(Generic[T]):
         together: the smallest number of consecutive samples to draw for.
     """
 
-    def __init__(self, draw: Callable[[Where], T], together: int = BLOCK) -> None:
+    def __init__(self, draw: Callable[[SampleRange], T], together: int = BLOCK) -> None:
         self._draw, self._together = draw, together
         self._where = -1, 0, 0
         self._drawn: T | None = None
@@ -112,7 +112,7 @@ class Ahead(Generic[T]):
         return self._drawn, slice(start - first, start - first + count)
 
 
-class AheadOfCalls(Ahead[T]):
+class DrawAheadOfCalls(DrawAhead[T]):
     """Draws for several calls of a `Transform` at once.
 
     While calls have the same size, it draws for twice as many calls each time, up to a limit.
@@ -164,13 +164,13 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutra
 def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
     """Return the matrices of a geometry or color stage in the form that its DALI operators take."""
     if stage.kind == "geometry":
-        return {"matrix": compact(_back(stage, stage.matrix(draws, size), size))}
+        return {"matrix": compact(_inverted(stage, stage.matrix(draws, size), size))}
     if not stage.chained:
         return _color_values(stage.matrix(draws, size))
     # Between the operators, levels are multiplied by `LEVEL` and stored as uint16. This clips them like bytes, but
     # hardly rounds them.
     fed: dict[str, Values] = {}
-    links = stage.links(draws, size)
+    links = stage.chain_matrices(draws, size)
     for number, matrix in enumerate(links):
         before = 1 if number == 0 else LEVEL
         after = 1 if number == len(links) - 1 else LEVEL
@@ -191,7 +191,7 @@ def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Valu
     return {f"matrix{link}": compact(matrix)}
 
 
-def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
+def _inverted(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
     """Invert a stage's matrices, (N, 3, 3), because a warp looks up each output pixel in the input.
 
     The inverses have their origin in the center of the top left pixel.
@@ -225,8 +225,8 @@ def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[s
             found = own.values(draws, size, neutral=own.is_gated)
             values |= {f"{name} {number}": value for name, value in found.items()}
         else:
-            # With Size(1, 1), `_back` keeps the origin in the middle.
-            values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))
+            # With Size(1, 1), `_inverted` keeps the origin in the middle.
+            values["chain"][:, number] = _inverted(own, own.matrix(draws, size), Size(1, 1))
     return values
 
 
@@ -241,7 +241,7 @@ def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks:
     remapped = stage.remapped(draws)
     if len(stage.parts) > 1:
         matrix = np.where(remapped[:, None, None], np.eye(3), stage.matrix(draws, size))
-        fed["warp matrix"] = compact(_back(stage, matrix, size))
+        fed["warp matrix"] = compact(_inverted(stage, matrix, size))
         fed["chain"][~remapped] = np.eye(3)
         if masks:
             fed["warp applied"] = np.logical_and(stage.applied(draws), ~remapped)

@@ -68,7 +68,7 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]]
     "erase": _erase,
 }
 CODES = {name: number for number, name in enumerate(ROUTINES, 1)}
-OF_POLICIES = CODES["equalize"]
+LAST_OF_POLICIES = CODES["equalize"]  # the highest code that policies use
 ANY_CHANNELS = {"geometry", "color", "color of mean", "gaussian_noise", "erase"}  # for images other than 8-bit RGB
 PLANES = {"gaussian_blur", "jpeg", "downscale"}  # ops that need memory for one channel as floats
 

@@ -18,7 +18,7 @@ from augment.data.images import portable_name, shown_limits
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
 from augment.pipeline.batch import as_levels
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
 from augment.pipeline.notebook_display import with_target
@@ -96,7 +96,7 @@ def model_inputs(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> l
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
     raw = plan.pixels.is_bytes and not mixing
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), OutputFormat(raw=raw), classes=names)
     inputs = []
     for epoch in range(epochs):
         (batch,) = loader

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from augment.data.formats.parquet import class_names, read_table
-from augment.data.formats.records import Index, RecordFile, Span, _opened, build
+from augment.data.formats.records import Index, RecordFile, Span, _opened, build_index
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
@@ -31,7 +31,7 @@ def write(path: Path, columns: dict[str, Any], features: object = None) -> Path:
 
 def unpack(path: Path, label: str = "label", image: str = "image") -> Index:
     read = partial(read_table, image=image, label=label, destination=lambda _: path.with_suffix(".images"))
-    return build(RecordFile.of(path), read)
+    return build_index(RecordFile.of(path), read)
 
 
 def read(path: Path, found: Index) -> list[bytes]:
