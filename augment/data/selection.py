@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from augment.data.corrections import corrected
 from augment.data.dataset import Dataset, Split
 from augment.data.formats.folder import CUT_VAL
-from augment.data.images import keys_of, known_of, take_images
+from augment.data.images import image_keys, known_of, take_images
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.seeds import derive_seed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from augment.data.sources.registry import Source
 
 
-def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
+def join_groups(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
     """Return new group numbers, (N,). Images that are copies of each other or share a group get the same number."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -193,7 +193,7 @@ def _parts(
 ) -> NDArray[np.int64]:
     """Return the part of each train image, (N,). Images of a group, and copies of an image, are in one part."""
     kind = dataset.kind
-    group = joined(_copy_keys(dataset), groups)
+    group = join_groups(_copy_keys(dataset), groups)
     strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(dataset.train), np.int64)
     count = len(np.unique(group))
     part = distribute_groups(group, strata, shares, _draw(count, seed, draw)) if count else group
@@ -218,7 +218,7 @@ def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _copy_keys(dataset: Dataset) -> list[Any]:
     """Return keys that are equal for repeated train images and for the copies in `Dataset.copies`."""
-    same = keys_of(dataset.train.files)
+    same = image_keys(dataset.train.files)
     for index, group in known_of(dataset.train.files, dataset.copies).items():
         same[index] = group
     return same

@@ -26,8 +26,8 @@ from augment.pipeline.geometry.batch_assembly import BatchMaker, Mixer
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
 from augment.pipeline.graph.decoding import GraphImage, OutputFormat, Placement
 from augment.pipeline.graph.operators import RANDOM_STATE, Dali, GraphSource, add_views
-from augment.pipeline.graph.parameter_feed import DrawAheadOfCalls, Values, stage_values
-from augment.pipeline.images_in_memory import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
+from augment.pipeline.graph.parameter_feed import DrawAheadOfCalls, FedValues, stage_values
+from augment.pipeline.images_in_memory import InputImages, check_encoded, kind_of, plain_kind, read_images, read_targets
 from augment.pipeline.kernels.decoded_images import KernelTransform
 from augment.pipeline.kernels.instructions import program_of
 from augment.recipe.op_kinds import Array
@@ -183,7 +183,7 @@ class Transform:
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
-    def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
+    def _run(self, read: InputImages) -> tuple[list[Tensor], list[Tensor]]:
         by_kernels = read.kind == "gpu" and isinstance(read.data, Tensor) and self._kernels_suffice
         kind = "kernels" if by_kernels else read.kind
         graph = self._graph(kind, len(read))
@@ -216,7 +216,7 @@ class Transform:
 
 
 class _Graph(GraphSource):
-    """The DALI pipeline of a plan for one kind of `Images`. Each call feeds it new random values.
+    """The DALI pipeline of a plan for one kind of `InputImages`. Each call feeds it new random values.
 
     There is a sampler for each view. A call has at most `batch_size` images.
     """
@@ -236,7 +236,7 @@ class _Graph(GraphSource):
         self._common = [0, *(own.shared_results(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # by the number of each view that has its own crop
         # The result of `_draw` for the next call.
-        self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
+        self._drawn: dict[tuple[int, int, int], tuple[dict[str, FedValues], list[FedValues]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=placement.threads,
@@ -279,7 +279,7 @@ class _Graph(GraphSource):
         plan = self._samplers[view].plan
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}", plan.pixels)
 
-    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
+    def run(self, images: InputImages, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
@@ -306,7 +306,7 @@ class _Graph(GraphSource):
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
         return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 
-    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
+    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, FedValues], list[FedValues]]:
         """Return the values of all views' stages, by the names of their DALI inputs, and the program of each view."""
         fed = {
             _input_name(view, number, name): values
@@ -316,7 +316,7 @@ class _Graph(GraphSource):
         }
         return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
-    def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+    def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, FedValues]]:
         """Return the values of the stages that DALI runs for a view.
 
         With a program, DALI runs the stages before the program. Otherwise, it runs the stages that the view does not

@@ -39,7 +39,7 @@ from augment.pipeline.geometry import batch_assembly
 from augment.pipeline.geometry.batch_assembly import Mixer
 from augment.pipeline.graph import build
 from augment.pipeline.graph.decoding import OutputFormat
-from augment.pipeline.images_in_memory import Images, read_images
+from augment.pipeline.images_in_memory import InputImages, read_images
 from augment.pipeline.kernels import any_channels, mix
 from augment.pipeline.kernels import stages as kernels
 from augment.pipeline.kernels.decoded_images import KernelTransform
@@ -316,7 +316,7 @@ def directly(aug: dict[str, Any], pixels: Any, form: PixelFormat) -> dict[str, f
         by_dali.position = call
         images = read_images(pixels, CPU, form)
         expected, of_dali = by_dali._run(images)
-        views, shown = by_kernels.run(Images("gpu", torch.from_numpy(pixels)), call)
+        views, shown = by_kernels.run(InputImages("gpu", torch.from_numpy(pixels)), call)
         levels = 255 * torch.tensor(by_dali.plan.std)[:, None, None]
         apart += [((one - other) * levels).abs() for one, other in zip(views, expected, strict=True)]
         windows += [(one - other).abs().max() for one, other in zip(shown, of_dali, strict=True)]

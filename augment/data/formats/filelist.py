@@ -51,7 +51,7 @@ class Lines:
         return UserError(f"{self.key}: line {line.number} of {self.file}: {text}")
 
 
-def read_list(
+def read_image_list(
     key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str], label_key: str = "data.label"
 ) -> Lines:
     """Read a list: CSV if it has an extension in `SEPARATORS`, otherwise text.

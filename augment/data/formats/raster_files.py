@@ -35,7 +35,7 @@ MIXED_EXTENSIONS = frozenset({".png", ".tif", ".tiff"})
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 # Maximum size of a decoded image in bytes.
-MAX_BYTES = 2**31
+MAX_DECODED_BYTES = 2**31
 
 # Do not log faults, because errors report them with the name of the file.
 for _name in ("PIL.TiffImagePlugin", "pydicom", "tifffile"):
@@ -114,10 +114,10 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
         raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
     if not (0 < channels <= MAX_CHANNELS and height > 0 and width > 0):
         raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
-    if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_BYTES:
+    if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_DECODED_BYTES:
         raise PixelsError(
             f"claims {width} x {height} pixels with {amount(channels, 'channel')}. The limit is {MAX_PIXELS:,} pixels "
-            f"and {MAX_BYTES:,} bytes"
+            f"and {MAX_DECODED_BYTES:,} bytes"
         )
 
     def load() -> NDArray[Any]:
@@ -277,7 +277,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         )
     if page.photometric.name == "PALETTE":
         raise PixelsError("has a palette. Save it as RGB")
-    if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
+    if prod(page.chunks) * page.dtype.itemsize > MAX_DECODED_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
     if prod(page.chunked) > len(page.dataoffsets):  # tifffile would replace missing ones by zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")

@@ -273,7 +273,7 @@ class CheckedSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Param[tuple[tuple[str, str], ...]]):
+class PointPairs(Param[tuple[tuple[str, str], ...]]):
     _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
 
     def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
@@ -283,7 +283,7 @@ class Pairs(Param[tuple[tuple[str, str], ...]]):
             return None
 
 
-FLIP_PAIRS = Pairs(
+FLIP_PAIRS = PointPairs(
     optional=True,
     doc="pairs of keypoints that swap in a mirrored image. Default: names that differ only in left and right. []: none",
 )

@@ -26,7 +26,7 @@ from augment.data.targets.visible_regions import Parts
 from augment.params import Size
 from augment.pipeline.batch import Batch
 from augment.pipeline.geometry.motion import BatchMotion, Motions
-from augment.pipeline.graph.parameter_feed import DrawAhead, Values, compact, stage_values
+from augment.pipeline.graph.parameter_feed import DrawAhead, FedValues, compact, stage_values
 from augment.pipeline.kernels.instructions import kernels_run
 from augment.pipeline.unreadable_images import unreadable_error
 from augment.recipe.op_kinds import BatchOp
@@ -37,7 +37,7 @@ from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
-_OpParts = tuple[Values, bool]  # the result of an op's `parts`, see `Parts.mixed`, and whether the op blends
+_OpParts = tuple[FedValues, bool]  # the result of an op's `parts`, see `Parts.mixed`, and whether the op blends
 
 
 class Mixer:
@@ -188,7 +188,7 @@ def _mixed_targets(unmixed: Tensor, own: Tensor, share: Tensor) -> Tensor:
     return (torch.stack(every, dim=1) * share[..., None]).sum(dim=1)
 
 
-def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
+def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> FedValues:
     """Return the kernel's input for mixup or cutmix, (N, 6) float32, see `kernels.mix`."""
     op = _op(stage)
     rows, own = stage.applied_draws(draws)

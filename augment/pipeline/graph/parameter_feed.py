@@ -17,7 +17,7 @@ from augment.support.errors import UserError
 from augment.support.lazy_torch import torch
 
 T = TypeVar("T")
-Values = NDArray[Any]
+FedValues = NDArray[Any]
 _Block = tuple[int, int]  # the epoch, and the number of the block in the epoch
 
 # Number of samples whose parameters are drawn at once. Drawing for several batches takes little longer than for one.
@@ -43,13 +43,13 @@ class Feed:
         self._sampler, self._reading, self._neutral = sampler, reading, neutral
         self._batches, self._fixed = reading.batches, sampler.plan.split == "val"
         self._together = max(1, BLOCK // reading.batch_size)
-        self._block: tuple[_Block, list[Values]] | None = None
-        self._coming: dict[_Block, Background[list[Values]]] = {}
+        self._block: tuple[_Block, list[FedValues]] | None = None
+        self._coming: dict[_Block, Background[list[FedValues]]] = {}
 
-    def __call__(self, info: Any) -> list[Values]:
+    def __call__(self, info: Any) -> list[FedValues]:
         return self.values(info.iteration)
 
-    def values(self, iteration: int) -> list[Values]:
+    def values(self, iteration: int) -> list[FedValues]:
         """Return the values of all stages, in order, for the batch with this number.
 
         Each array is (batch_size, ...), with the data type that DALI's operator needs.
@@ -78,13 +78,13 @@ class Feed:
             return epoch, number + 1
         return (epoch if self._fixed else epoch + 1), 0
 
-    def _draw(self, block: _Block) -> list[Values]:
+    def _draw(self, block: _Block) -> list[FedValues]:
         epoch, number = block
         batch, size = number * self._together, self._reading.batch_size
         count = min(self._together, self._batches - batch) * size
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
-    def by_stage(self, where: SampleRange) -> list[dict[str, Values]]:
+    def by_stage(self, where: SampleRange) -> list[dict[str, FedValues]]:
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
@@ -136,7 +136,7 @@ class DrawAheadOfCalls(DrawAhead[T]):
         return self._drawn, slice(first, first + count)
 
 
-def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:
+def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, FedValues]:
     """Return the values to feed to a stage, by name.
 
     If the stage needs a mask of the samples that it changes, the mask has the name `applied`.
@@ -161,7 +161,7 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutra
     return {"applied": stage.applied(draws), **fed} if stage.is_gated and not uses_neutral else fed
 
 
-def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
+def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, FedValues]:
     """Return the matrices of a geometry or color stage in the form that its DALI operators take."""
     if stage.kind == "geometry":
         return {"matrix": compact(_inverted(stage, stage.matrix(draws, size), size))}
@@ -169,7 +169,7 @@ def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[
         return _color_values(stage.matrix(draws, size))
     # Between the operators, levels are multiplied by `LEVEL` and stored as uint16. This clips them like bytes, but
     # hardly rounds them.
-    fed: dict[str, Values] = {}
+    fed: dict[str, FedValues] = {}
     links = stage.chain_matrices(draws, size)
     for number, matrix in enumerate(links):
         before = 1 if number == 0 else LEVEL
@@ -179,7 +179,7 @@ def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[
     return fed
 
 
-def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
+def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, FedValues]:
     """Return a color matrix by name.
 
     A matrix of shape (N, C, C + 1) stays whole. A matrix of shape (N, C, 2 C + 1) is split into the matrices for the
@@ -210,14 +210,14 @@ def _inverted(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[
     return total
 
 
-def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
+def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, FedValues]:
     """Return the values of a remap stage, for `augment.pipeline.geometry.remap`.
 
     Each part of the stage is a matrix or a remap. `chain`, (N, parts, 3, 3), holds the inverse of each matrix, in
     pixels from the middle of the image. For a remap, `chain` holds zeros if the remap applies to the sample, and
     otherwise the identity. The names of a remap's arguments end with the number of its part.
     """
-    values: dict[str, Values] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
+    values: dict[str, FedValues] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
     for number, steps in enumerate(stage.parts):
         own = replace(stage, positions=tuple((step,) for step in steps))
         if steps[0].op.kind == "remap":
@@ -230,7 +230,7 @@ def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[s
     return values
 
 
-def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, Values]:
+def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, FedValues]:
     """Return the values of a remap stage, and of a warp that replaces the stage for samples without a remap.
 
     The warp gives these samples exactly the pixels that a recipe without remaps would give them.
@@ -263,6 +263,6 @@ def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(adjugate / determinant[:, None]).reshape(-1, 3, 3)
 
 
-def compact(values: Values) -> Values:
+def compact(values: FedValues) -> FedValues:
     """Make values contiguous, and convert float64 to float32, because DALI gets them in this form."""
     return np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype)

@@ -16,8 +16,8 @@ from torch import Tensor
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
 from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.parameter_feed import DrawAhead, DrawAheadOfCalls
-from augment.pipeline.images_in_memory import Images
-from augment.pipeline.kernels.instructions import LARGEST, Program, are_alike
+from augment.pipeline.images_in_memory import InputImages
+from augment.pipeline.kernels.instructions import MAX_AREA, Program, are_alike
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import CALL, Sampler, SampleRange
@@ -37,10 +37,10 @@ class KernelTransform:
     def supports(plan: Plan, placement: Placement) -> bool:
         """Return whether the kernels support the whole plan and run here."""
         program = Program(plan)
-        known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= LARGEST
+        known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= MAX_AREA
         return placement.device == "gpu" and known and program.runs(placement.gpu)
 
-    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
+    def run(self, images: InputImages, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
         if sides not in self._drawn:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from augment.data.dataset import Dataset
-from augment.data.formats.filelist import read_list
+from augment.data.formats.filelist import read_image_list
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
@@ -185,10 +185,10 @@ def test_no_such_list(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^data.val: .*none.txt does not exist\. .* contains no files. Allowed: a list of images"
     ):
-        read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
+        read_image_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(UserError, match=r"^data.val: .*latin.txt is not UTF-8 text"):
-        read_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
+        read_image_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
 
 
 def test_the_multilabel_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
