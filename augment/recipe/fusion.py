@@ -146,6 +146,6 @@ def _arrange(groups: list[_Group], before: _Group | None, following: list[_Group
     """
     first = next((g for g in groups if before is not None and before.fuses_with(g)), None)
     rest = [g for g in groups if g is not first]
-    last = next((g for g in rest if any(g.fuses_with(other) for other in following)), None)
+    last = next((g for g in rest if any(map(g.fuses_with, following))), None)
     middle = [g for g in rest if g is not last]
     return [g for g in (first, *middle, last) if g is not None]

@@ -100,7 +100,7 @@ class Plan:
     @property
     def moving(self) -> "Plan":
         """The plan with only the stages that move pixels, and their steps."""
-        return self._with(tuple(stage for stage in self.image_stages if any(step.op.moves for step in stage.steps)))
+        return self._with(tuple(stage for stage in self.image_stages if stage.moves))
 
     def only(self, *kinds: StageKind) -> "Plan":
         return self._with(tuple(stage for stage in self.stages if stage.kind in kinds))

@@ -46,6 +46,11 @@ class Stage:
         return tuple(step for alternatives in self.positions for step in alternatives)
 
     @property
+    def moves(self) -> bool:
+        """Whether any step moves pixels."""
+        return any(step.op.moves for step in self.steps)
+
+    @property
     def channels(self) -> int:
         """The number of channels that a color stage's matrix maps."""
         return _shape(self.steps[0])[-2]

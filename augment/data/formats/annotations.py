@@ -325,21 +325,10 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
         raise FaultError(f"has {shown} pixels, but {given} in {image.where}")
     if wanted.task == "keypoints":
         return _make_points(image, header, turn, wanted.points)
-    objects = image.objects
-    height, width = header.size_of(turn)
+    objects, size = image.objects, header.size_of(turn)
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
-    inside = _clip(objects, boxes, (height, width))
-    regions = None
-    if wanted.shapes:
-        shapes = tuple(found.shape for found in objects if found.shape is not None)
-        if len(shapes) < len(objects):
-            bare = next(found.where for found in objects if found.shape is None)
-            raise FaultError(f"has an object without an outline, {bare}")
-        classes = tuple(found.label for found in objects)
-        labels = classes if wanted.task == "segment" else tuple(range(1, len(objects) + 1))
-        regions = Regions(image.where, height, width, shapes, labels, turn)
-        if len(shapes) * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
-            raise FaultError(f"has objects of {count:,} pixels, but at most {MOST_COVERED:,} are allowed")
+    inside = _clip(objects, boxes, size)
+    regions = _regions_of(image, size, turn, wanted) if wanted.shapes else None
     moved = (np.abs(boxes - inside) > 1).any(axis=1)  # less than a pixel is rounding
     if moved.any():
         clipped[objects[int(np.argmax(moved))].where] += int(moved.sum())
@@ -360,6 +349,22 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
         )
     except UserError as error:  # rounding has left no area
         raise FaultError(f"has a bad object in {image.where}: {error}") from error
+
+
+def _regions_of(image: AnnotatedImage, size: tuple[int, int], turn: int, wanted: Wanted) -> Regions:
+    """Return the mask of an image's objects: their classes for segmentation, otherwise their numbers."""
+    shapes = tuple(found.shape for found in image.objects if found.shape is not None)
+    if len(shapes) < len(image.objects):
+        bare = next(found.where for found in image.objects if found.shape is None)
+        raise FaultError(f"has an object without an outline, {bare}")
+    labels = tuple(range(1, len(shapes) + 1))
+    if wanted.task == "segment":
+        labels = tuple(found.label for found in image.objects)
+    height, width = size
+    regions = Regions(image.where, height, width, shapes, labels, turn)
+    if len(shapes) * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
+        raise FaultError(f"has objects of {count:,} pixels, but at most {MOST_COVERED:,} are allowed")
+    return regions
 
 
 def _clip(objects: Sequence[AnnotatedObject], boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float32]:

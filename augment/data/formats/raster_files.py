@@ -333,13 +333,8 @@ def _open_dicom(content: Content) -> OpenedRaster:
     if b"1.2.840.10008.1.2.1.99" in bytes(content):  # pydicom would unpack the whole file, of any size
         raise PixelsError("is a deflated DICOM file. Save it with another transfer syntax")
     header = pydicom.dcmread(BytesIO(content))
+    _reject_dicom_variants(header)
     colors, samples, size = header.PhotometricInterpretation, header.SamplesPerPixel, (header.Rows, header.Columns)
-    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
-        raise PixelsError(f"has {frames} frames. Save each frame in its own file")
-    if colors == "PALETTE COLOR":
-        raise PixelsError("has a palette. Save it as RGB")
-    if "ModalityLUTSequence" in header or header.get("HighBit", header.BitsStored - 1) != header.BitsStored - 1:
-        raise PixelsError("stores its values as a lookup table or in high bits. Save it with plain values")
     slope, intercept = _rescaling(header)
     dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
     is_rescaled = (slope, intercept) != (1, 0)
@@ -369,6 +364,15 @@ def _open_dicom(content: Content) -> OpenedRaster:
         return values if dtype == "float32" else _clip_to_int16(values, is_used)
 
     return OpenedRaster((*size, samples), dtype, load)
+
+
+def _reject_dicom_variants(header: Any) -> None:
+    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
+        raise PixelsError(f"has {frames} frames. Save each frame in its own file")
+    if header.PhotometricInterpretation == "PALETTE COLOR":
+        raise PixelsError("has a palette. Save it as RGB")
+    if "ModalityLUTSequence" in header or header.get("HighBit", header.BitsStored - 1) != header.BitsStored - 1:
+        raise PixelsError("stores its values as a lookup table or in high bits. Save it with plain values")
 
 
 def _rescaling(header: Any) -> tuple[float, float]:
