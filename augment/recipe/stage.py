@@ -90,7 +90,7 @@ class Stage:
         return matrices
 
     @property
-    def parts(self) -> list[tuple[Step, ...]]:
+    def warp_parts(self) -> list[tuple[Step, ...]]:
         """The steps of a warp in order. Consecutive matrices form one part. Each remap is a part."""
 
         def part_of(numbered_step: tuple[int, Step]) -> int:

@@ -108,7 +108,7 @@ class Aug:
     cache: int | str = setting(
         CacheSize(
             default="off",
-            doc="GPU memory for a cache of decoded images: an amount, or half of the free memory (gpu)",
+            doc="GPU memory for a cache of decoded images: an amount, or at most half of the free memory (gpu)",
         )
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="number of batches to prefetch"))

@@ -256,7 +256,7 @@ class Source:
         )
 
     @property
-    def part(self) -> str:
+    def selection(self) -> str:
         """The selection of images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         shares = {name: getattr(self, name) for name in ("val_fraction", "test_fraction", "fraction")}

@@ -41,7 +41,7 @@ def trace(
     stage: Stage, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor, *, after: int = -1
 ) -> tuple[Tensor, Tensor]:
     """Trace output coordinates back to the input of the stage, or only to the output of the part `after`."""
-    for number in reversed(range(after + 1, len(stage.parts))):
+    for number in reversed(range(after + 1, len(stage.warp_parts))):
         x, y = _trace_part(stage, number, size, values, x, y)
     return x, y
 
@@ -50,7 +50,7 @@ def _trace_part(
     stage: Stage, number: int, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Trace output coordinates of one part back to its input."""
-    step, m = stage.parts[number][0], values["chain"][:, number, :, :, None, None]
+    step, m = stage.warp_parts[number][0], values["chain"][:, number, :, :, None, None]
     if step.op.kind != "remap":
         u, v, w = (m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in range(3))
         return u / w, v / w
@@ -72,7 +72,7 @@ def find_points(
 
     A point becomes NaN if no output coordinate shows it. Results can be outside the output image.
     """
-    for number, steps in enumerate(stage.parts):
+    for number, steps in enumerate(stage.warp_parts):
         chain = arrays["chain"][:, number]
         if steps[0].op.kind != "remap":
             points = map_points(np.linalg.inv(chain)[owners], points)

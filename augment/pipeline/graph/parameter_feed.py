@@ -217,8 +217,8 @@ def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[s
     pixels from the middle of the image. For a remap, `chain` holds zeros if the remap applies to the sample, and
     otherwise the identity. The names of a remap's arguments end with the number of its part.
     """
-    values: dict[str, FedValues] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
-    for number, steps in enumerate(stage.parts):
+    values: dict[str, FedValues] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.warp_parts), 3, 3))}
+    for number, steps in enumerate(stage.warp_parts):
         own = replace(stage, positions=tuple((step,) for step in steps))
         if steps[0].op.kind == "remap":
             values["chain"][:, number] = np.where(own.applied(draws)[:, None, None], 0, np.eye(3))
@@ -239,7 +239,7 @@ def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks:
     if any(len(steps) == 1 and steps[0].p == 1 and steps[0].op.kind == "remap" for steps in stage.positions):
         return fed
     remapped = stage.remapped(draws)
-    if len(stage.parts) > 1:
+    if len(stage.warp_parts) > 1:
         matrix = np.where(remapped[:, None, None], np.eye(3), stage.matrix(draws, size))
         fed["warp matrix"] = compact(_inverted(stage, matrix, size))
         fed["chain"][~remapped] = np.eye(3)
