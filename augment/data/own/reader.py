@@ -252,14 +252,8 @@ def read_spatial(
         kind = _kind_of_boxes(read, options.names, flip_pairs)
         classes = (BACKGROUND, *names)
     blank = kind.blank(len(names))
-    splits: list[Split] = []
-    faults: dict[ImageRef, str] = {}
-    for factory, found in zip(factories, read, strict=True):
-        targets = tuple(blank if target is None else target for target in found.targets)
-        if fault := kind.fault(targets, len(classes)):
-            raise UserError(f"{factory.key}: has the target {fault}")
-        splits.append(Split(tuple(found.images), targets, kind))
-        faults |= found.faults
+    splits = [_split_of(factory, own, kind, blank, classes) for factory, own in zip(factories, read, strict=True)]
+    faults = {image: fault for own in read for image, fault in own.faults.items()}
     dataset = Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
     return dataset.noting(*random_notices, notice)
 
@@ -271,6 +265,14 @@ class _Targets(NamedTuple):
     targets: list[Any]
     faults: dict[ImageRef, str]
     labels: set[int]
+
+
+def _split_of(factory: SequenceFactory, read: _Targets, kind: Kind, blank: Any, classes: Sequence[str]) -> Split:
+    """Return a split. Images with a fault get a blank target."""
+    targets = tuple(blank if target is None else target for target in read.targets)
+    if fault := kind.fault(targets, len(classes)):
+        raise UserError(f"{factory.key}: has the target {fault}")
+    return Split(tuple(read.images), targets, kind)
 
 
 def _kind_of_boxes(
