@@ -176,7 +176,7 @@ class Voc(CheckedSource):
 @source("points")
 @dataclass(frozen=True, kw_only=True)
 class PointTable(_Annotations):
-    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells mean not labeled."""
+    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells are unlabeled keypoints."""
 
     task: ClassVar[str] = "keypoints"
 
@@ -202,7 +202,7 @@ class PointTable(_Annotations):
 @source("boxes")
 @dataclass(frozen=True, kw_only=True)
 class BoxTable(_Annotations):
-    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels. A path without a box: no object."""
+    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels, or only the path without objects."""
 
     task: ClassVar[str] = "detect"
 
