@@ -176,7 +176,7 @@ class Voc(CheckedSource):
 @source("points")
 @dataclass(frozen=True, kw_only=True)
 class PointTable(_Annotations):
-    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells are unlabeled keypoints."""
+    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells are unlabeled."""
 
     task: ClassVar[str] = "keypoints"
 
