@@ -42,22 +42,8 @@ def remember(
     # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
-    stored, to_look_up = _Lines(cache), chunks(refs, _CHUNK)
-    known: list[str | None] = []
-    unknown: dict[Any, tuple[bytes, bytes]] = {}  # key and state of each image without a line
-
-    def look_up(some: Sequence[Any]) -> tuple[list[tuple[bytes, bytes]], list[str | None]]:
-        entries = list(zip(_keys(some), map(_state_of, some), strict=True))
-        return entries, [stored.get(key, state) for key, state in entries]
-
-    began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
-    # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
-    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
-    with in_threads(look_up, to_look_up[1:], threads) as others:
-        for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
-            if None in found:
-                unknown |= {ref: entry for ref, entry, line in zip(some, entries, found, strict=True) if line is None}
-            known += found
+    stored = _Lines(cache)
+    known, unknown = _look_up(refs, stored)
     to_judge, fresh = chunks(list(unknown), 64), dict[Any, str]()
 
     def judge_all(some: Sequence[Any]) -> list[str]:
@@ -80,6 +66,27 @@ def remember(
     finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[Any, tuple[bytes, bytes]]]:
+    """Return the stored line of each image or None, and the key and state of each image without a line."""
+    to_look_up = chunks(refs, _CHUNK)
+    known: list[str | None] = []
+    unknown: dict[Any, tuple[bytes, bytes]] = {}
+
+    def look_up(some: Sequence[Any]) -> tuple[list[tuple[bytes, bytes]], list[str | None]]:
+        entries = list(zip(_keys(some), map(_state_of, some), strict=True))
+        return entries, [stored.get(key, state) for key, state in entries]
+
+    began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
+    # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
+    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
+    with in_threads(look_up, to_look_up[1:], threads) as others:
+        for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
+            if None in found:
+                unknown |= {ref: entry for ref, entry, line in zip(some, entries, found, strict=True) if line is None}
+            known += found
+    return known, unknown
 
 
 def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
@@ -151,7 +158,7 @@ class _Lines:
 
 
 def _keys(refs: Iterable[Any]) -> list[bytes]:
-    """Return the key of each image: its path, or its slot in a larger file. The key is empty if it cannot be cached."""
+    """Return the key of each image: its path, or its slot in a larger file. Images that cannot be cached get b""."""
     folders: dict[bytes, bytes] = {}
     keys = []
     for image in refs:

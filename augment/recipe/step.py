@@ -12,7 +12,7 @@ from augment.recipe.op import OPS, find_op
 from augment.recipe.op_kinds import Op, PolicyOp
 from augment.support.errors import UserError
 
-_ONE_DRAW = ("per_channel", False)
+_NOT_PER_CHANNEL = ("per_channel", False)
 
 
 @dataclass(frozen=True)
@@ -160,5 +160,5 @@ def _plain_step(step: Step) -> dict[str, Any]:
     if step.weight != 1:
         plain["weight"] = step.weight
     # Leave out per_channel=false, because earlier versions wrote recipe files without it.
-    plain |= {name: plain_value(value) for name, value in step.params.items() if (name, value) != _ONE_DRAW}
+    plain |= {name: plain_value(value) for name, value in step.params.items() if (name, value) != _NOT_PER_CHANNEL}
     return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.images import keys_of
+from augment.data.images import image_keys
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
 from augment.params import Count, setting
@@ -155,7 +155,7 @@ def _learned(learner: Learner, metric: str) -> Learned:
 def _joined(rows: Any, split: Split) -> Any:
     """Add up the rows of each image that the split repeats. Return one row per image, (M, ...)."""
     first: dict[Any, int] = {}
-    images = np.array([first.setdefault(key, index) for index, key in enumerate(keys_of(split.files))])
+    images = np.array([first.setdefault(key, index) for index, key in enumerate(image_keys(split.files))])
     joined = np.zeros((split.images, *rows.shape[1:]))
     np.add.at(joined, images, rows)
     return joined

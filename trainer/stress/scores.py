@@ -17,7 +17,7 @@ from augment.data.images import MemoryImage, name_of, shown_limits
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
@@ -189,7 +189,7 @@ def _cropped(trained: Trained, split: Split) -> Split:
     validation = trained.loader(split)
     order, placement = Order(validation.batch_size, 0, RankShard(0, 1), False), validation.placement
     files, targets = list[MemoryImage](), list[Any]()
-    with session(trained.config), closing(Loader(crop_only, split, order, placement, Form(raw=True))) as loader:
+    with session(trained.config), closing(Loader(crop_only, split, order, placement, OutputFormat(raw=True))) as loader:
         for batch in loader:
             for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
                 files.append(MemoryImage(name_of(split.files[index]), pixels))

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.params import Choice, settings
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
@@ -67,7 +67,12 @@ MONITORED_AS = {f"val_{name}": f"val_{known}" for name, known in METRICS_AS.item
 def monitor_param(doc: str) -> Choice:
     """Return a callback's parameter for the metric to monitor."""
     return Choice(
-        aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, hint=own_hint("metric"), doc=doc
+        aliases=("metric",),
+        default=AUTO,
+        options=ALL_MONITORED,
+        others=MONITORED_AS,
+        hint=plugin_hint("metric"),
+        doc=doc,
     )
 
 
@@ -129,7 +134,7 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
         others = {name: other for name, other in METRICS_AS.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {own_hint('metric')}"
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {plugin_hint('metric')}"
         )
 
 

@@ -50,7 +50,7 @@ def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
             raise UserError(f"{key}: line {number} is {','.join((name, *words))}. Allowed: {allowed}.")
         labels[values] = names.setdefault(name, len(names)) if name else IGNORE
     if not names or len(names) > _MOST:
-        raise UserError(f"{key} names {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
+        raise UserError(f"{key} has {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
     colors = tuple((color[0], color[1], color[2]) for color in labels if len(color) == 3)
     if colors:
         return tuple(names), MaskFile(Path(), tuple(labels.values()), colors)

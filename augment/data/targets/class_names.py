@@ -20,7 +20,7 @@ from augment.support.formatting import amount, list_some
 
 Label = int | float | str
 
-_MISSPELLED = 3  # most hints. More classes with a single image are rather a long tail
+_MISSPELLED = 3  # maximum number of hints. If more classes have a single image, they are probably spelled correctly
 
 
 @dataclass(frozen=True)
