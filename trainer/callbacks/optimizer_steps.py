@@ -267,7 +267,7 @@ class Interrupt(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """End the fit after a signal. All ranks end after the same training batch."""
-        stops = self.pressed or self._signals.came  # a signal may come before the handlers are installed
+        stops = self.pressed or self._signals.arrived  # a signal may come before the handlers are installed
         if learner.ranks.size > 1:
             stops = learner.training and learner.ranks.agree("stop", stops)
         if stops:

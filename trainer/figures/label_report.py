@@ -108,13 +108,14 @@ class AuditResult:
 
 def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], training: TrainingResult) -> AuditResult:
     """Audit images with one class each. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
-    seen = table[:, 1] > 0
+    total = table[:, 2:].sum(axis=1, keepdims=True)
+    seen = (table[:, 1] > 0) & (total[:, 0] > 0)
     given = np.array(targets)[seen]
     score, probability = np.full((2, len(table)), math.nan)
     score[seen] = table[seen, 0] / table[seen, 1]
     wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), training))
     if not wrong_labels.unknown:
-        sure = confident_classes(table[seen, 2:] / table[seen, 1:2])
+        sure = confident_classes(table[seen, 2:] / total[seen])
         wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=training.own_errors)
     # The suggested label is the most probable one of the other classes.
     others = table[:, 2:].copy()

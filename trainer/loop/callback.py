@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import parse_params, settings
 from augment.params.pixel_format import RGB, PixelFormat
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from augment.support.lazy_torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def parse_callbacks(given: object) -> dict[str, dict[str, Any]]:
     known = known_callbacks()
     for name, values in given.items():
         if name not in known:
-            raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)} {own_hint('callback')}")
+            raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)} {plugin_hint('callback')}")
         if isinstance(values, bool):
             values = {} if values else None
         if values is not None:

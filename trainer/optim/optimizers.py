@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.params import check_known
-from augment.support.errors import UserError, first_line, nearest, own_hint
+from augment.support.errors import UserError, first_line, nearest, plugin_hint
 from augment.support.torch_versions import keep_eager, step_eagerly
 from augment.support.user_code import registering
 from trainer.optim.layers import layer_of, matches
@@ -135,7 +135,7 @@ def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
         raise UserError(
             f"fit.optimizer: unknown optimizer '{name}'.{nearest(name, [*_OURS, *known])} Set one of "
             f"{', '.join(_OURS)}, or one of the {len(known)} names that timm.optim.list_optimizers() returns."
-            f" {own_hint('optimizer')}"
+            f" {plugin_hint('optimizer')}"
         )
     info = optim.get_optimizer_info(name)
     if info.second_order:

@@ -17,7 +17,7 @@ from nvidia.dali import backend
 from augment.data.dataset import Split
 from augment.data.own.prefetch import end_readers
 from augment.params.pixel_format import RGB
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
@@ -83,7 +83,7 @@ def make_loader(
             batch_size, config.seed, RankShard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"
         ),
         placement.on(device, config.fit.cpu_threads()),  # rank 0 chose the placement, perhaps for another GPU
-        Form(half=device.type == "cuda" and config.fit.half, frames=frames),
+        OutputFormat(half=device.type == "cuda" and config.fit.half, frames=frames),
         classes=classes or config.dataset.classes,
     )
 

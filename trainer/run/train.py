@@ -13,7 +13,7 @@ from rich.console import Console
 from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
 from augment.recipe.plan import build_plan
-from augment.recipe.steps import border_doubts, doubts
+from augment.recipe.steps import border_notices, unit_notices
 from augment.support.console import PlainConsole, print_plan
 from augment.support.errors import UserError, describe_error
 from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
@@ -301,8 +301,8 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         write_atomically(folder / IDS_FILE, json_line(ids))
     stages = config.fit.full_stages(config.aug.size)
     described = "; ".join(f"{stage.name} {amount(stage.epochs, 'epoch')} at {stage}" for stage in stages)
-    notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
-    notes += border_doubts(config.aug, dataset.kind.unrepeated)
+    notes = [*config.notes, *unused_settings(config.fit, learner.task), *unit_notices(config.aug)]
+    notes += border_notices(config.aug, dataset.kind.unrepeated)
     notes += filter(None, [config.fit.slow_precision])
     notes += [
         f"{key}={size}: the training set has {amount(len(dataset.train), 'image')}, so each epoch is a single batch. "

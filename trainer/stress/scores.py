@@ -17,7 +17,7 @@ from augment.data.images import MemoryImage, name_of, shown_limits
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
@@ -36,7 +36,6 @@ from trainer.tasks.classify import wilson_interval
 NO_DROP = "No corruption makes the score worse on average."
 
 _SIDE = 96  # side of an example image, in pixels
-_COLORFUL = 16  # gray levels by which the channels of an example image differ on average, at least
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Score:
     value: float
     interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
     wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the score is not a share
-    example: Image.Image | None  # an image as the model sees it, see `_with_colors`
+    example: Image.Image | None  # the first image as the model sees it
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ def _cropped(trained: LoadedModel, split: Split) -> Split:
     validation = trained.loader(split)
     order, placement = Order(validation.batch_size, 0, RankShard(0, 1), False), validation.placement
     files, targets = list[MemoryImage](), list[Any]()
-    with session(trained.config), closing(Loader(crop_only, split, order, placement, Form(raw=True))) as loader:
+    with session(trained.config), closing(Loader(crop_only, split, order, placement, OutputFormat(raw=True))) as loader:
         for batch in loader:
             for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
                 files.append(MemoryImage(name_of(split.files[index]), pixels))
@@ -203,29 +202,18 @@ def _cropped(trained: LoadedModel, split: Split) -> Split:
 
 
 class _Example(Callback):
-    """Keeps one image of a pass as the model sees it."""
+    """Keeps the first image of a pass as the model sees it."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.image: Image.Image | None = None
-        self._seen = 0  # number of images. Counting them never waits for the GPU
+    image: Image.Image | None = None
 
     def after_batch(self, learner: Learner) -> None:
-        images, position = learner.batch.images, self.index - self._seen
-        self._seen += len(images)
-        if 0 <= position < len(images):
+        if self.image is None:
             assert learner.val_loader is not None
             loader = learner.val_loader
-            limits = shown_limits(loader.split.files[self.index])  # the same for all corruptions
-            pixels = as_pixels(images[position : position + 1], loader.plan, limits)
+            limits = shown_limits(loader.split.files[0])  # the same for all corruptions
+            pixels = as_pixels(learner.batch.images[:1], loader.plan, limits)
             self.image = Image.fromarray(pixels[0])
             self.image.thumbnail((_SIDE, _SIDE))
-
-
-def _with_colors(files: Sequence[Any]) -> int:
-    """Return the position of the first image in memory whose channels differ clearly, or 0 without such an image."""
-    spread = ((i, np.ptp(file.pixels, axis=2).mean()) for i, file in enumerate(files) if isinstance(file, MemoryImage))
-    return next((i for i, mean in spread if mean > _COLORFUL), 0)
 
 
 def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
@@ -285,7 +273,7 @@ def _scores(trained: LoadedModel, split: Split, plans: Sequence[Plan]) -> Iterat
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
-        validate, shown = None, _with_colors(split.files)
+        validate = None
         next_loader = _prepared(trained, split, plans[0], placement)
         for number in range(len(plans)):
             loader = next_loader
@@ -293,7 +281,7 @@ def _scores(trained: LoadedModel, split: Split, plans: Sequence[Plan]) -> Iterat
                 next_loader = _prepared(trained, split, plans[number + 1], placement)
             if isinstance(loader, Loader):
                 validate = validate or trained.validator(loader, graph=config.fit.graph)
-                yield _score(trained, loader, validate, shown)
+                yield _score(trained, loader, validate)
             else:
                 yield loader
             bar.advance()
@@ -309,9 +297,8 @@ def _prepared(trained: LoadedModel, split: Split, plan: Plan, placement: Placeme
     return loader
 
 
-def _score(trained: LoadedModel, loader: Loader, validate: Callable[..., None], shown: int) -> Score:
-    """Score one pass. `shown` is the index of the example image."""
-    recorder, example, task = Recorder(), _Example(shown), trained.task
+def _score(trained: LoadedModel, loader: Loader, validate: Callable[..., None]) -> Score:
+    recorder, example, task = Recorder(), _Example(), trained.task
     with closing(loader):
         validate(loader, recorder, example)
     assert recorder.samples is not None

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.params import Choice, settings
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
@@ -68,7 +68,12 @@ _KEY_ALIASES["train_acc"] = "train_accuracy"
 def monitor_param(doc: str) -> Choice:
     """Return a callback's parameter for the metric to monitor."""
     return Choice(
-        aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=_KEY_ALIASES, hint=own_hint("metric"), doc=doc
+        aliases=("metric",),
+        default=AUTO,
+        options=ALL_MONITORED,
+        others=_KEY_ALIASES,
+        hint=plugin_hint("metric"),
+        doc=doc,
     )
 
 
@@ -130,7 +135,7 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
         others = {name: other for name, other in METRIC_ALIASES.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {own_hint('metric')}"
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {plugin_hint('metric')}"
         )
 
 

@@ -186,7 +186,7 @@ def test_the_evaluation_and_the_report(
     part.write_text("\n".join(line for line in listed.read_text().splitlines() if "green" not in line or "," in line))
     assert evaluate.evaluate(run, part.parent).images == {"labels": 6, "numbers": 12}[name]
     (part.parent / f"more{part.suffix}").touch()
-    with pytest.raises(UserError, match="Name the file"):
+    with pytest.raises(UserError, match="Use the file"):
         evaluate.evaluate(run, part.parent)
     monkeypatch.setattr("trainer.report.run_content.load", None)  # a finished run has written what its page shows
     record = read_record(run)

@@ -43,12 +43,12 @@ def check_config(config: Config) -> None:
         UserError: the first mistake, with its key.
     """
     fit, task = config.fit, task_named(config.dataset.task)
-    ranks, device = fit.gpus or 1, fit.torch_device()
-    if fit.sync_batchnorm and ranks > 1 and device.type != "cuda":
+    device = fit.torch_device()
+    if fit.sync_batchnorm and (fit.gpus or 1) > 1 and device.type != "cuda":
         raise UserError("fit.sync_batchnorm=true works only on GPUs. Set it to false.")
     if fit.resume is None:
         require_start(config.model)
-    _check_data(config, ranks)
+    _check_data(config)
     for split in SPLITS:
         build_plan(config.recipe, split)
     _check_kind_of_model(config, task)
@@ -69,15 +69,10 @@ def check_config(config: Config) -> None:
     fit.schedules()
 
 
-def _check_data(config: Config, ranks: int) -> None:
+def _check_data(config: Config) -> None:
     dataset = config.dataset
     if config.data.gives_test and config.fit.resume is None:
         load_dataset(config.data.with_test())  # checked now, although only `evaluate` uses the test split
-    for split, images in (("train", len(dataset.train)), ("val", len(dataset.val))):
-        if ranks > max(images, 1):
-            raise UserError(
-                f"fit.gpus={ranks}, but {split} has only {amount(images, 'image')}. Lower fit.gpus to {max(images, 1)}."
-            )
     if dataset.task == "classify" and len(dataset.classes) == 1:
         given = config.resolved["data"]
         key = next(key for key in ("root", "train", "source") if given.get(key))
