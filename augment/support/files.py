@@ -233,7 +233,7 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
         what = f"this folder does not exist.{near_file(folder, folder=True)}"
     if folder.is_file():
         what = f"this is a file. Did you mean {folder.parent}?"
-    raise UserError(f"{key}{folder}: {what} Name {allowed}.")
+    raise UserError(f"{key}{folder}: {what} Use {allowed}.")
 
 
 def shown(path: Path) -> Path:

@@ -173,7 +173,9 @@ def explained_damage(file: Path) -> Iterator[None]:
     except _DAMAGE as error:
         if type(error).__name__ == "OutOfMemoryError":  # a lack of GPU memory is not a fault of the contents
             raise
-        raise UnreadableError(f"{file} is damaged, or no run wrote it ({first_line(error)}). Restore it.") from error
+        raise UnreadableError(
+            f"{file} is damaged, or was not written by a run ({first_line(error)}). Restore it."
+        ) from error
 
 
 def check_folder(folder: Path) -> None:

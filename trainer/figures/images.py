@@ -30,7 +30,7 @@ def worst_images(
 ) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
     """Return the samples with the worst predictions, the worst first.
 
-    The task chooses them, and may draw on their thumbnails, see `Task.draw`.
+    `Task.mistakes` selects the samples, and `Task.draw` may draw on their thumbnails.
 
     Args:
         task: the task.
@@ -114,9 +114,9 @@ def thumbnail(file: ImageRef) -> str:
     return data_uri(small, "JPEG", 82)
 
 
-def data_uri(image: Image.Image, form: str, quality: int) -> str:
+def data_uri(image: Image.Image, file_format: str, quality: int) -> str:
     """Encode an image as a data URI, in JPEG or WEBP."""
     data = BytesIO()
     # Without subsampling of colors, text in a JPEG stays sharp. `method` is an option of WEBP.
-    image.save(data, form, quality=quality, subsampling=0, optimize=True, method=4)
-    return f"data:image/{form.lower()};base64,{b64encode(data.getvalue()).decode()}"
+    image.save(data, file_format, quality=quality, subsampling=0, optimize=True, method=4)
+    return f"data:image/{file_format.lower()};base64,{b64encode(data.getvalue()).decode()}"

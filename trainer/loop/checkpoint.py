@@ -76,14 +76,14 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
                         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     except ForeignTypeError as error:
-        raise _other_types(path, f" ({error})") from error
+        raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        raise _other_types(path, f" ({found[1]})" if found else "") from error
+        raise _foreign_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
         raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
 
@@ -96,7 +96,7 @@ def _open(path: Path) -> zipfile.ZipFile:
         UserError: PyTorch cannot have written the archive.
     """
     start, length, end = _directory(path)
-    if path.stat().st_size > host_memory():  # reading a file with holes takes hours, although it takes no disk space
+    if path.stat().st_size > host_memory():  # a sparse file takes no disk space, but reading it takes hours
         odd = "it is larger than the memory of this machine"
     elif start + length != end:  # otherwise, Python could find another directory
         odd = "it contains more than one archive"
@@ -144,7 +144,7 @@ def _directory(path: Path) -> tuple[int, int, int]:
     return int.from_bytes(start, "little"), int.from_bytes(size, "little"), at if is_wide else at + 76
 
 
-def _other_types(path: Path, what: str) -> UserError:
+def _foreign_types(path: Path, what: str) -> UserError:
     return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}.")
 
 
@@ -162,7 +162,7 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
 
 
 def _wrong_types(path: Path) -> UserError:
-    return UserError(f"{path}: contains values of types that no checkpoint contains. Use another checkpoint.")
+    return UserError(f"{path}: contains values of the wrong type. Use another checkpoint.")
 
 
 LAST, BEST = "last.pt", "best.pt"
@@ -176,14 +176,14 @@ class FitState:
     """The content of last.pt: everything that a resumed fit needs to match an uninterrupted fit."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
-    model: dict[str, Tensor]  # state of the trained model, without the base of LoRA
+    model: dict[str, Tensor]  # state of the trained model, without the fixed weights of LoRA
     optimizer: dict[str, Any]
     gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
-    callbacks: dict[str, dict[str, Any]]  # states by the names from `trainer.loop.callback.named`
+    callbacks: dict[str, dict[str, Any]]  # states by the keys from `trainer.loop.callback.with_keys`
     random: dict[str, Any]  # states of the random generators, see `random_state`
-    # States of ranks 1, 2, ... that differ from rank 0: gradients, loader, random, the model's buffers within a step,
-    # and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
+    # For each of the ranks 1, 2, ..., the states that differ from the states of rank 0: gradients, loader, random, the
+    # model's buffers within a step, and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
     others: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -203,7 +203,7 @@ class FitState:
                 f"fit.gpus={self.ranks}. Resume with fit.gpus={self.ranks}."
             )
 
-    def on(self, rank: int) -> FitState:
+    def for_rank(self, rank: int) -> FitState:
         """Return the state for a rank. A rank that the saved run did not have gets the state of rank 0."""
         if not 0 < rank < self.ranks:
             return self
@@ -243,10 +243,7 @@ log = logging.getLogger(__name__)
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     """Write a state. Other processes see the old file until the new file is complete.
 
-    Args:
-        state: the state.
-        path: the file.
-        keep: number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
+    `keep` is the number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
     """
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
@@ -304,18 +301,18 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
-            f"{path}: has format {found}, but this version reads format {FORMAT}. Use the version that wrote it, or "
-            "start a new run."
+            f"{path}: has format {found}, but this version of dali-trainer reads format {FORMAT}. Use the version that "
+            "wrote it, or start a new run."
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
+        raise UserError(f"{path}: not the {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
     _check_types(state, path)
     return kind(**state)
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, because a stranger's file must not cause a traceback."""
+    """Check the types of all values, because an invalid file must not cause a traceback."""
     with explained_damage(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -350,9 +347,9 @@ def _is_small(value: object) -> bool:
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield all tensors in plain values. A shared value counts each time it occurs."""
-    waiting, found = [(value, 0)], 0
-    while waiting:
-        one, depth = waiting.pop()
+    pending, found = [(value, 0)], 0
+    while pending:
+        one, depth = pending.pop()
         if isinstance(one, torch.Tensor):
             yield one
             continue
@@ -360,16 +357,17 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
         found += len(inner)
         if found > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
-        waiting += [(each, depth + 1) for each in inner if isinstance(each, torch.Tensor | dict | list | tuple | set)]
+        pending += [(each, depth + 1) for each in inner if isinstance(each, torch.Tensor | dict | list | tuple | set)]
 
 
-def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that a state or a network lacks, or whose shape differs.
+def first_difference(saved: Mapping[str, Tensor], network: nn.Module) -> str:
+    """Return the name of the first tensor that only one of a state and a network has, or whose shape differs.
 
     Empty: the state fits the network.
     """
-    theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
-    return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")
+    saved_shapes = {name: value.shape for name, value in saved.items()}
+    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    return next((name for name in (*shapes, *saved_shapes) if saved_shapes.get(name) != shapes.get(name)), "")
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

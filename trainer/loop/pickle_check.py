@@ -30,7 +30,7 @@ _TAKING = _TUPLES | _ITEMS | _PAIRS | _CALLS
 _BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "ComplexDouble": 16, "ComplexFloat": 8}
 _BYTES |= {"Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
 
-_LARGEST = 2**40  # upper limit of a value's size, because nested lists can grow exponentially
+_LARGEST = 2**40  # sizes are counted up to this limit, because nested lists can grow exponentially
 
 
 class ForeignTypeError(Exception):

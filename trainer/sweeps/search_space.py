@@ -37,7 +37,7 @@ from trainer.sweeps.ledger import ENDED, Job, read_ledger
 from trainer.sweeps.run_groups import REPEATED, flat
 from trainer.sweeps.trials import TRIALS_FILE, Search, Trial, Trials
 from trainer.tasks.metric import PACE, columns_of
-from trainer.tasks.registry import of_loss, smaller_is_better, task_named
+from trainer.tasks.registry import loss_settings_of, smaller_is_better, task_named
 
 _METRICS = "hydra.sweeper.metrics"
 
@@ -384,7 +384,7 @@ def _metric(settings: SearchSettings, base: Config, space: Sequence[Dimension]) 
         requested = [one.name for one in task.measured(classes, (metric,), model) if metric in one.names]
         hint = f" Add fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
         raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
-    losses = of_loss(metric, task)
+    losses = loss_settings_of(metric, task)
     for one in space if losses else ():
         if one.key.startswith(losses):
             raise UserError(

@@ -60,10 +60,10 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 def class_counts(targets: Tensor, predictions: Tensor, classes: int) -> Counts:
     """Count the images of each class. Targets and predictions are classes, (N,)."""
-    right, predicted, having = (
+    right, predicted, actual = (
         of.bincount(minlength=classes).double() for of in (targets[targets == predictions], predictions, targets)
     )
-    return right, predicted, having, having.sum()
+    return right, predicted, actual, actual.sum()
 
 
 def _counts(outputs: Tensor, targets: Tensor) -> Counts:

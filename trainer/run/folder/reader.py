@@ -172,7 +172,7 @@ class RunFolder:
         return self.job is not None and self.job["trial"] is not None
 
     @cached_property
-    def chooses(self) -> bool:
+    def candidate(self) -> bool:
         """Whether a search chose a configuration by this run's score. Such scores are too optimistic to be compared."""
         return self.trial or bool(self.job and self.job["finalist"])
 

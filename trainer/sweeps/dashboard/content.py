@@ -92,7 +92,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
 def _about(run: RunFolder, folder: Path) -> dict[str, Any]:
     """Return the values of a run that do not depend on other runs."""
     part = "job" if run.job else ""
-    if run.chooses:
+    if run.candidate:
         part = "trial" if run.trial else "finalist"
     return {
         "name": clip(run.name, KEY),
