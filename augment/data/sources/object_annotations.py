@@ -47,7 +47,9 @@ class Coco(_Annotations):
     """COCO's JSON: boxes, optionally with instance masks or keypoints, or class masks instead of boxes."""
 
     train: str = setting(Text(required=True, doc="annotation file, `.json`"))
-    images: str | None = setting(Text(optional=True, doc="folder of the images. Default: the folder of each `.json`"))
+    images: str | None = setting(
+        Text(optional=True, aliases=("root",), doc="folder of the images. Default: the folder of each `.json`")
+    )
     train_images: str | None = setting(Text(optional=True, doc="folder of the training images. Default: data.images"))
     val_images: str | None = setting(Text(optional=True, doc="folder of the validation images. Default: data.images"))
     test_images: str | None = setting(Text(optional=True, doc="folder of the test images. Default: data.images"))
@@ -305,8 +307,11 @@ class MaskPairs(CheckedSource):
         return given, MaskFile(Path(), () if self.ignore_index == IGNORE else tuple(labels))
 
     def _hint(self, split: str) -> str:
-        """Return the settings for folders such as train and trainannot, if they exist."""
+        """Return the parent folder if it has the split, or the settings for folders such as train and trainannot."""
         root = expanded(self.root)
+        parent = replace(self, root=str(root.absolute().parent))
+        if parent._has(split):
+            return f"Did you mean data.root={parent.root}?"
         ends = sorted(folder.name.removeprefix(split) for folder in root.glob(f"{split}?*") if folder.is_dir())
         if not ends or not (root / split).is_dir():
             return ""

@@ -132,6 +132,15 @@ def test_an_early_end_says_why(run: Path) -> None:
     assert "by val_accuracy, last epoch: 40.0%" in render(read)
 
 
+def test_a_loss_that_exploded() -> None:
+    text = "! The validation loss was 160 in epoch 1, so training was unstable. Try a smaller fit.lr"
+    rows = [row(0, 2.4, 160), row(1, 2.1, 2.2)]
+    assert text in said(record(rows))
+    assert "unstable" not in said(record([row(0, 2.4, 9), row(1, 0.1, 8)]))
+    assert "unstable" not in said(record([row(0, 60, 50), row(1, 40, 45)]))  # a sum instead of a mean
+    assert "unstable" not in said(record(rows, classes=("age",), task="regress"))  # the unit is unknown
+
+
 def test_a_loss_that_is_not_finite() -> None:
     rows = [row(0, 1, 1), row(1, float("nan"), 1)]
     assert "! The training loss is not finite in epoch 2." in said(record(rows))
