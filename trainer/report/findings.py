@@ -101,11 +101,11 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
     if len(finite) < 4:
         return None
     lowest = min(finite, key=lambda row: row["val_loss"])
-    # Single epochs are noisy, so the last value is a median.
+    # Single epochs are noisy, so a median must also be higher.
     since = finite[finite.index(lowest) + 1 :]
     if len(since) < max(2, len(finite) // 10):
         return None
-    end = median(row["val_loss"] for row in since[-3:])
+    end = min(median(row["val_loss"] for row in since[-3:]), since[-1]["val_loss"])
     falls = since[-1]["train_loss"] < lowest["train_loss"]
     return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 

@@ -42,6 +42,7 @@ def test_overfitting_is_reported_with_its_epoch() -> None:
         OVER[:5],  # one epoch is chance
         [r | {"train_loss": 1.0} for r in OVER],  # training does not fall
         [r | {"val_loss": 1.0 + 0.002 * i} for i, r in enumerate(OVER)],  # too little
+        [row(i, 2.0 - i / 10, loss) for i, loss in enumerate([1.44, 3.2, 1.75, 1.46])],  # a high learning rate
         [],
     ],
 )

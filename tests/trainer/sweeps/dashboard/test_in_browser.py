@@ -317,7 +317,7 @@ def test_the_best_score_is_among_runs_that_can_be_compared(tmp_path: Path) -> No
     page = render(collect(find_runs([tmp_path / "outputs"]), tmp_path, tmp_path))
     script = """
       const note = all("#tiles dd span").at(-1);
-      const column = texts("#head th").indexOf("data");
+      const column = texts("#head th").indexOf("dataset");
       const datasets = all("#rows tr[data-path]").map((row) => row.children[column].textContent);
       return [texts("#tiles dd").at(-1), note.scrollWidth <= note.clientWidth, datasets];
     """
