@@ -135,7 +135,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     from augment.cli.compose import compose_recipe, keys_of
     from augment.cli.config_files import read_config
     from augment.cli.overrides import reject_keywords
-    from augment.recipe.steps import Aug, doubts
+    from augment.recipe.steps import Aug, unit_notices
     from augment.support.errors import UserError
 
     reject_keywords(misspelled, keys_of("aug", [Aug]))
@@ -149,7 +149,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
         composed = compose_recipe([f"+aug={recipe}", *overrides])
     else:
         composed = compose_recipe(overrides, read_config(Path(recipe)) if isinstance(recipe, str | Path) else recipe)
-    for note in doubts(composed.aug):
+    for note in unit_notices(composed.aug):
         logging.getLogger(__name__).warning("%s", note)
     return composed
 
@@ -194,12 +194,12 @@ def make_loader(
     from augment.data.format_detection import measured
     from augment.data.sources import LOADED, load_dataset
     from augment.pipeline.arguments import check_arguments, reject_misspelled, torch_device, warn_of_ranks
-    from augment.pipeline.graph.decoding import Form
+    from augment.pipeline.graph.decoding import OutputFormat
     from augment.pipeline.graph.device_placement import place
     from augment.pipeline.graph.sample_order import Order, RankShard
     from augment.pipeline.loader import Loader
     from augment.recipe.plan import build_plan
-    from augment.recipe.steps import border_doubts
+    from augment.recipe.steps import border_notices
     from augment.support.errors import UserError
     from augment.support.process import cores
 
@@ -227,7 +227,7 @@ def make_loader(
     chosen = dataset.train if split == "train" else dataset.val
     pixels = measured(dataset, recipe.aug.mean, recipe.aug.std)
     plan = build_plan(replace(recipe.aug, pixels=pixels), split)
-    for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
+    for note in border_notices(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)
     if split == "train":
         warn_of_ranks(rank=rank, world_size=world_size)
@@ -236,6 +236,6 @@ def make_loader(
         chosen,
         Order(batch_size, recipe.seed if seed is None else seed, RankShard(rank, world_size), drop_last),
         place(recipe.aug, chosen.files, placed, threads=threads or min(16, cores())),
-        Form(half),
+        OutputFormat(half),
         classes=dataset.classes,
     )

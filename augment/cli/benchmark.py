@@ -19,7 +19,7 @@ from augment.cli.parser import table_console, writing
 from augment.support.console import progress_bar
 from augment.support.files import installed_version, write_json
 from augment.support.formatting import amount
-from augment.support.process import cores, keep_freed_memory, own_seconds
+from augment.support.process import cores, cpu_seconds, keep_freed_memory
 
 # Runs a number of batches without waiting for the GPU, and returns the number of images.
 Run = Callable[[int], int]
@@ -118,10 +118,10 @@ def time_batches(run: Run, row: Row, batches: int) -> Timing:
     """Time some batches of a running row, after consuming the batches that are prefetched."""
     run(row.ahead)
     _synchronize()
-    cpu, begun = own_seconds(), monotonic()
+    cpu, begun = cpu_seconds(), monotonic()
     images = run(batches)
     _synchronize()
-    return Timing(images, batches, max(monotonic() - begun, 1e-9), own_seconds() - cpu)
+    return Timing(images, batches, max(monotonic() - begun, 1e-9), cpu_seconds() - cpu)
 
 
 def _synchronize() -> None:
@@ -133,9 +133,9 @@ def _settle() -> None:
     """Wait until threads and workers have filled their queues and are idle, but at most five seconds."""
     end = monotonic() + 5
     while monotonic() < end:
-        before = own_seconds()
+        before = cpu_seconds()
         sleep(0.1)
-        if own_seconds() - before < 0.025:
+        if cpu_seconds() - before < 0.025:
             return
 
 

@@ -83,7 +83,7 @@ class Parser(ArgumentParser):
     Args:
         module: the module, as after `python -m`.
         description: a text for `--help`.
-        examples: command lines with explanations, also for `--help`.
+        examples: command lines or their arguments, with explanations, also for `--help`.
         arguments: the arguments other than flags, for the usage line.
     """
 
@@ -91,11 +91,12 @@ class Parser(ArgumentParser):
         self, module: str, description: str, examples: str, *, arguments: str = "[aug=NAME] [key=value ...]"
     ) -> None:
         self._flags: list[str] = []
+        heading = "examples" if f"python -m {module} " in examples else "examples of arguments"
         super().__init__(
             prog=f"python -m {module}",
             usage=" ".join(filter(None, (f"python -m {module}", arguments, "[flags]"))),
             description=description,
-            epilog=f"examples:\n{examples}",
+            epilog=f"{heading}:\n{examples}",
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

@@ -42,22 +42,8 @@ def remember(
     # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
-    stored, to_look_up = _Lines(cache), chunks(refs, _CHUNK)
-    known: list[str | None] = []
-    unknown: dict[Any, tuple[bytes, bytes]] = {}  # key and state of each image without a line
-
-    def look_up(some: Sequence[Any]) -> tuple[list[tuple[bytes, bytes]], list[str | None]]:
-        entries = list(zip(_keys(some), map(_state_of, some), strict=True))
-        return entries, [stored.get(key, state) for key, state in entries]
-
-    began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
-    # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
-    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
-    with in_threads(look_up, to_look_up[1:], threads) as others:
-        for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
-            if None in found:
-                unknown |= {ref: entry for ref, entry, line in zip(some, entries, found, strict=True) if line is None}
-            known += found
+    stored = _Lines(cache)
+    known, unknown = _look_up(refs, stored)
     to_judge, fresh = chunks(list(unknown), 64), dict[Any, str]()
 
     def judge_all(some: Sequence[Any]) -> list[str]:
@@ -80,6 +66,27 @@ def remember(
     finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[Any, tuple[bytes, bytes]]]:
+    """Return the stored line of each image or None, and the key and state of each image without a line."""
+    to_look_up = chunks(refs, _CHUNK)
+    known: list[str | None] = []
+    unknown: dict[Any, tuple[bytes, bytes]] = {}
+
+    def look_up(some: Sequence[Any]) -> tuple[list[tuple[bytes, bytes]], list[str | None]]:
+        entries = list(zip(_keys(some), map(_state_of, some), strict=True))
+        return entries, [stored.get(key, state) for key, state in entries]
+
+    began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
+    # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
+    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
+    with in_threads(look_up, to_look_up[1:], threads) as others:
+        for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
+            if None in found:
+                unknown |= {ref: entry for ref, entry, line in zip(some, entries, found, strict=True) if line is None}
+            known += found
+    return known, unknown
 
 
 def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
@@ -113,16 +120,14 @@ class _Lines:
     def __init__(self, cache: Path | None) -> None:
         self._cache, self._rows, self._written = cache, list[bytes](), monotonic()
         self._known: dict[bytes, bytes] = {}
-        self._replaces = True  # whether the next write replaces the file
+        self._is_new = True  # whether the next write creates the file, or replaces one of another version
         with suppress(OSError), open(cache or os.devnull, "rb") as stream:
             if stream.readline() == _VERSION:
-                count = 0
+                self._is_new = False
                 for row in stream:
                     if row.endswith(b"\0\n"):
                         key, _, line = row[:-2].partition(b"\0")
                         self._known[key] = line
-                        count += 1
-                self._replaces = count > 2 * len(self._known)  # most rows are outdated
 
     def get(self, key: bytes, state: bytes) -> str | None:
         """Return the line of an image, or None if its state has changed."""
@@ -139,14 +144,13 @@ class _Lines:
         """Write new lines, unless the last write was less than `every` seconds ago. Log a failure."""
         if self._cache is None or not self._rows or monotonic() < self._written + every:
             return
-        kept = [b"%b\0%b\0\n" % row for row in self._known.items()] if self._replaces else []
         try:
-            if self._replaces:
-                write_atomically(self._cache, b"".join([_VERSION, *kept, *self._rows]), durable=False)
+            if self._is_new:
+                write_atomically(self._cache, b"".join([_VERSION, *self._rows]), durable=False)
             else:
                 with self._cache.open("ab") as stream:
                     stream.write(b"".join([b"\n\0\n", *self._rows]))  # the last row may be incomplete
-            self._replaces = False
+            self._is_new = False
         except OSError as error:  # the next start will be slower
             notice = "%s cannot be written (%s), so the files will be checked again next time"
             logging.getLogger(__name__).info(notice, self._cache, error.strerror)
@@ -154,7 +158,7 @@ class _Lines:
 
 
 def _keys(refs: Iterable[Any]) -> list[bytes]:
-    """Return the key of each image: its path, or its slot in a larger file. The key is empty if it cannot be cached."""
+    """Return the key of each image: its path, or its slot in a larger file. Images that cannot be cached get b""."""
     folders: dict[bytes, bytes] = {}
     keys = []
     for image in refs:

@@ -89,7 +89,7 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
         encode = partial(_load, size=size, quality=quality)
         written = {name: _write(part / name, split, dataset, to, encode) for name, split in splits.items()}
         index = {"dir": str(part / ".index")} if to == "webdataset" else {}
-        found = parse_data(settings_of(dataset, to, part) | index).load()
+        found = parse_data(reading_settings(dataset, to, part) | index).load()
 
         def load(_: int, ref: ImageRef, target: Target) -> bytes:
             return _digest(read_encoded(ref), _plain(found, target))
@@ -101,7 +101,7 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
         shutil.rmtree(part / ".index", ignore_errors=True)
 
 
-def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
+def reading_settings(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
     """Return the settings, `{source: name, ...}`, that read a dataset from the folder `out`."""
     if to == "folder":
         return {"source": to, "root": str(out)}

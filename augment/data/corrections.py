@@ -101,7 +101,7 @@ class _Finder:
     def __init__(self, dataset: Dataset, whole: Dataset) -> None:
         # For each folder and file name, the full names with their positions in train. Other images have no positions.
         self._known: dict[str, dict[str, list[int]]] = {}
-        # The code of data=own may give images of both splits the same names. The files of audits list training images.
+        # With data=own, images of both splits may have the same name. Corrections then refer to the training image.
         self._val = set(map(name_of, whole.val.files)).difference(map(name_of, whole.train.files))
         left_out = [image.file for split in (whole.train, whole.val) for image in split.left_out]
         others = (*whole.train.files, *whole.val.files, *left_out)

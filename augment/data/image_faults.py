@@ -19,7 +19,7 @@ from augment.support.errors import UserError
 MAX_PIXELS = 178_956_970
 
 # Pillow's names of the formats that DALI decodes. The content of a file determines its format, not its name.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
+DECODABLE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 
 # The fault of images in other formats.
 NOT_DECODED = "is not an image that DALI decodes"
@@ -89,7 +89,7 @@ def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | No
     """
     if decoded is None:
         return describe_damage(BytesIO(content))
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=FORMATS) as image:
+    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=DECODABLE_FORMATS) as image:
         expected = np.asarray(to_rgb(image), np.int16)
         if expected.shape == decoded.shape and np.abs(expected - decoded).max(initial=0) <= TOLERANCE:
             return None
@@ -149,10 +149,11 @@ def _reject_scans(content: bytes | memoryview, pixels: int) -> str | None:
 def _examine(
     stream: BytesIO, find_damage: Callable[[ImageFile.ImageFile, BytesIO], str | None]
 ) -> tuple[str | None, int]:
+    """Return the fault of an image, or None, and its number of pixels. `find_damage` runs if no other check fails."""
     if not stream.read(1):
         return "is empty (0 bytes)", 0
     try:
-        image = Image.open(stream, formats=FORMATS)
+        image = Image.open(stream, formats=DECODABLE_FORMATS)
         blocks = exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
         fault = (
             _reject(image)
@@ -161,7 +162,7 @@ def _examine(
         )
         return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
-        return f"{NOT_DECODED}. Allowed: {', '.join(FORMATS)}", 0
+        return f"{NOT_DECODED}. Allowed: {', '.join(DECODABLE_FORMATS)}", 0
     except DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -77,7 +77,7 @@ def kinds_of(images: Sequence[Any]) -> set[type]:
     return {Path} if isinstance(images, Paths) else set(map(type, images))
 
 
-def keys_of(images: Sequence[Any]) -> list[Any]:
+def image_keys(images: Sequence[Any]) -> list[Any]:
     """Return keys that are equal for equal images. The keys of `Paths` are bytes, because `Path` objects are larger."""
     return images.names.tolist() if isinstance(images, Paths) else list(images)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from augment.data.corrections import corrected
 from augment.data.dataset import Dataset, Split
-from augment.data.formats.folder import CUT
-from augment.data.images import keys_of, known_of, take_images
+from augment.data.formats.folder import CUT_VAL
+from augment.data.images import image_keys, known_of, take_images
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.seeds import derive_seed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from augment.data.sources.registry import Source
 
 
-def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
+def join_groups(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
     """Return new group numbers, (N,). Images that are copies of each other or share a group get the same number."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -36,7 +36,7 @@ def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
     return np.unique(found, return_inverse=True)[1]
 
 
-def share_out(
+def distribute_groups(
     groups: NDArray[np.int64], strata: NDArray[np.int64], shares: Sequence[float], draw: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Divide images into parts of whole groups, with about the same share of every stratum, and return the parts, (N,).
@@ -174,7 +174,7 @@ def _cut_splits(source: Source, dataset: Dataset) -> Dataset:
         if not source.cuts_val and source.test_fraction is None:
             raise UserError(
                 f"data.group={source.group} has no effect, because the validation split is not cut from train. Add "
-                f"{CUT}."
+                f"{CUT_VAL}."
             )
         groups = source.groups(dataset.train.files)
     if source.test_fraction is not None:
@@ -195,10 +195,10 @@ def _parts(
 ) -> NDArray[np.int64]:
     """Return the part of each train image, (N,). Images of a group, and copies of an image, are in one part."""
     kind = dataset.kind
-    group = joined(_same(dataset), groups)
+    group = join_groups(_copy_keys(dataset), groups)
     strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(dataset.train), np.int64)
     count = len(np.unique(group))
-    part = share_out(group, strata, shares, _draw(count, seed, draw)) if count else group
+    part = distribute_groups(group, strata, shares, _draw(count, seed, draw)) if count else group
     if len(np.unique(part)) < len(shares):
         raise UserError(
             f"data.{key}: data.group forms only {amount(count, 'group')}, too few for {len(shares)} parts. Use "
@@ -213,14 +213,14 @@ def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     Returns:
         The group of each image, (N,), and the stratum of each group's first image, (G,).
     """
-    group = numbered(_same(dataset))
+    group = numbered(_copy_keys(dataset))
     first = np.unique(group, return_index=True)[1].tolist()
     return group, dataset.kind.strata([dataset.train.targets[index] for index in first])
 
 
-def _same(dataset: Dataset) -> list[Any]:
+def _copy_keys(dataset: Dataset) -> list[Any]:
     """Return keys that are equal for repeated train images and for the copies in `Dataset.copies`."""
-    same = keys_of(dataset.train.files)
+    same = image_keys(dataset.train.files)
     for index, group in known_of(dataset.train.files, dataset.copies).items():
         same[index] = group
     return same

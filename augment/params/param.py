@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_LONGEST = 200  # maximum number of characters of an invalid value in messages
+_MAX_SHOWN = 200  # maximum number of characters of an invalid value in messages
 
 # Values of `Param.reach`, as ends of the sentence "a run folder must not decide ...".
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
@@ -75,8 +75,8 @@ class Param(Generic[T]):
     def _rejection(self, value: object, key: str) -> str:
         """Return the error message about an invalid value, without its key."""
         text = repr(value)
-        if len(text) > _LONGEST:  # such as an array
-            text = f"{' '.join(text[:_LONGEST].split())} ..."
+        if len(text) > _MAX_SHOWN:  # such as an array
+            text = f"{' '.join(text[:_MAX_SHOWN].split())} ..."
         return f"{text} is not allowed. {self._lead} {self.allowed()}."
 
     def allowed(self) -> str:

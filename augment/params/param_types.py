@@ -146,7 +146,7 @@ class OptionMap(Param[Mapping[str, Any]]):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSize(Param[int | str]):
-    """An amount of memory in MiB, "gpu" for half of the free GPU memory, or "off"."""
+    """An amount of memory in MiB, "gpu" for at most half of the free GPU memory, or "off"."""
 
     _phrase = "off, gpu, or a number of MiB"
 

@@ -24,8 +24,9 @@ DTYPES: Mapping[str, tuple[float, float]] = {
 class PixelFormat:
     """The pixel format of images. The default is 8-bit RGB.
 
-    Augmentation works on levels from 0 to 255. Bytes are used as levels. Other pixels become float32, which keeps their
-    precision: `low` becomes 0, `high` becomes 255, and values beyond them are clipped.
+    Augmentation works on levels from 0 to 255. If `low` and `high` are empty, the stored bytes are levels. Otherwise,
+    pixels become float32, which keeps their precision: `low` becomes 0, `high` becomes 255, and values beyond them are
+    clipped.
 
     Attributes:
         channels: number of channels.

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from augment.params.param import Param
 from augment.params.param_types import Size, Values
-from augment.support.errors import UserError, own_hint, suggest, unknown_key
+from augment.support.errors import UserError, plugin_hint, suggest, unknown_key
 from augment.support.formatting import list_some, plural
 
 T = TypeVar("T")
@@ -59,8 +59,10 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
         given = {}
     if not isinstance(given, Mapping):
         known = ", ".join(params) or "(none)"
-        fitting = [f"{name}={given}." for name, param in params.items() if param.fits(given)]
-        example = f", such as {key}.{[*fitting, *(f'{name}=...' for name in params)][0]}" if key and params else "."
+        example = "."
+        if key and params:
+            fitting = next((f"{name}={given}." for name, param in params.items() if param.fits(given)), None)
+            example = f", such as {key}.{fitting or f'{next(iter(params))}=...'}"
         raise UserError(f"{key}: {given!r} is not allowed. Use a mapping{example} Allowed keys: {known}.")
     path = f"{key}." if key else ""
     check_known(given, params, key)
@@ -77,7 +79,11 @@ def parse_settings(cls: type[T], given: object, key: str) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Nested(Param[Any]):
-    """An optional mapping of settings, which becomes the dataclass `of`."""
+    """An optional mapping of settings.
+
+    Attributes:
+        of: the dataclass that the mapping is parsed to.
+    """
 
     of: type
 
@@ -113,7 +119,7 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
     name = given[selector]
     if name not in kinds:
         raise UserError(
-            f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)} {own_hint(f'{key}.{selector}')}"
+            f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)} {plugin_hint(f'{key}.{selector}')}"
         )
     values = {n: v for n, v in given.items() if n != selector}
     for stray in values:

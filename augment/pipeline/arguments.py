@@ -31,7 +31,7 @@ _ARGUMENTS: dict[str, Param[Any]] = {
 }
 
 # Arguments of PyTorch's DataLoader, and the arguments that replace them here.
-_OF_DATALOADERS = {"num_workers": "threads", "pin_memory": "device", "shuffle": "split"}
+_DATALOADER_ARGUMENTS = {"num_workers": "threads", "pin_memory": "device", "shuffle": "split"}
 
 
 def check_arguments(recipe: object, **arguments: object) -> None:
@@ -47,10 +47,10 @@ def reject_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
     params = [param for source in SOURCES.values() for param in settings(source).items()]
     names, aliases = {name for name, _ in params}, {alias for _, param in params for alias in param.aliases}
     for name in given:
-        nearest_argument = nearest(name, [*arguments, *_OF_DATALOADERS])
-        nearest_of_all = nearest(name, [*names, *arguments, *_OF_DATALOADERS])
+        nearest_argument = nearest(name, [*arguments, *_DATALOADER_ARGUMENTS])
+        nearest_of_all = nearest(name, [*names, *arguments, *_DATALOADER_ARGUMENTS])
         if nearest_argument and nearest_argument == nearest_of_all and name not in names | aliases:
-            raise UserError(f"{name}: unknown argument.{suggest(name, arguments, _OF_DATALOADERS)}")
+            raise UserError(f"{name}: unknown argument.{suggest(name, arguments, _DATALOADER_ARGUMENTS)}")
 
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:

@@ -40,7 +40,7 @@ _IN_A_LIST = " Pass a single image in a list."
 
 
 @dataclass(frozen=True)
-class Images:
+class InputImages:
     kind: Literal["encoded", "cpu", "gpu"]  # "cpu" and "gpu" are decoded images on that device
     data: Any  # in the form that DALI's external_source takes
     turned: str = ""  # the first Pillow image that was turned upright, such as images[3]
@@ -69,11 +69,11 @@ class Images:
         return np.ones(len(self), np.int64)
 
 
-def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> Images:
+def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> InputImages:
     """Check images that a user passed to a transform on a device."""
     if isinstance(given, Tensor | np.ndarray):
         _check(given, 4, "images", pixels)
-        return Images(_kind(given, device, "images"), _filled(_plain(given), pixels))
+        return InputImages(_kind(given, device, "images"), _filled(_plain(given), pixels))
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
         allowed = f"Allowed: {_ALLOWED}." if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
@@ -87,7 +87,7 @@ def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> 
             fault = decoder.find_fault(image) if is_rare(image) else find_fault_of_header(image)[0]
             if fault:
                 raise UserError(f"images[{number}] {fault}.")
-        return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
+        return InputImages("encoded", [np.frombuffer(image, np.uint8) for image in given])
     images = list(given)
     if pixels.is_rgb:
         images = [_pixels(one, number) if isinstance(one, Image.Image) else one for number, one in enumerate(given)]
@@ -97,7 +97,7 @@ def read_images(given: Any, device: torch.device, pixels: PixelFormat = RGB) -> 
     if len(kinds) > 1:
         raise UserError("images: some are on the CPU and some on the GPU. Move all to the same device.")
     turned = (f"images[{number}]" for number, image in enumerate(given) if is_turned(image))
-    return Images(kinds.pop(), [_filled(_plain(image), pixels) for image in images], next(turned, ""))
+    return InputImages(kinds.pop(), [_filled(_plain(image), pixels) for image in images], next(turned, ""))
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
@@ -158,7 +158,7 @@ def plain_kind(targets: Any) -> Kind:
     return LABELS if torch.as_tensor(targets).is_floating_point() else CLASSES
 
 
-def check_encoded(images: Images) -> None:
+def check_encoded(images: InputImages) -> None:
     """Raise a UserError that names the first encoded image that cannot be decoded."""
     if images.kind == "encoded":
         decoder = Decoder()
@@ -226,7 +226,9 @@ def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:
     if not isinstance(image, Tensor) or image.device.type == "cpu":
         return "cpu"
     if image.device.type != device.type:
-        raise UserError(f"{what}: on {image.device}, but the transform runs on {device}. Move the images to {device}.")
+        raise UserError(
+            f"{what}: the input is on {image.device}, but the transform runs on {device}. Move the images to {device}."
+        )
     return "gpu"
 
 

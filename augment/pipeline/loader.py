@@ -1,4 +1,4 @@
-"""The loader, which reads a split epoch by epoch. It builds the DALI pipeline for this, and restarts it."""
+"""The loader, which reads a split epoch by epoch. It builds the DALI pipeline and restarts it."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from augment.pipeline.batch import Batch
 from augment.pipeline.geometry.batch_assembly import BatchMaker, Mixer, TargetReader
 from augment.pipeline.geometry.frames import Orientations
 from augment.pipeline.graph.build import BuiltPipeline, Outputs, build_pipeline
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order, Reading
 from augment.pipeline.graph.shard_prefetch import Stream
 from augment.pipeline.loader_state import check_state, digest_of, pack_seen, restored, unpack_seen
@@ -59,7 +59,7 @@ class Loader:
         split: Split,
         order: Order,
         placement: Placement,
-        form: Form | None = None,
+        form: OutputFormat | None = None,
         *,
         classes: Sequence[str] = (),
     ) -> None:
@@ -68,7 +68,7 @@ class Loader:
         self.classes = tuple(classes)
         self.placement = placement
         self._order, self._shard = order, order.shard
-        self._form = form or Form()
+        self._form = form or OutputFormat()
         if len(split) < self._shard.world_size:
             raise UserError(
                 f"data: {plan.split} has {amount(len(split), 'image')} for {amount(self._shard.world_size, 'rank')}. "
@@ -288,10 +288,12 @@ class Loader:
         self._consumed = state["consumed"]
         self._seen = [unpack_seen(state.get("seen", ""), len(self.split))]
         checkpoint = state["pipeline"]
+
+        def restore_pipeline() -> None:
+            self._explained(lambda: self._running(checkpoint))
+
         needs_no_pipeline = not self._consumed or (not self._is_inside and checkpoint is None)
-        self._resuming = needs_no_pipeline or restored(
-            lambda: self._explained(lambda: self._running(checkpoint)), inside=self._is_inside
-        )
+        self._resuming = needs_no_pipeline or restored(restore_pipeline, inside=self._is_inside)
         if not self._resuming:
             self._restart(epoch)
 
@@ -405,6 +407,6 @@ class Loader:
         indices = outputs.index.flatten().long()
         targets = outputs.loaded if self._reader is not None else self._targets.index_select(0, indices)
         views = [image.permute(0, 3, 1, 2) for image in outputs.views]
-        shown = outputs.windows, lambda: self._orientations.of(outputs.cpu_index)
+        crops = outputs.windows, lambda: self._orientations.of(outputs.cpu_index)
         drawn = epoch if self.plan.split == "train" else 0
-        return self._maker.make(views, targets, indices, shown, epoch=drawn, start=start, share=share)
+        return self._maker.make(views, targets, indices, crops, epoch=drawn, start=start, share=share)

@@ -44,11 +44,6 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: 
             f"state: consumed is {state['consumed']}, but without a saved pipeline it is at most {batches}. Pass an "
             "undamaged state."
         )
-    if state.get("stand_ins"):
-        raise UserError(
-            "data: the saved run had replaced unreadable images, which only earlier versions did. Resume with the "
-            "version that saved it, or start a new run."
-        )
     shard = state.get("shard", identity["shard"])
     if shard[1] != identity["shard"][1] and (not state["consumed"] % batches or "seen" in state):
         identity = {**identity, "shard": shard}

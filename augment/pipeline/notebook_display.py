@@ -17,13 +17,13 @@ from augment.pipeline.batch import Batch, as_pixels
 from augment.recipe.plan import Plan
 
 # Limits of the longest side of an image with targets drawn on it, in pixels.
-SMALLEST, LARGEST = 256, 512
+MIN_SIDE, MAX_SIDE = 256, 512
 
 
 def with_target(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[str]) -> Pixels:
     """Draw a target on an image, after resizing the image so that names can be read."""
     longest = max(image.shape[:2])
-    drawing = Drawing(image, LARGEST / longest if longest > LARGEST else -(-SMALLEST // longest))
+    drawing = Drawing(image, MAX_SIDE / longest if longest > MAX_SIDE else -(-MIN_SIDE // longest))
     kind.draw(drawing, target, names)
     return drawing.pixels
 

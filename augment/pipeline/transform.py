@@ -24,11 +24,11 @@ from augment.params.pixel_format import PixelFormat
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.geometry.batch_assembly import BatchMaker, Mixer
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
-from augment.pipeline.graph.decoding import Form, GraphImage, Placement
+from augment.pipeline.graph.decoding import GraphImage, OutputFormat, Placement
 from augment.pipeline.graph.operators import RANDOM_STATE, Dali, GraphSource, add_views
-from augment.pipeline.graph.parameter_feed import AheadOfCalls, Values, stage_values
-from augment.pipeline.images_in_memory import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
-from augment.pipeline.kernels.decoded_images import Direct
+from augment.pipeline.graph.parameter_feed import DrawAheadOfCalls, FedValues, stage_values
+from augment.pipeline.images_in_memory import InputImages, check_encoded, kind_of, plain_kind, read_images, read_targets
+from augment.pipeline.kernels.decoded_images import KernelTransform
 from augment.pipeline.kernels.instructions import program_of
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan, build_plan
@@ -106,7 +106,7 @@ class Transform:
         self._flip_pairs: FlipPairs = None
         if flip_pairs is not None:
             self._flip_pairs = tuple((int(left), int(right)) for left, right in flip_pairs)
-        self._form = Form(half, frames=frames)
+        self._form = OutputFormat(half, frames=frames)
         self._placement = Placement().on(self._device, threads or min(16, cores()))
         self._graphs: dict[str, Any] = {}
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
@@ -171,7 +171,7 @@ class Transform:
     def _maker(self, kind: Kind) -> BatchMaker:
         made, identity = self._graphs.get("maker"), (type(kind), vars(kind))
         if made is None or made[0] != identity:
-            drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": AheadOfCalls}
+            drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": DrawAheadOfCalls}
             mixer = Mixer(self.plan, kind, classes=self._classes or 0, **drawn) if self.plan.batch_stages else None
             made = identity, BatchMaker(self.plan, kind, frames=self._form.frames, mixer=mixer, **drawn)
             self._graphs["maker"] = made
@@ -183,8 +183,9 @@ class Transform:
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
-    def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
-        kind = "direct" if read.kind == "gpu" and isinstance(read.data, Tensor) and self._is_direct else read.kind
+    def _run(self, read: InputImages) -> tuple[list[Tensor], list[Tensor]]:
+        by_kernels = read.kind == "gpu" and isinstance(read.data, Tensor) and self._kernels_suffice
+        kind = "kernels" if by_kernels else read.kind
         graph = self._graph(kind, len(read))
         try:
             return graph.run(read, self.position)
@@ -197,17 +198,17 @@ class Transform:
             raise
 
     @cached_property
-    def _is_direct(self) -> bool:
-        """Whether kernels alone can transform decoded images of one size on the GPU."""
-        return Direct.supports(self.plan, self._placement)
+    def _kernels_suffice(self) -> bool:
+        """Whether kernels can transform decoded images of one size on the GPU, without DALI."""
+        return KernelTransform.supports(self.plan, self._placement)
 
-    def _graph(self, kind: str, count: int) -> "_Graph | Direct":
+    def _graph(self, kind: str, count: int) -> "_Graph | KernelTransform":
         """Return a graph that takes at least `count` images of a kind. Build the graph if necessary."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
             samplers = [Sampler(own, self._seed, self._stream(), n) for n, own in enumerate(self.plan.per_view)]
-            if kind == "direct":
-                graph = Direct(self.plan, self._device, self._form, samplers)
+            if kind == "kernels":
+                graph = KernelTransform(self.plan, self._device, self._form, samplers)
             else:
                 graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
             self._graphs[kind] = graph
@@ -215,21 +216,27 @@ class Transform:
 
 
 class _Graph(GraphSource):
-    """The DALI pipeline of a plan for one kind of `Images`. Each call feeds it new random values.
+    """The DALI pipeline of a plan for one kind of `InputImages`. Each call feeds it new random values.
 
     There is a sampler for each view. A call has at most `batch_size` images.
     """
 
     def __init__(
-        self, plan: Plan, kind: str, batch_size: int, placement: Placement, form: Form, samplers: Sequence[Sampler]
+        self,
+        plan: Plan,
+        kind: str,
+        batch_size: int,
+        placement: Placement,
+        form: OutputFormat,
+        samplers: Sequence[Sampler],
     ) -> None:
         super().__init__(placement, program_of(plan, placement))
         self.batch_size = batch_size
         self._samplers, self._form = samplers, form
-        self._common = [0, *(own.in_common(plan) for own in plan.others)]
+        self._common = [0, *(own.shared_results(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # by the number of each view that has its own crop
         # The result of `_draw` for the next call.
-        self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
+        self._drawn: dict[tuple[int, int, int], tuple[dict[str, FedValues], list[FedValues]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=placement.threads,
@@ -246,7 +253,7 @@ class _Graph(GraphSource):
                 ndim=1 if kind == "encoded" else 3,
                 layout="" if kind == "encoded" else "HWC",
             )
-            views, windows, self._shown = add_views(plan, stored, self, form, raw=kind != "encoded")
+            views, windows, self._shown = add_views(plan, stored, self, form, decoded=kind != "encoded")
             self._pipeline.set_outputs(*views, *(windows if form.frames else []))
         for view, image in self._crops.items():
             own = samplers[view].plan
@@ -256,10 +263,10 @@ class _Graph(GraphSource):
                     "Draw with source.random_position()."
                 )
 
-    def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
+    def image(self, view: int, stored: Node, *, decoded: bool) -> GraphImage:
         name = f"{view} {self._samplers[view].plan.crop.key}"
         pixels, frames = self._samplers[view].plan.pixels, self._form.frames
-        self._crops[view] = _FedImage(stored, self.placement, name, raw=raw, frames=frames, pixels=pixels)
+        self._crops[view] = _FedImage(stored, self.placement, name, decoded=decoded, frames=frames, pixels=pixels)
         return self._crops[view]
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
@@ -272,7 +279,7 @@ class _Graph(GraphSource):
         plan = self._samplers[view].plan
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}", plan.pixels)
 
-    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
+    def run(self, images: InputImages, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
@@ -299,7 +306,7 @@ class _Graph(GraphSource):
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
         return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 
-    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
+    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, FedValues], list[FedValues]]:
         """Return the values of all views' stages, by the names of their DALI inputs, and the program of each view."""
         fed = {
             _input_name(view, number, name): values
@@ -309,7 +316,7 @@ class _Graph(GraphSource):
         }
         return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
-    def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+    def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, FedValues]]:
         """Return the values of the stages that DALI runs for a view.
 
         With a program, DALI runs the stages before the program. Otherwise, it runs the stages that the view does not
@@ -336,9 +343,9 @@ class _FedImage(GraphImage):
     """A `GraphImage` whose random windows are drawn outside the graph."""
 
     def __init__(
-        self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool, pixels: PixelFormat
+        self, stored: Node, placement: Placement, name: str, *, decoded: bool, frames: bool, pixels: PixelFormat
     ) -> None:
-        super().__init__(stored, placement, seed=0, raw=raw, frames=frames, pixels=pixels)
+        super().__init__(stored, placement, seed=0, decoded=decoded, frames=frames, pixels=pixels)
         self.name = name  # the name of the DALI input for the drawn values
         self.columns = 2  # number of values in [0, 1) to draw for each image
         # Converts the drawn values, (N, columns), and the image sizes to the input. None if the crop draws nothing.

@@ -14,9 +14,11 @@ _REMEDY = "Repair it to resume the run. To start a new run without it, remove it
 
 
 def unreadable_error(image: ImageRef, error: OSError | UserError) -> UserError:
-    """Return the error about an image that cannot be read, or whose target cannot.
+    """Return the error about an image that cannot be read, or whose target cannot be read.
 
-    The cause is a system error, or an error in a user's own code.
+    Args:
+        image: the image.
+        error: the cause, a system error or an error in a user's own code.
     """
     text = str(error).rstrip(".")
     if isinstance(error, OSError):

@@ -16,7 +16,7 @@ def ranges_of(step: Step) -> dict[str, Range]:
     return {name: param for name, param in step.op.params.items() if isinstance(param, Range)}
 
 
-def value_at(param: Range, value: Interval | Values, level: Level) -> float:
+def range_value(param: Range, value: Interval | Values, level: Level) -> float:
     """Return the lowest, middle or highest value of a range.
 
     The middle of a list of values is the upper median of its distinct values.
@@ -54,7 +54,7 @@ def pin(step: Step, level: Level | None = None) -> Step:
         plain["p"] = 1.0
     if level is not None:
         for name, param in ranges_of(step).items():
-            plain[name] = [value_at(param, step.params[name], level)] * 2
+            plain[name] = [range_value(param, step.params[name], level)] * 2
     (pinned,) = parse_steps({step.key: plain}, "preview")
     return pinned
 
@@ -68,19 +68,19 @@ def pinned_values(step: Step, level: Level) -> list[str]:
     varying = {name: param for name, param in ranges.items() if not is_fixed(step.params[name])} or ranges
     captions = []
     for name, param in varying.items():
-        number = f"{value_at(param, step.params[name], level):.4g} {param.unit}".strip()
+        number = f"{range_value(param, step.params[name], level):.4g} {param.unit}".strip()
         captions.append(number if len(ranges) == 1 else f"{name.removesuffix('_range')} {number}")
     return captions
 
 
-def settings_of(step: Step) -> list[str]:
+def step_settings(step: Step) -> list[str]:
     """Return a step's parameters as phrases. If the step nests steps, add their names."""
     return step.settings + (["of " + ", ".join(child.key for child in step.steps)] if step.op.nests else [])
 
 
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     """Return a step's name and the values that were drawn for a sample: "warp (u 0.03, v -0.08)"."""
-    # Within a policy, the key is a path of generated names. Users know only the op's name.
+    # Within a policy, the key is a long path, and the op's name is enough.
     name = step.op.name if "." in step.key else step.key
     draws = step.op.draws
     varying = {value: param for value, param in draws.items() if not is_fixed(step.params[param])} or draws

@@ -1,6 +1,6 @@
 """Adapts the steps of a recipe to images whose channels are not red, green and blue.
 
-An adapted op takes and returns images with all channels, so the rest of the package need not distinguish formats.
+An adapted op takes and returns images with all channels, so the rest of the package does not distinguish formats.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,12 +43,12 @@ def _adapt(step: Step, pixels: PixelFormat, key: str, left_out: list[str], *, pu
         if published:
             left_out.append(step.op.name)
             return None
-        use = "Use"
+        advice = "Use"
         if pixels.channels >= 3:
-            use = "Set data.rgb to three of the channels, such as data.rgb=[2,1,0]. Or use"
+            advice = "Set data.rgb to three of the channels, such as data.rgb=[2,1,0]. Or use"
         raise UserError(
             f"{key}: '{step.op.name}' needs red, green and blue, but images have {amount(pixels.channels, 'channel')}. "
-            f"{use} aug=bands, or ops that support any channels: {_alternatives(step.op)}."
+            f"{advice} aug=bands, or ops that support any channels: {_alternatives(step.op)}."
         )
     op = _adapted(step, pixels)
     return step if op is step.op else AdaptedStep(step.key, op, step.p, step.params, (), step.weight, step, pixels)
@@ -108,29 +108,29 @@ def _repeat_first_row(op: ColorOp, pixels: PixelFormat, **values: Any) -> Array:
     """Repeat the first row of an op's matrices for each channel. The mean of all channels replaces the mean color."""
     first = np.asarray(op.function(**values))[..., :1, :]
     rows = np.repeat(first, pixels.channels, axis=-2)
-    return _channel_matrix(rows[..., 0], rows[..., -1], _of_all_channels(rows[..., 3:-1], pixels.channels))
+    return _channel_matrix(rows[..., 0], rows[..., -1], _spread_over_channels(rows[..., 3:-1], pixels.channels))
 
 
-def _of_all_channels(of_mean: Array, count: int) -> Array:
+def _spread_over_channels(mean_factors: Array, count: int) -> Array:
     """Spread the factors of the mean red, green and blue, (..., 3), evenly over the means of all channels."""
-    if not of_mean.shape[-1]:
-        return of_mean
-    return np.repeat(of_mean.sum(axis=-1, keepdims=True) / count, count, axis=-1)
+    if not mean_factors.shape[-1]:
+        return mean_factors
+    return np.repeat(mean_factors.sum(axis=-1, keepdims=True) / count, count, axis=-1)
 
 
-def _channel_matrix(factor: Array, offset: Array, of_mean: Array | None = None) -> Array:
+def _channel_matrix(factor: Array, offset: Array, mean_factors: Array | None = None) -> Array:
     """Return matrices on (channels, their means, 1) that change each channel by its own factor and offset.
 
     Args:
         factor: (..., C).
         offset: (..., C).
-        of_mean: factors of the image's mean color, (..., C, C). If None or (..., C, 0), the matrices have no columns
-            for the means.
+        mean_factors: factors of the mean color, (..., C, C). If None or (..., C, 0), the matrices have no columns for
+            the means.
     """
     count = np.shape(factor)[-1]
     parts = [np.eye(count) * np.asarray(factor)[..., None], np.asarray(offset)[..., None]]
-    if of_mean is not None:
-        parts.insert(1, of_mean)
+    if mean_factors is not None:
+        parts.insert(1, mean_factors)
     return np.concatenate(parts, axis=-1)
 
 
@@ -174,13 +174,13 @@ class SeparateColorOp(_Separate, ColorOp):
             factor, offset = self.base.function(**gathered)
             return _channel_matrix(factor, offset)
         rows = np.stack([self._first_row(gathered, channel) for channel in range(self.count)], axis=1)
-        of_mean = rows[..., 3:-1]
+        mean_factors = rows[..., 3:-1]
         if not self.is_rgb:
-            of_mean = _of_all_channels(of_mean, self.count)
-        return _channel_matrix(rows[..., 0], rows[..., -1], of_mean)
+            mean_factors = _spread_over_channels(mean_factors, self.count)
+        return _channel_matrix(rows[..., 0], rows[..., -1], mean_factors)
 
     def _first_row(self, gathered: dict[str, Any], channel: int) -> Array:
-        """Return the first row of the matrices that the recipe's op makes from a channel's drawn values."""
+        """Return the first row of the matrices that the recipe's op returns for a channel's drawn values."""
         drawn = {*self.base.draws, *self.base.uniforms}
         values = {name: value[:, channel] if name in drawn else value for name, value in gathered.items()}
         return np.asarray(self.base.function(**values))[:, 0]

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, zip_longest
 from typing import Any, cast
 
 import numpy as np
 
 from augment.recipe.op_kinds import Array, GeometryOp, PolicyOp
-from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
+from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, count_matrices
 from augment.recipe.step import Step
 
 
@@ -43,12 +44,14 @@ def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
         return
     slots = slots_of(step)
     for number, slot in enumerate(slots):
-        columns = [
-            list(_positions(step.steps[i], child_path(path, number, slots, step.steps[i], i), chance * share))
-            for i, share in slot.items()
-        ]
-        for depth in range(max(map(len, columns), default=0)):
-            yield tuple(leaf for column in columns if depth < len(column) for leaf in column[depth])
+        positions_by_step = []
+        for index, share in slot.items():
+            child = step.steps[index]
+            child_key = child_path(path, number, slots, child, index)
+            positions_by_step.append(_positions(child, child_key, chance * share))
+        # The slot runs at most one of these steps, so their n-th positions become one position.
+        for position in zip_longest(*positions_by_step, fillvalue=()):
+            yield tuple(chain.from_iterable(position))
 
 
 def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
@@ -82,14 +85,14 @@ class _Group:
     def borders(self) -> set[Border]:
         return {b for steps in self.positions for b in map(_border, steps) if b} if self.kind == "geometry" else set()
 
-    def takes(self, other: "_Group") -> bool:
+    def fuses_with(self, other: "_Group") -> bool:
         """Return whether one operator can run the steps of this group, then the steps of the other."""
         fusible = self.kind == other.kind and self.kind in ("geometry", "color")
         return fusible and len(self.borders | other.borders) <= 1
 
     def stage(self, *, chain: bool) -> Stage:
         border = next(iter(self.borders), NO_BORDER)
-        several = self.kind == "color" and sum(max(map(parts_of, steps)) for steps in self.positions) > 1
+        several = self.kind == "color" and sum(max(map(count_matrices, steps)) for steps in self.positions) > 1
         remaps = any(step.op.kind == "remap" for steps in self.positions for step in steps)
         return Stage("remap" if remaps else self.kind, tuple(self.positions), border, chained=chain and several)
 
@@ -100,7 +103,7 @@ def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -
     groups_by_position = [_groups_at(alternatives, fuse=fuse) for alternatives in positions]
     for groups, following in zip(groups_by_position, [*groups_by_position[1:], []], strict=False):
         for group in _arrange(groups, done[-1] if done else None, following):
-            if fuse and done and done[-1].takes(group):
+            if fuse and done and done[-1].fuses_with(group):
                 done[-1].positions += group.positions
             else:
                 done.append(group)
@@ -141,8 +144,8 @@ def _arrange(groups: list[_Group], before: _Group | None, following: list[_Group
 
     The order is free, because at most one group applies to a sample.
     """
-    first = next((g for g in groups if before is not None and before.takes(g)), None)
+    first = next((g for g in groups if before is not None and before.fuses_with(g)), None)
     rest = [g for g in groups if g is not first]
-    last = next((g for g in rest if any(g.takes(other) for other in following)), None)
+    last = next((g for g in rest if any(map(g.fuses_with, following))), None)
     middle = [g for g in rest if g is not last]
     return [g for g in (first, *middle, last) if g is not None]

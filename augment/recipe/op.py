@@ -9,8 +9,8 @@ A module that `aug.plugins` lists can also declare ops (docs/extending.md):
         return ...  # (N, 3, 4)
 
 The function's name is the op's name, its docstring is the help text, and the decorator's keywords are its parameters.
-From each `Range`, a value is drawn for every sample: `amount_range` passes `amount`, an (N,) array. All other
-parameters are passed as configured, once for all samples.
+From each `Range`, a value is drawn for every sample. The function gets the values of `amount_range` as `amount`, an
+(N,) array. All other parameters are passed as configured, once for all samples.
 """
 
 import importlib
@@ -34,7 +34,7 @@ from augment.recipe.op_kinds import (
     PolicyOp,
     RemapOp,
 )
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from augment.support.user_code import reject_duplicate
 
 Decorator = Callable[[Function], Function]
@@ -47,13 +47,7 @@ OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[Any]], **fields: Any) -> Decorator:
     """Return the decorator that declares an op. `leading` names the arguments that precede the values."""
-    common = dict(kind.common)
-    if fields.get("moves_inside"):
-        del common["border"], common["fill"]
-    if fields.get("channels") != "separable":
-        common.pop("per_channel", None)
-    if "draw" in common and not (fields.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
-        del common["draw"]
+    common = _common_params(kind, params, fields)
 
     def decorate(function: Function) -> Function:
         importlib.import_module("augment.recipe.ops")  # register built-in ops first, so that a repeated name is found
@@ -67,15 +61,7 @@ def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[
         if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
             raise ValueError(f"op '{name}': {plain[0]} is not a parameter. Use Number(...), Range(...) or the like.")
         op = kind(name, {**common, **params}, function, cleandoc(function.__doc__), **fields)
-        prepare = fields.get("prepare")
-        # With `prepare`, the drawn values are passed to it instead of the function.
-        receiver, first = (prepare, ()) if prepare else (function, leading)
-        size = ("size",) if prepare or kind in (GeometryOp, RemapOp) else ()
-        values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
-        try:
-            signature(receiver).bind(*first, **dict.fromkeys(values))
-        except TypeError as error:
-            raise ValueError(f"op '{name}' must take ({', '.join((*first, *values))}): {error}") from None
+        _check_signature(op, leading, fields.get("prepare"))
         _OPS[name] = op
         by_kind = sorted(_OPS.items(), key=lambda item: KINDS.index(item[1].kind))
         _OPS.clear()
@@ -83,6 +69,29 @@ def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[
         return function
 
     return decorate
+
+
+def _common_params(kind: type[Op], params: dict[str, Param[Any]], fields: dict[str, Any]) -> dict[str, Param[Any]]:
+    """Return the common parameters of a kind, without those that have no effect on the declared op."""
+    common = dict(kind.common)
+    if fields.get("moves_inside"):
+        del common["border"], common["fill"]
+    if fields.get("channels") != "separable":
+        common.pop("per_channel", None)
+    if "draw" in common and not (fields.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
+        del common["draw"]
+    return common
+
+
+def _check_signature(op: Op, leading: tuple[str, ...], prepare: Function | None) -> None:
+    """Check the arguments of the op's function, or of `prepare`, which gets the drawn values instead."""
+    receiver, first = (prepare, ()) if prepare else (op.function, leading)
+    size = ("size",) if prepare or isinstance(op, GeometryOp | RemapOp) else ()
+    values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
+    try:
+        signature(receiver).bind(*first, **dict.fromkeys(values))
+    except TypeError as error:
+        raise ValueError(f"op '{op.name}' must take ({', '.join((*first, *values))}): {error}") from None
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
@@ -247,7 +256,7 @@ def batch(
         neutral: drawn or prepared values that leave every bit of an image unchanged. Each sample's own share is then 1.
         writes: false promises that the op does not write to its arguments. This saves a copy.
         parts: NumPy function `(size, **values) -> (N, 1 + K, 7)` of the drawn or prepared values. It describes which
-            parts of the sample itself and of the K following samples the image shows, so that masks and boxes can
+            parts of the sample itself and of the K following samples the mixed image shows, so that masks and boxes can
             follow. The seven numbers are left, top, right and bottom edge of a rectangle in pixels, a scale s, and
             shifts x and y. A point (u, v) from the top left corner of the sample appears at (s u + x, s v + y). A
             rectangle without area shows nothing. The sample itself is visible where no other rectangle covers it. An op
@@ -293,6 +302,6 @@ def combinator(
 def find_op(name: str, key: str, other: str | None = None) -> Op:
     if name not in _OPS:
         raise UserError(
-            f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})} {own_hint('op', 'aug.plugins')}"
+            f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})} {plugin_hint('op', 'aug.plugins')}"
         )
     return _OPS[name]

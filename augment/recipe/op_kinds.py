@@ -12,8 +12,8 @@ from augment.params import Choice, Count, Flag, Number, Param, Range
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Kind = Literal["crop", "geometry", "remap", "color", "local", "batch", "policy"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+OpKind = Literal["crop", "geometry", "remap", "color", "local", "batch", "policy"]
+KINDS: tuple[OpKind, ...] = get_args(OpKind)
 Function = Callable[..., Any]
 
 # The images that a color or local op supports. "rgb" needs red, green and blue. The others support any channels. With
@@ -66,7 +66,7 @@ class Op:
     function: Function
     doc: str
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[OpKind]
     common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P}
 
     random = False

@@ -68,7 +68,7 @@ class Plan:
     def path(self) -> str:
         return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
 
-    def in_common(self, first: "Plan") -> int:
+    def shared_results(self, first: "Plan") -> int:
         """Return how many results this view shares with the first view.
 
         The first result is the cropped image. The others are the results of the stages, in order.
@@ -100,7 +100,7 @@ class Plan:
     @property
     def moving(self) -> "Plan":
         """The plan with only the stages that move pixels, and their steps."""
-        return self._with(tuple(stage for stage in self.image_stages if any(step.op.moves for step in stage.steps)))
+        return self._with(tuple(stage for stage in self.image_stages if stage.moves))
 
     def only(self, *kinds: StageKind) -> "Plan":
         return self._with(tuple(stage for stage in self.stages if stage.kind in kinds))
@@ -142,7 +142,7 @@ class Plan:
 
     def __str__(self) -> str:
         if self.views.named:
-            return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._named_views()])
+            return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._view_lines()])
         views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
         pixels = "" if self.pixels.is_rgb else f", {self.pixels}"
         return "\n".join([f"{self.split}: {_pixels(self.size)}{views}{pixels}", *self._lines()])
@@ -159,7 +159,7 @@ class Plan:
         named = {plan.view: plan for plan in self.others if plan.view not in ("", self.view)}
         return table + "".join(plan._repr_html_() for plan in named.values())
 
-    def _named_views(self) -> list[str]:
+    def _view_lines(self) -> list[str]:
         plans = {plan.view: plan for plan in reversed(self.per_view)}
         lines = []
         for view in self.views.named:

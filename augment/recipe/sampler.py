@@ -17,7 +17,7 @@ from augment.support.seeds import derive_seed
 
 # The samples to draw for: the epoch, the position of the first sample, the number of samples, and optionally the number
 # of consecutive `Transform` calls with that many samples each.
-Where = tuple[int, int, int] | tuple[int, int, int, int]
+SampleRange = tuple[int, int, int] | tuple[int, int, int, int]
 
 CALL = 2**32  # distance between the positions of the first samples of two consecutive calls
 _WORD = 2**64 - 1
@@ -65,7 +65,9 @@ class Sampler:
             self._draw(draws, step, (step.key, step.key), all_samples, (epoch, start, count, calls))
         return draws
 
-    def _draw(self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: Where) -> None:
+    def _draw(
+        self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: SampleRange
+    ) -> None:
         """Add the draws of a step, and of the steps nested in it, to `draws`.
 
         Args:
@@ -91,7 +93,9 @@ class Sampler:
                     reached_child = reached_child & (chosen[:, number] == index)
                 self._draw(draws, child, child_paths, reached_child, where)
 
-    def _draw_own(self, step: Step, path: str, path_without_slots: str, reached: Mask, where: Where) -> dict[str, Any]:
+    def _draw_own(
+        self, step: Step, path: str, path_without_slots: str, reached: Mask, where: SampleRange
+    ) -> dict[str, Any]:
         """Return whether the step is `applied` to each sample, and its values by name, (N,) each."""
         op = step.op
         count = len(op.draws) + len(op.uniforms)
@@ -113,7 +117,7 @@ class Sampler:
         return drawn
 
     def _choose(
-        self, step: Step, path: str, slots: Sequence[Mapping[int, float]], drawn: Mapping[str, Any], where: Where
+        self, step: Step, path: str, slots: Sequence[Mapping[int, float]], drawn: Mapping[str, Any], where: SampleRange
     ) -> Array | None:
         """Return the index of the nested step that each slot of a policy runs, (N, slots), or None if all steps run."""
         op = cast(PolicyOp, step.op)
@@ -127,7 +131,7 @@ class Sampler:
         uniform = np.hstack([self.uniform(key, where, 1) for key in keys])
         return choose(step, uniform, {value: drawn[value] for value in op.draws})
 
-    def uniform(self, key: str, where: Where, columns: int) -> Array:
+    def uniform(self, key: str, where: SampleRange, columns: int) -> Array:
         """Return (samples, columns) numbers in [0, 1) from the stream of a step's key."""
         epoch, start, count, calls = (*where, 1)[:4]
         # Steps that views share use the draws of view 0.
@@ -135,7 +139,7 @@ class Sampler:
         view = () if self.view == 0 or is_shared else (self.view,)
         seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
 
-        # A counter value yields four numbers. The first of them may belong to the previous sample.
+        # A counter value yields four numbers. The first few may belong to earlier samples.
         counter, skip = divmod(start * columns, _DOUBLES)
         drawn = np.empty((calls, skip + count * columns))
         generator = _generator(seed)

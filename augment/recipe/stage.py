@@ -46,6 +46,11 @@ class Stage:
         return tuple(step for alternatives in self.positions for step in alternatives)
 
     @property
+    def moves(self) -> bool:
+        """Whether any step moves pixels."""
+        return any(step.op.moves for step in self.steps)
+
+    @property
     def channels(self) -> int:
         """The number of channels that a color stage's matrix maps."""
         return _shape(self.steps[0])[-2]
@@ -72,7 +77,7 @@ class Stage:
         side = max(_shape(step)[-1] for step in self.steps)
         return _total(self.steps, draws, size, side)[:, : self.channels]
 
-    def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
+    def chain_matrices(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
         """Return the matrices of a chained stage in order of application, each like the result of `matrix`.
 
         A step may have several matrices, as color_jitter does.
@@ -80,12 +85,12 @@ class Stage:
         matrices = []
         for alternatives in self.positions:
             side = max(_shape(step)[-1] for step in alternatives)
-            for number in range(max(map(parts_of, alternatives))):
+            for number in range(max(map(count_matrices, alternatives))):
                 matrices.append(_total(alternatives, draws, size, side, number)[:, : self.channels])
         return matrices
 
     @property
-    def parts(self) -> list[tuple[Step, ...]]:
+    def warp_parts(self) -> list[tuple[Step, ...]]:
         """The steps of a warp in order. Consecutive matrices form one part. Each remap is a part."""
 
         def part_of(numbered_step: tuple[int, Step]) -> int:
@@ -103,7 +108,7 @@ class Stage:
         """Return whether any step of the stage applies to each sample, (N,) bool."""
         return np.asarray(np.logical_or.reduce([draws[step.key]["applied"] for step in self.steps]))
 
-    def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
+    def applied_draws(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
         """Return the samples to which the stage applies, and their draws.
 
         If any samples skip the stage, the draws of one of them come last. For this row, `values` with `neutral` returns
@@ -188,7 +193,7 @@ def _applied_and_skipped(applied: Array) -> tuple[NDArray[np.intp], NDArray[np.i
     return rows, np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
 
 
-def parts_of(step: Step) -> int:
+def count_matrices(step: Step) -> int:
     """Return the number of matrices that a color step returns for one sample."""
     shape = _shape(step)
     return shape[-3] if len(shape) == 4 else 1
@@ -268,6 +273,8 @@ def _square(matrix: Array, side: int) -> Array:
 
 def _product(matrices: Array) -> Array:
     """Multiply each sample's matrices, (N, K, rows, columns) in order of application, to (N, rows, columns)."""
+    if matrices.shape[1] == 1:
+        return matrices[:, 0]
     squares = _square(matrices, matrices.shape[-1])
     total = squares[:, 0]
     for number in range(1, squares.shape[1]):

@@ -1,6 +1,5 @@
 """One step of a recipe: an op with its parameters, and how steps are parsed from YAML."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,7 +12,7 @@ from augment.recipe.op import OPS, find_op
 from augment.recipe.op_kinds import Op, PolicyOp
 from augment.support.errors import UserError
 
-_ONE_DRAW = ("per_channel", False)
+_NOT_PER_CHANNEL = ("per_channel", False)
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,6 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
     if not isinstance(given, Mapping):
         dashes = ", without dashes" if isinstance(given, list) else ""
         raise UserError(f"{key}: {given!r} is not allowed. Write steps such as rotate: {{p: 0.5}}{dashes}.")
-    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
-        raise UserError(f"{key}.{twice[0]}: this name is used twice, as text and as a number. Rename one step.")
     steps: list[Step] = []
     for name, params in given.items():
         if params is not None and not isinstance(params, Mapping):
@@ -163,5 +160,5 @@ def _plain_step(step: Step) -> dict[str, Any]:
     if step.weight != 1:
         plain["weight"] = step.weight
     # Leave out per_channel=false, because earlier versions wrote recipe files without it.
-    plain |= {name: plain_value(value) for name, value in step.params.items() if (name, value) != _ONE_DRAW}
+    plain |= {name: plain_value(value) for name, value in step.params.items() if (name, value) != _NOT_PER_CHANNEL}
     return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})

@@ -108,7 +108,7 @@ class Aug:
     cache: int | str = setting(
         CacheSize(
             default="off",
-            doc="GPU memory for a cache of decoded images: an amount, or half of the free memory (gpu)",
+            doc="GPU memory for a cache of decoded images: an amount, or at most half of the free memory (gpu)",
         )
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="number of batches to prefetch"))
@@ -153,16 +153,14 @@ def plain_views(aug: Aug) -> dict[str, Any]:
     """Return the views as a mapping of plain values, which `parse_aug` parses to the same views."""
     if not aug.views.named:
         return {name: getattr(aug.views, name) for name in settings(Views)}
-    return {
-        view.name: {
-            **{name: plain_value(getattr(view, name)) for name in settings(View)},
-            "steps": plain_steps(_own_steps(view, aug)),
-        }
-        for view in aug.views.named
-    }
+    named: dict[str, Any] = {}
+    for view in aug.views.named:
+        plain = {name: plain_value(getattr(view, name)) for name in settings(View)}
+        named[view.name] = plain | {"steps": plain_steps(_own_steps(view, aug))}
+    return named
 
 
-def doubts(aug: Aug) -> Iterator[str]:
+def unit_notices(aug: Aug) -> Iterator[str]:
     """Yield a notice about each range whose numbers are probably in a different unit."""
     for key, step in _keyed(aug):
         for name, param in step.op.params.items():
@@ -170,7 +168,7 @@ def doubts(aug: Aug) -> Iterator[str]:
                 yield f"{key}.{name}: {param.show(step.params[name])} changes almost nothing ({note})"
 
 
-def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
+def border_notices(aug: Aug, unrepeated: str) -> Iterator[str]:
     """Yield a notice about each border that repeats parts of the image without their targets.
 
     Args:
@@ -188,9 +186,10 @@ def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
     """Yield each step with its key. Nested steps follow their policy."""
-    named = {f"aug.views.{view.name}.steps": _own_steps(view, aug) for view in aug.views.named}
-    for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
-        yield from _with_nested(steps, key)
+    for split in SPLITS:
+        yield from _with_nested(aug.steps(split), f"aug.{split}")
+    for view in aug.views.named:
+        yield from _with_nested(_own_steps(view, aug), f"aug.views.{view.name}.steps")
 
 
 def _own_steps(view: View, aug: Aug) -> tuple[Step, ...]:

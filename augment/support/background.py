@@ -48,7 +48,8 @@ def in_threads(
         stopped: an event that is set at the end, also after an error or Ctrl-C. The function may check it.
 
     Yields:
-        An iterator over the results, in the order of the items. It also raises their errors in this order.
+        An iterator over the results, in the order of the items. If a call fails, the iterator raises its error when it
+        reaches the result of this call.
     """
     pool = ThreadPoolExecutor(threads)
     calls = (pool.submit(work, item) for item in items)

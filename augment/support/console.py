@@ -1,4 +1,4 @@
-"""Consoles for plain text, and the progress bar of everything except training."""
+"""Consoles for plain text, and the progress bar for all work except training."""
 
 import errno
 from collections.abc import Iterable

@@ -42,8 +42,8 @@ def nearest_each(names: Iterable[str], allowed: Iterable[str]) -> str:
     return "".join(f"{hint[:-1]} instead of '{name}'?" for name, hint in hints if hint)
 
 
-def own_hint(what: str, key: str = "plugins") -> str:
-    """Return the last sentence of a message about an unknown name of a kind that users' modules can declare."""
+def plugin_hint(what: str, key: str = "plugins") -> str:
+    """Return the hint that a user's own op, model and so on must be loaded, for the error about an unknown name."""
     return f"For your own {what}, set {key}=[MODULE]."
 
 

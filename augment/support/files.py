@@ -114,10 +114,15 @@ def sync(path: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the temporary files of killed processes from a folder. No other process may be writing to it."""
+    """Remove the temporary files of killed processes from a folder. No other process may be writing to it.
+
+    Raises:
+        UserError: folders are nested too deeply.
+    """
     for part in folder.glob(f".{'[0-9a-f]' * 32}.part"):  # the names that `atomic_path` gives
         if part.is_dir() and not part.is_symlink():
-            shutil.rmtree(part)
+            with _explained_depth(part):
+                shutil.rmtree(part)
         else:
             part.unlink(missing_ok=True)
 
@@ -130,8 +135,14 @@ def walk(
     Raises:
         UserError: the folders are nested too deeply.
     """
-    try:
+    with _explained_depth(folder):
         yield from os.walk(folder, onerror=onerror)
+
+
+@contextmanager
+def _explained_depth(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except RecursionError:
         raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or use another folder.") from None
 
@@ -222,7 +233,7 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
         what = f"this folder does not exist.{near_file(folder, folder=True)}"
     if folder.is_file():
         what = f"this is a file. Did you mean {folder.parent}?"
-    raise UserError(f"{key}{folder}: {what} Name {allowed}.")
+    raise UserError(f"{key}{folder}: {what} Use {allowed}.")
 
 
 def shown(path: Path) -> Path:

@@ -16,7 +16,7 @@ _START_OF_FORMULA, _APOSTROPHE = re.compile(_FORMULA.format("")), re.compile(_FO
 # Unicode categories of characters that are invisible, move a terminal's cursor or reverse the text direction.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
-# Half of a surrogate pair, which cannot be encoded. Excluded are halves by which Python represents file name bytes.
+# Half of a surrogate pair, which cannot be encoded. The halves that Python uses for bytes of file names are excluded.
 _HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 # The beginning of a tag.

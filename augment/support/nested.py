@@ -1,4 +1,4 @@
-"""Read and merge nested mappings, such as configurations, group values by key, and split sequences."""
+"""Functions for nested mappings, such as configurations, and functions that group values or split sequences."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar

@@ -28,7 +28,7 @@ def end_with_parent() -> None:
 
 
 def discard_output(descriptor: int) -> None:
-    """Send further output of a file descriptor nowhere."""
+    """Discard all further output to a file descriptor."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
@@ -39,7 +39,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def own_seconds() -> float:
+def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of its live worker processes."""
     return process_time() + sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
 

@@ -71,7 +71,7 @@ class StopSignals:
                 signal.signal(number, self._on_signal)
 
     @property
-    def came(self) -> bool:
+    def arrived(self) -> bool:
         """Whether a signal arrived while signals were held, in this context or an outer one.
 
         This includes signals whose exception Python discarded, such as in a destructor.
@@ -79,8 +79,8 @@ class StopSignals:
         return self.asked or (self._outer is not None and self._outer.asked)
 
     def check(self, message: str = "") -> None:
-        """Raise KeyboardInterrupt if a signal arrived. See `came`."""
-        if self.came:
+        """Raise KeyboardInterrupt if a signal arrived. See `arrived`."""
+        if self.arrived:
             raise KeyboardInterrupt(message)
 
     def __enter__(self) -> "StopSignals":
@@ -118,8 +118,8 @@ def leave_closed_terminal() -> None:
 def exit_on_stop(code: int, message: str = "") -> None:
     """From now on, a stop signal prints a message and ends the process at once.
 
-    Call this while modules are imported and while Python shuts down, because Python may then discard a
-    KeyboardInterrupt or print its traceback.
+    Call this before modules are imported and before Python shuts down. Python may discard a KeyboardInterrupt at these
+    times, or print its traceback.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -29,9 +30,9 @@ MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 # The flags of `open_regular` that append to a file, and create it if it is missing.
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
-# The errors of damaged contents. PyTorch raises RuntimeErrors. Numbers too large for a float raise OverflowErrors.
+# The errors of damaged contents. PyTorch raises RuntimeErrors. Odd numbers raise ArithmeticErrors.
 _DAMAGE = (
-    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, OverflowError, MemoryError),
+    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, ArithmeticError, MemoryError),
     *(EOFError, struct.error),
 )
 
@@ -84,9 +85,9 @@ def read_text(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> 
     return read_bytes(file, folder, most).decode(errors="replace")
 
 
-def read_object(file: Path, folder: Path | None = None) -> dict[str, Any]:
+def read_object(file: Path, folder: Path | None = None, most: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON object. See `read_bytes` and `parse_json`."""
-    text = read_text(file, folder)
+    text = read_text(file, folder, most)
     with explained_damage(file):
         values = parse_json(text)
         if not isinstance(values, dict):
@@ -105,11 +106,14 @@ def read_as(kind: type[T], file: Path, **known: Any) -> T:
     return made
 
 
+_types_of = cache(get_type_hints)  # slow
+
+
 def _typed(kind: Any, value: Any, **known: Any) -> Any:
     """Convert a JSON value to an annotated type. For a float, null becomes NaN."""
     inner = get_args(kind)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
-        hints = get_type_hints(kind)
+        hints = _types_of(kind)
         given = value if isinstance(value, dict) else dict(zip(hints, value, strict=False))
         names = given.keys() & hints.keys() - known.keys()
         return kind(**{name: _typed(hints[name], given[name]) for name in names}, **known)
@@ -169,7 +173,9 @@ def explained_damage(file: Path) -> Iterator[None]:
     except _DAMAGE as error:
         if type(error).__name__ == "OutOfMemoryError":  # a lack of GPU memory is not a fault of the contents
             raise
-        raise UnreadableError(f"{file} is damaged, or no run wrote it ({first_line(error)}). Restore it.") from error
+        raise UnreadableError(
+            f"{file} is damaged, or was not written by a run ({first_line(error)}). Restore it."
+        ) from error
 
 
 def check_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ from augment.support.hydra import get_yaml_loader
 from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage, read_bytes
 
 # Limits far above any real configuration, because OmegaConf takes seconds for this many values.
-MAX_BYTES, MAX_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
+MAX_YAML_BYTES, MAX_YAML_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
@@ -28,7 +28,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
         UserError: the file cannot be read, is not YAML, has tags for Python objects, or is too large.
     """
     try:
-        content = read_file(file) if folder is None else read_bytes(file, folder, MAX_BYTES)
+        content = read_file(file) if folder is None else read_bytes(file, folder, MAX_YAML_BYTES)
         _check_content(text := content.decode(), file)
         loader = get_yaml_loader()
         if folder is not None and not issubclass(loader, _Loader):  # OmegaConf 2.4.1 already uses libyaml
@@ -59,10 +59,10 @@ def _check_content(text: str, file: Path) -> None:
     An alias counts as all values that it repeats, because nested aliases can grow exponentially.
     """
     too_large = UserError(
-        f"{file}: the file is too large. The limits are {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} "
-        f"levels, and {MAX_TEXT:,} characters per value."
+        f"{file}: the file is too large. The limits are {MAX_YAML_BYTES:,} bytes, {MAX_YAML_VALUES:,} values, "
+        f"{MAX_DEPTH} levels, and {MAX_TEXT:,} characters per value."
     )
-    if len(text) > MAX_BYTES:
+    if len(text) > MAX_YAML_BYTES:
         raise too_large
     values = 0
     opened: list[tuple[str | None, int]] = []  # the anchors of open collections, and the number of values before each
@@ -82,7 +82,7 @@ def _check_content(text: str, file: Path) -> None:
             anchor, before = opened.pop()
             sizes[anchor] = values - before
         long = len(getattr(event, "value", "")) > MAX_TEXT
-        if long or values > MAX_VALUES or len(opened) > MAX_DEPTH:
+        if long or values > MAX_YAML_VALUES or len(opened) > MAX_DEPTH:
             raise too_large
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
-from augment.data.conversion import FORMATS, convert, settings_of
+from augment.data.conversion import FORMATS, convert, reading_settings
 from augment.support.errors import UserError
 from augment.support.formatting import amount, printable
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             convert(dataset, options.out, options.to, size=options.size, quality=options.quality)
         for name, split in (("train", dataset.train), ("val", dataset.val)):
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
-        usage = as_overrides(settings_of(dataset, options.to, options.out))
+        usage = as_overrides(reading_settings(dataset, options.to, options.out))
         sys.stdout.write(printable(f"Verified by reading everything back. To use the data: {usage}\n"))
     return 0
 

@@ -12,7 +12,7 @@ from augment.cli.compose import compose_recipe
 from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, readable_errors
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import SPLITS, doubts
+from augment.recipe.steps import SPLITS, unit_notices
 from augment.support.console import print_plan, text_console
 from augment.support.formatting import amount
 
@@ -54,6 +54,6 @@ def main(arguments: Sequence[str]) -> int:
             console.print(f"  {summary(plan)}", style="dim")
             if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
                 console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")
-        for doubt in doubts(aug):
+        for doubt in unit_notices(aug):
             console.print(doubt, style="yellow")
     return 0

@@ -7,6 +7,7 @@ import signal
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,7 @@ TRIALS = {
     "a list": [[1]],
     "values that are a list": [{"chosen": [1], "job": "0001"}],
     "a mapping": {"chosen": {}, "job": "0001"},
+    "many": [{"chosen": {}, "job": "0001"}] * 20_001,
     "deep": [{"chosen": {"a": eval("[" * 60 + "]" * 60)}, "job": "0001"}],
 }
 
@@ -228,6 +230,27 @@ def in_capitals() -> bytes:
     return renamed.getvalue()
 
 
+def lying() -> bytes:
+    """Return an archive with a compressed file that claims to have 100 bytes, but unpacks to 10 MB."""
+    stream = io.BytesIO(saved())
+    with zipfile.ZipFile(stream, "a", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("archive/data/99", bytes(10**7))
+        archive.filelist[-1].file_size = 100
+    return stream.getvalue()
+
+
+def many_entries() -> bytes:
+    """Return an archive with an empty file that its directory lists again and again."""
+    stream = io.BytesIO(saved())
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr("archive/x", b"")
+        names = (f"archive/data/{number:060}" for number in range(100_000))
+        for name in names:
+            archive.filelist.append(copy(archive.filelist[-1]))
+            archive.filelist[-1].filename = name
+    return stream.getvalue()
+
+
 def call(name: bytes, number: int) -> bytes:
     """Return a pickle that calls a function with a number."""
     return b"\x80\x02c" + name + b"\n\x8a\x06" + number.to_bytes(6, "little") + b"\x85R."
@@ -277,6 +300,24 @@ CHECKPOINTS: dict[str, Callable[[], bytes]] = {
 def test_checkpoints(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "last.pt").write_bytes(CHECKPOINTS[name]())
     assert said(lambda: load(file, FitState)).startswith((f"{file}: ", f"{file} is damaged"))
+
+
+def test_an_archive_is_not_unpacked(tmp_path: Path) -> None:
+    """Only the message shows that Python did not read the files."""
+    (file := tmp_path / "last.pt").write_bytes(lying())
+    assert "compressed" in said(lambda: load(file, FitState))
+    file.write_bytes(many_entries())
+    assert "its list of tensors has more than 8,388,608 bytes" in said(lambda: load(file, FitState))
+
+
+def test_an_older_checkpoint_is_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (outside := tmp_path / "outside").write_bytes(saved())
+    (file := tmp_path / "last.pt").touch()
+    (tmp_path / "last.1.pt").symlink_to(outside)
+    opened: list[object] = []
+    monkeypatch.setattr(zipfile, "ZipFile", opened.append)
+    assert said(lambda: load(file, FitState)).startswith(f"{file}: ")
+    assert opened == []
 
 
 @pytest.mark.parametrize("part", ["whole", "cut", "grown", "bytes"])

@@ -20,7 +20,7 @@ from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.support.yaml_files import read_yaml
 from trainer.cli.help import sections
-from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
+from trainer.loop.callback import known_callbacks, loop_text, parse_callbacks, sort_callbacks
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.train import loop_callbacks
 from trainer.tasks.registry import known_tasks
@@ -127,7 +127,7 @@ def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
     configured = read_yaml(CONF / "callbacks" / "default.yaml")
     callbacks = [known_callbacks()[name](**values) for name, values in parse_callbacks(configured).items()]
-    return loop_text(in_order([*loop_callbacks({}), *callbacks]))
+    return loop_text(sort_callbacks([*loop_callbacks({}), *callbacks]))
 
 
 def imagenette_plan() -> str:

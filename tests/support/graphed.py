@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trainer.callbacks.optimizer_steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CancelStep
-from trainer.loop.cuda_graph_runner import Recorded
+from trainer.loop.cuda_graph_runner import GraphRunner
 from trainer.loop.cuda_graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors, UncapturableError
 from trainer.loop.learner import Learner
 from trainer.loop.objective import recordable
@@ -52,7 +52,7 @@ class FakeBackend:
         self.memories: list[str] = []
         self.fails = fails
 
-    def aside(self, work: Callable[[], Tensors]) -> Tensors:
+    def run_on_stream(self, work: Callable[[], Tensors]) -> Tensors:
         self.calls.append("eager")
         return work()
 
@@ -100,12 +100,12 @@ How = Callable[[Learner], Runner]
 
 def recording(backend: FakeBackend | None = None, warm_up: int = WARM_UP) -> How:
     """Return what makes a runner that records, with a stand-in for the GPU unless told."""
-    return lambda learner: Recorded(learner, Graphs(backend or FakeBackend(), warm_up))
+    return lambda learner: GraphRunner(learner, Graphs(backend or FakeBackend(), warm_up))
 
 
 def on_gpu(learner: Learner) -> Runner:
     """Make the runner that records on a GPU."""
-    return Recorded(learner, Graphs(CudaBackend(CUDA)))
+    return GraphRunner(learner, Graphs(CudaBackend(CUDA)))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -38,11 +38,11 @@ from augment.pipeline import transform
 from augment.pipeline.geometry import batch_assembly
 from augment.pipeline.geometry.batch_assembly import Mixer
 from augment.pipeline.graph import build
-from augment.pipeline.graph.decoding import Form
-from augment.pipeline.images_in_memory import Images, read_images
+from augment.pipeline.graph.decoding import OutputFormat
+from augment.pipeline.images_in_memory import InputImages, read_images
 from augment.pipeline.kernels import any_channels, mix
 from augment.pipeline.kernels import stages as kernels
-from augment.pipeline.kernels.decoded_images import Direct
+from augment.pipeline.kernels.decoded_images import KernelTransform
 from augment.pipeline.kernels.instructions import Program
 from augment.pipeline.kernels.opcodes import CODES
 from augment.pipeline.loader import Loader
@@ -218,7 +218,7 @@ def bounds() -> dict[str, int]:
         programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 1)))
         guards.clear()
         torch.empty = guarded  # type: ignore[assignment]
-        program.run(image, programs, Form())
+        program.run(image, programs, OutputFormat())
         torch.empty = empty
         found[name] = sum(int((guard != 77).sum()) for guard in guards)
         codes.add(program.names[-1])
@@ -311,12 +311,12 @@ def directly(aug: dict[str, Any], pixels: Any, form: PixelFormat) -> dict[str, f
     recipe, apart, windows = load_recipe({"size": [17, 23], **aug}), [], []
     by_dali = transform.Transform(recipe, device="cpu", seed=SEED, frames=True, pixels=form)
     samplers = [Sampler(own, SEED, 0, number) for number, own in enumerate(by_dali.plan.per_view)]
-    by_kernels = Direct(by_dali.plan, CPU, Form(frames=True), samplers)
+    by_kernels = KernelTransform(by_dali.plan, CPU, OutputFormat(frames=True), samplers)
     for call in (0, 1, 2) if "views" in aug else (1,):  # the last two are drawn at once
         by_dali.position = call
         images = read_images(pixels, CPU, form)
         expected, of_dali = by_dali._run(images)
-        views, shown = by_kernels.run(Images("gpu", torch.from_numpy(pixels)), call)
+        views, shown = by_kernels.run(InputImages("gpu", torch.from_numpy(pixels)), call)
         levels = 255 * torch.tensor(by_dali.plan.std)[:, None, None]
         apart += [((one - other) * levels).abs() for one, other in zip(views, expected, strict=True)]
         windows += [(one - other).abs().max() for one, other in zip(shown, of_dali, strict=True)]
@@ -355,7 +355,7 @@ def channels() -> dict[str, Any]:
     program = Program(plan)
     levels = torch.full((6, 32, 32, 4), 127.5)
     programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 6)))
-    values = program.run(levels, programs, Form(raw=True)).numpy() - 127.5
+    values = program.run(levels, programs, OutputFormat(raw=True)).numpy() - 127.5
     rows = values.transpose(0, 3, 1, 2).reshape(24, -1)
     noise = {"mean": float(values.mean()), "std": float(values.std())}
     return {"off": found, "noise": {**noise, "correlation": float(np.abs(np.corrcoef(rows) - np.eye(24)).max())}}

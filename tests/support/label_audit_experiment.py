@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trainer.predictions.predict import predict
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 
 
 def read_labels(folder: Path, file: Path, column: str) -> dict[str, str]:
@@ -44,7 +44,7 @@ def train(run: Path, lists: dict[str, Path], overrides: list[str]) -> float:
 def probabilities(run: Path, files: list[Path], classes: list[str]) -> Any:
     """Return the probabilities of the classes from the best model of a run, (N, K)."""
     found = np.zeros((len(files), len(classes)))
-    for row, prediction in zip(found, predict(load_trained(run, data=False), files, top=len(classes)), strict=True):
+    for row, prediction in zip(found, predict(load_best_model(run, data=False), files, top=len(classes)), strict=True):
         for name, share in prediction.classes:
             row[classes.index(name)] = share
     return found

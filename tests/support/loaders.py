@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from augment.data.dataset import Split
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan
@@ -24,7 +24,7 @@ def build_loader(
     classes: Sequence[str] = (),
     **options: Any,
 ) -> Loader:
-    """Return a loader; options are those of `Order` and `Form`."""
+    """Return a loader; options are those of `Order` and `OutputFormat`."""
     form = {name: options.pop(name) for name in ("half", "raw", "frames") if name in options}
     placed = (placement or Placement()).on(device, threads)
-    return Loader(plan, split, Order(**options), placed, Form(**form), classes=classes)
+    return Loader(plan, split, Order(**options), placed, OutputFormat(**form), classes=classes)

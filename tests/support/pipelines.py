@@ -10,7 +10,7 @@ from rendering import SEED, SIZE, Pixels, plan_of, read
 
 from augment.data.dataset import ImageRef
 from augment.pipeline.graph.build import BuiltPipeline, build_pipeline
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import RankShard, Reading
 from augment.recipe.plan import Plan
 
@@ -40,7 +40,7 @@ def run(
     placement = Placement("gpu" if device.type == "cuda" else "cpu", threads=2)
     batch_size = batch_size or len(files)
     reading = Reading(files, batch_size, seed, epoch, shard or RankShard())
-    pipeline = build_pipeline(plan, reading, placement, Form(half, raw))
+    pipeline = build_pipeline(plan, reading, placement, OutputFormat(half, raw))
     pipeline.build()
     stream = torch.cuda.current_stream() if device.type == "cuda" else None
     batches = [_outputs(pipeline, stream) for _ in range(-(-len(files) // batch_size))]

@@ -14,7 +14,7 @@ from PIL import Image
 from augment.data.dataset import ImageRef
 from augment.params import Size
 from augment.pipeline.graph.build import build_pipeline
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -45,7 +45,7 @@ def render(plan: Plan, files: Sequence[ImageRef], device: torch.device) -> Pixel
     assert plan.split == "val"
     files = decoded(files)
     placement = Placement("gpu" if device.type == "cuda" else "cpu")
-    pipeline = build_pipeline(plan, Reading(files, len(files), SEED), placement, Form(raw=True))
+    pipeline = build_pipeline(plan, Reading(files, len(files), SEED), placement, OutputFormat(raw=True))
     pipeline.build()
     pipeline.schedule_run()
     made = pipeline.hand_out(torch.cuda.current_stream() if device.type == "cuda" else None)

@@ -20,7 +20,7 @@ from scipy.ndimage import gaussian_filter
 
 from augment.data.selection import take_some
 from augment.pipeline.batch import as_pixels
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.stress.corruptions import Corruption
 from trainer.stress.scores import stress_test
 from trainer.tools.evaluate import evaluated_split
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Callable[[Pixels, float], Pixels], tuple[float, ...], str
 }
 
 
-def reference(trained: Trained, change: Callable[[Pixels, float], Pixels], severities: tuple[float, ...]) -> float:
+def reference(trained: LoadedModel, change: Callable[[Pixels, float], Pixels], severities: tuple[float, ...]) -> float:
     """Return the mean accuracy over the severities, on the images as the model gets them."""
     split = take_some(evaluated_split(trained, None), IMAGES, seed=0)
     device, found = trained.config.fit.torch_device(), []
@@ -92,7 +92,7 @@ def reference(trained: Trained, change: Callable[[Pixels, float], Pixels], sever
 
 
 def main(runs: list[Path], overrides: list[str]) -> None:
-    models = [load_trained(run, overrides) for run in runs]
+    models = [load_best_model(run, overrides) for run in runs]
     for name, (change, severities, op, setting, ours) in CASES.items():
         corruption = Corruption(name, op, setting, tuple(map(ours, severities)))
         scores = []

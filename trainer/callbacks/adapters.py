@@ -1,4 +1,4 @@
-"""The callback for LoRA runs (`model.lora`). It saves the base, the weights that are not trained, only once."""
+"""The callback for LoRA runs (`model.lora`). It saves the weights that are not trained (the base) only once."""
 
 from hashlib import sha256
 
@@ -12,7 +12,7 @@ BASE = "base.safetensors"
 
 
 class Adapters(Callback):
-    """Keeps batch-norm statistics fixed, and saves the base in a file of its own, so that last.pt stays small.
+    """Keeps batch-norm statistics fixed, and saves the base in a separate file, so that last.pt stays small.
 
     A resumed run reads the base from the folder in `fit.resume`, because the original weights may be gone.
     """

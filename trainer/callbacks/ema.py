@@ -42,7 +42,7 @@ class EMA(Callback):
 
     def after_step(self, learner: Learner) -> None:
         """Update the average, once for all optimizers, after the step of the last one."""
-        if learner.name_of_step != [*learner.optimizers][-1]:
+        if learner.optimizer_name != [*learner.optimizers][-1]:
             return
         if position(learner.progress.batches_done, learner.progress.total_batches) < self.start:
             return

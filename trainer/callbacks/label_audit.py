@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.images import keys_of
+from augment.data.images import image_keys
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
 from augment.params import Count, setting
@@ -18,15 +18,17 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
-from trainer.tasks.label_errors import Learned
+from trainer.tasks.label_errors import TrainingResult
 
 if TYPE_CHECKING:
     from augment.data.dataset import Split
 
-_TOGETHER = 16  # batches that are added to the table at once
-# Only the first _SHARE of the epochs counts, but at least _EPOCHS. If all 20 epochs counted, an audit of Imagenette
-# would find only half of the wrong labels, because the model memorizes the others when the learning rate falls.
-_SHARE, _EPOCHS = 0.7, 5
+_AT_ONCE = 16  # batches that are added to the table at once
+# The last epochs do not count, because the model memorizes wrong labels when the learning rate falls. This affects the
+# estimate first: if all epochs of a run with 20 epochs counted, an audit of Imagenette would find half of the wrong
+# labels. The order of the margins is affected later. With several labels per image, the estimate also uses the margins.
+_MARGINS, _PROBABILITIES = 0.9, 0.7  # shares of the epochs that count
+_EPOCHS = 5  # fewest epochs that count
 _MOST = 2**27  # largest number of samples times labels, so that the table needs at most 1 GiB of GPU memory
 
 
@@ -36,10 +38,10 @@ class LabelAudit(Callback):
     """Finds wrong labels of training images, for classification and multi-label data.
 
     It records the margin of each sample, which is the logit of the given label minus the highest logit of the other
-    classes. With several labels per image, each label has a margin: its logit if it is given, otherwise minus its
-    logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528). Later epochs have
-    a higher weight, because the model has learned more. The last part of long runs does not count, because models then
-    memorize wrong labels. Recording does not synchronize with the device.
+    classes. With several labels per image, the margin of a given label is its logit, and the margin of any other label
+    is its negative logit. A wrong label has a low mean margin over the epochs (Pleiss et al. 2020, arXiv:2001.10528).
+    Later epochs have a higher weight, because the model has learned more. The last epochs of long runs do not count,
+    because models then memorize wrong labels. Recording does not synchronize with the device.
 
     If an image is mixed with another one, its margin counts in proportion to its share, and ignores the other class.
     With several labels per image, a label counts only if both images agree on it.
@@ -47,7 +49,7 @@ class LabelAudit(Callback):
 
     images: int = setting(Count(default=200, within=(0, 1000), doc="number of suspicious images in labels.html"))
     tracks = True
-    # A row per sample. With one class per image, (2 + classes,): the weighted sum of the margins, the sum of the
+    # A row per sample. With one class per image, (2 + classes,): the weighted sum of the margins, the sum of their
     # weights, and the weighted sum of each class's probability. With several labels per image, (labels, 2): the
     # weighted sum of each label's margins, and the sum of the weights.
     table: Tensor | None = field(default=None, init=False)
@@ -74,15 +76,16 @@ class LabelAudit(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Store the outputs of a training batch. Several batches are added to the table at once, which is faster."""
-        if self.table is None or not learner.training or learner.loss is None or not learner.batch.share:
+        if self.given is None or not learner.training or learner.loss is None or not learner.batch.share:
             return  # the batch was skipped, or only pads the pass
         progress = learner.progress
-        if progress.epoch + 1 > max(_EPOCHS, _SHARE * progress.epochs):
+        self._weight = (progress.epoch + 1) / progress.epochs
+        self._only_margins = progress.epoch >= _EPOCHS and self._weight > _PROBABILITIES
+        if self._only_margins and (self._weight > _MARGINS or self.given.ndim == 2):
             return
         targets = learner.task.targets_of(learner.batch)
-        self._weight = (progress.epoch + 1) / progress.epochs
         self._waiting.append((learner.batch.indices, learner.output.detach().clone(), targets))
-        if len(self._waiting) == _TOGETHER:
+        if len(self._waiting) == _AT_ONCE:
             self._add()
 
     def after_train(self, learner: Learner) -> None:
@@ -99,7 +102,8 @@ class LabelAudit(Callback):
             indices, logits, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
             rows_of = _with_labels if self.given.ndim == 2 else _with_classes
             rows = rows_of(logits.float(), self.given[indices], targets)
-            self.table.index_add_(0, indices, rows, alpha=self._weight)
+            columns = slice(2 if self._only_margins else None)
+            self.table[:, columns].index_add_(0, indices, rows[:, columns], alpha=self._weight)
         self._waiting = []
 
     def after_fit(self, learner: Learner) -> None:
@@ -116,7 +120,7 @@ class LabelAudit(Callback):
             rows = _joined(rows, split)
         files, targets = split.files[: split.images], split.targets[: split.images]
         found = audit(
-            rows, targets, learner.classes, _learned(learner, "val_accuracy" if rows.ndim == 2 else "val_map")
+            rows, targets, learner.classes, _training_result(learner, "val_accuracy" if rows.ndim == 2 else "val_map")
         )
         write_atomically(learner.folder / TABLE_FILE, found.as_csv(files))
         report = found.report(files, learner.classes, self.images, several=rows.ndim == 3)
@@ -132,7 +136,7 @@ class LabelAudit(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the sum of all ranks' tables.
 
-        In a resumed run, rank 0 starts with it, and other ranks start with 0.
+        In a resumed run, rank 0 starts with this sum, and other ranks start with zeros.
         """
         return {"table": self.merged() if self._loaded is None else self._loaded}
 
@@ -140,18 +144,18 @@ class LabelAudit(Callback):
         self._loaded = None if state["table"] is None else state["table"].cpu()
 
 
-def _learned(learner: Learner, metric: str) -> Learned:
-    """Return how much the model has learned, by the best validation score of an epoch."""
+def _training_result(learner: Learner, metric: str) -> TrainingResult:
+    """Return the number of epochs, and the best validation score of an epoch."""
     recorders = [callback for callback in learner.callbacks if isinstance(callback, Recorder)]
     scores = [row.get(metric, math.nan) for recorder in recorders for row in recorder.rows]
     known = [score for score in scores if not math.isnan(score)]
-    return Learned(learner.progress.position.epoch, metric, max(known, default=math.nan))
+    return TrainingResult(learner.progress.position.epoch, metric, max(known, default=math.nan))
 
 
 def _joined(rows: Any, split: Split) -> Any:
     """Add up the rows of each image that the split repeats. Return one row per image, (M, ...)."""
     first: dict[Any, int] = {}
-    images = np.array([first.setdefault(key, index) for index, key in enumerate(keys_of(split.files))])
+    images = np.array([first.setdefault(key, index) for index, key in enumerate(image_keys(split.files))])
     joined = np.zeros((split.images, *rows.shape[1:]))
     np.add.at(joined, images, rows)
     return joined

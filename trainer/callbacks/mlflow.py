@@ -48,22 +48,13 @@ class Mlflow(Tracker):
     _run: str = field(default="", init=False)
 
     def start(self, run: TrackedRun) -> int:
-        """Create an MLflow run, or continue the MLflow run of a resumed run. Return the last epoch in its record."""
+        """Create an MLflow run, or continue the MLflow run of a resumed run. Return the last epoch that MLflow has."""
         # By default, MLflow sends usage data to its developers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # otherwise, MLflow prints between the lines of epochs
-        from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        local = _LOCAL.resolve()
-        name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
-        local.mkdir(parents=True, exist_ok=True)
-        with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs may create the database
-            self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
-            found = self._client.get_experiment_by_name(name)
-            files = None if uri else (local / "mlflow").as_uri()
-            experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=files)
+        experiment = self._open_experiment()
         known = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'") if run.resumed else []
         if known:
             self._run = known[0].info.run_id
@@ -80,6 +71,21 @@ class Mlflow(Tracker):
                 params[first : first + _PARAMS],
             )
         return -1
+
+    def _open_experiment(self) -> str:
+        """Connect to MLflow, and return the ID of the experiment, which is created if it does not exist."""
+        from mlflow import MlflowClient
+
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        local = _LOCAL.resolve()
+        name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
+        local.mkdir(parents=True, exist_ok=True)
+        with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs may create the database
+            self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
+            if found := self._client.get_experiment_by_name(name):
+                return str(found.experiment_id)
+            files = None if uri else (local / "mlflow").as_uri()
+            return str(self._client.create_experiment(name, artifact_location=files))
 
     def accepted(self, name: str) -> str:
         """Return a name that MLflow accepts: a normalized path of allowed characters."""

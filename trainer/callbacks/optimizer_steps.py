@@ -42,7 +42,7 @@ class ParamScheduler(Callback):
             better score. None: no drops.
 
     Attributes:
-        now: the values of the last training batch, by the keys of the schedules.
+        current: the values of the last training batch, by the keys of the schedules.
     """
 
     order = Phase.MEASURE
@@ -50,12 +50,12 @@ class ParamScheduler(Callback):
     def __init__(self, schedules: Mapping[str, Schedule], plateau: tuple[int, float] | None = None) -> None:
         self.schedules, self.plateau = dict(schedules), plateau
         self._factor = 1.0
-        self.now: Mapping[str, float] = {}
-        self._steps = 0  # training batches in the saved fit
+        self.current: Mapping[str, float] = {}
+        self._total_batches = 0  # batches in the fit. Before its first epoch: in the saved fit
 
     def state_dict(self) -> dict[str, Any]:
         """Return the length of the schedules, for `describe_new_length`."""
-        return {"steps": self._steps}
+        return {"steps": self._total_batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the length of the schedules."""
@@ -64,7 +64,7 @@ class ParamScheduler(Callback):
                 "fit.resume: this run is from a version before 0.19. Resume it with that version, or start a new run "
                 "with model.weights=RUN_FOLDER."
             )
-        self._steps = state["steps"]
+        self._total_batches = state["steps"]
 
     def describe_new_length(self, learner: Learner, start: Position) -> str:
         """Describe how a new length of the fit changes the learning rate. Empty: the rate does not change.
@@ -75,9 +75,9 @@ class ParamScheduler(Callback):
         """
         progress = learner.progress
         rate, total, done = self.schedules["lr"], progress.total_batches, progress.batches_before(start)
-        if done >= total or self._steps in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
+        if done >= total or self._total_batches in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
             return ""
-        was, now = rate(position(done - 1, self._steps)), rate(position(done, total))
+        was, now = rate(position(done - 1, self._total_batches)), rate(position(done, total))
         length = f"fit.steps={progress.steps}" if progress.steps else f"fit.epochs={progress.epochs}"
         highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
         return (
@@ -88,30 +88,31 @@ class ParamScheduler(Callback):
 
     def before_epoch(self, learner: Learner) -> None:
         """Count the drops of the learning rate in all rows, so that a resumed run equals an uninterrupted run."""
-        self._steps = learner.progress.total_batches
+        self._total_batches = learner.progress.total_batches
         if self.plateau is None:
             return
         rows, since = learner.find(Recorder).rows, learner.find(Recorder).since
         (key, _), (patience, factor) = best_of(learner), self.plateau
         sign = -1 if smaller_is_better(key) else 1
-        parts = (rows[:since], rows[since:])  # scores before and after `since` are not comparable
-        count = sum(drops((sign * row.get(key, nan) for row in part), patience) for part in parts)
+        scores = [sign * row.get(key, nan) for row in rows]
+        # Scores before and after `since` are not comparable.
+        count = drops(scores[:since], patience) + drops(scores[since:], patience)
         self._factor = factor ** learner.ranks.broadcast(count)
 
     def before_batch(self, learner: Learner) -> None:
         from trainer.optim.optimizers import set_value
 
         if learner.training:
-            self.now = self.values(learner)
+            self.current = self.values(learner)
             for group in (group for optimizer in learner.optimizers.values() for group in optimizer.param_groups):
-                for name, value in self.now.items():
+                for name, value in self.current.items():
                     set_value(group, name, value)
 
     def values(self, learner: Learner) -> dict[str, float]:
         """Return the scheduled values of the current training batch by key, without waiting for the device."""
         # All batches of a step use the position of its first batch.
         progress = learner.progress
-        within_step = progress.position.batch - progress.group.first
+        within_step = progress.position.batch - progress.step_batches.first
         now = position(progress.batches_done - within_step, progress.total_batches)
         values = {name: schedule(now) for name, schedule in self.schedules.items()}
         return values if self.plateau is None else values | {"lr": values["lr"] * self._factor}
@@ -144,7 +145,7 @@ class LossScale(Callback):
             )
 
 
-class Prepare(Callback):
+class PrepareValidation(Callback):
     """Builds the pipeline of the next validation in the background during training."""
 
     order = Phase.MEASURE
@@ -176,7 +177,7 @@ class FreshStatistics(Callback):
 
     def before_batch(self, learner: Learner) -> None:
         """Copy the statistics at the first batch of a step."""
-        if not learner.training or learner.progress.position.batch - 1 != learner.progress.group.first:
+        if not learner.training or learner.progress.position.batch - 1 != learner.progress.step_batches.first:
             return
         on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW
         norms = _norms(learner.model) if on else ()
@@ -184,7 +185,7 @@ class FreshStatistics(Callback):
 
     def before_step(self, learner: Learner) -> None:
         """Weight the step by its number of images. The statistics are already averaged over the ranks."""
-        (first, batches), epoch = learner.progress.group, learner.progress.epoch
+        (first, batches), epoch = learner.progress.step_batches, learner.progress.epoch
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
@@ -252,8 +253,8 @@ class Interrupt(Callback):
     order = Phase.LAST
 
     def __init__(self) -> None:
-        # Whether a signal ended the fit. A signal after the last batch has no effect. Setting `pressed` acts like a
-        # signal.
+        # Whether a signal ended the fit. A signal after the last batch has no effect. Setting `pressed` to True has the
+        # effect of a signal.
         self.pressed = self._ended = False
         self._signals = StopSignals()
 
@@ -266,7 +267,7 @@ class Interrupt(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """End the fit after a signal. All ranks end after the same training batch."""
-        stops = self.pressed or self._signals.came  # a signal may come before the handlers are installed
+        stops = self.pressed or self._signals.arrived  # a signal may come before the handlers are installed
         if learner.ranks.size > 1:
             stops = learner.training and learner.ranks.agree("stop", stops)
         if stops:

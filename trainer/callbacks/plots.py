@@ -22,7 +22,8 @@ REPORT = "report.html"  # `trainer.report` writes it
 class Plots(Callback):
     """Draws the first training batch, and a figure of the best epoch's predictions.
 
-    The task chooses a confusion matrix, the average precision of each label, or predicted numbers over their targets.
+    Depending on the task, this figure is a confusion matrix, the average precision of each label, or predicted numbers
+    over their targets.
     """
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images to show from the batch"))

@@ -18,6 +18,8 @@ from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
 
+_EARLIER = 1000  # most epochs of a resumed run that are printed
+
 
 def seconds_left(learner: Learner) -> float | None:
     """Return the remaining seconds of the fit, or None before its second training batch.
@@ -48,7 +50,7 @@ class ProgressBar(Callback):
         columns = self._fitting_columns(learner)
         head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
         self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False, soft_wrap=True)
-        for row in learner.find(Recorder).rows:
+        for row in learner.find(Recorder).rows[-_EARLIER:]:
             self._print(row, learner)
         self._bar = Progress(
             TextColumn("{task.description}"),

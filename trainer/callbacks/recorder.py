@@ -92,7 +92,7 @@ class Recorder(Callback):
         if learner.folder:
             _write(self.rows, learner.folder / METRICS_FILE)
             self._inode = learner.folder.stat().st_ino
-        self._choose(learner)
+        self._choose_metrics(learner)
 
     def before_epoch(self, learner: Learner) -> None:
         """Clear the row of the previous epoch. Otherwise, an epoch that ends early would repeat values of that row."""
@@ -117,7 +117,7 @@ class Recorder(Callback):
 
     def before_validate(self, learner: Learner) -> None:
         if not self._row:  # outside a fit
-            self._choose(learner)
+            self._choose_metrics(learner)
         self._val = Meter(learner.task, self.metrics, learner.device, keep=True)
 
     def before_batch(self, learner: Learner) -> None:
@@ -219,7 +219,7 @@ class Recorder(Callback):
         known = learner.run.validation
         return tuple(name for name, value in self.validation.items() if name in known and known[name] != value)
 
-    def _choose(self, learner: Learner) -> None:
+    def _choose_metrics(self, learner: Learner) -> None:
         monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
         wanted = learner.ranks.broadcast([*learner.settings.metrics, *monitors])  # rank 0 may have more callbacks
         self.metrics = learner.task.measured(learner.classes, None if self.everything else wanted, learner.model)
@@ -241,7 +241,7 @@ class Recorder(Callback):
             total = values["loss"] * meter.weight
             loss = (total - self._total) / (meter.weight - self._weight)
             # `ParamScheduler` has the rates. It cannot be imported here, because its module imports this one.
-            scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
+            scheduled = (getattr(callback, "current", None) for callback in learner.callbacks)
             rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
             self.steps.append(StepRow(now - self._begun, learner.progress.batches_done, loss, rate, rates))
             if len(self.steps) > MAX_STEPS:

@@ -39,7 +39,7 @@ BATCH_IMAGE, MISTAKES_TABLE, MODEL = "batch", "wrong_predictions", "model"
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
 _MOST_MISTAKES = 24
-_IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # valid ids, because a checkpoint may come from a stranger
+_IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # the form of valid ids. A checkpoint from elsewhere may contain others
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class Tracker(Callback):
         if not worker.close(partial(self._finish, ending_of(learner)), seconds):
             self._warn(f"not everything was sent within {seconds:.0f} s after the fit, and the rest may be missing")
 
-    # --- its parts ---
+    # --- internals ---
 
     @property
     def _key(self) -> str:

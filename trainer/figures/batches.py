@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
@@ -112,12 +113,14 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
         set_title(axes, f"Accuracy {correct / total:.2%} ({correct:,} of {total:,})" if total else "No samples")
 
         bar_axes = figure.add_axes(((left + side + 0.15) / width, bottom / height, 0.12 / width, side / height))
-        bar = figure.colorbar(
-            image, cax=bar_axes, ticks=[0, 0.05, 0.2, 0.5, 1], format=PercentFormatter(1.0, decimals=0)
-        )
-        bar.outline.set_edgecolor(GRAY)
-        bar_axes.tick_params(labelsize=SMALL, length=2, color=GRAY, labelcolor=INK)
-        bar_axes.set_ylabel("share of the true class", fontsize=SMALL, color=INK)
+        _add_color_bar(image, bar_axes)
+
+
+def _add_color_bar(image: AxesImage, axes: Axes) -> None:
+    bar = axes.figure.colorbar(image, cax=axes, ticks=[0, 0.05, 0.2, 0.5, 1], format=PercentFormatter(1.0, decimals=0))
+    bar.outline.set_edgecolor(GRAY)
+    axes.tick_params(labelsize=SMALL, length=2, color=GRAY, labelcolor=INK)
+    axes.set_ylabel("share of the true class", fontsize=SMALL, color=INK)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], points: float, rotation: int) -> None:

@@ -14,13 +14,14 @@ from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, orientation_of, to_rgb, upright_size
 from augment.support.background import in_threads
-from augment.support.untrusted_files import UnreadableError, regular
+from augment.support.untrusted_files import UnreadableError, read_bytes
 from trainer.tasks.display import WrongSample
 from trainer.tasks.metric import Samples
 from trainer.tasks.task import Task
 
 SIDE = 160  # longer side of a usual thumbnail, in pixels
 _UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError)  # errors of files that are not images
+_MOST_BYTES = 2**23  # of a PNG. Real files are smaller, and Pillow takes a second for 2 MB of empty chunks
 THREADS = 4  # threads that read images
 
 
@@ -29,7 +30,7 @@ def worst_images(
 ) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
     """Return the samples with the worst predictions, the worst first.
 
-    The task chooses them, and may draw on their thumbnails, see `Task.draw`.
+    `Task.mistakes` selects the samples, and `Task.draw` may draw on their thumbnails.
 
     Args:
         task: the task.
@@ -71,7 +72,7 @@ def worst_images(
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
     """Return a PNG in RGB, scaled down to fit into the size `within`. None: the file is too large or unreadable."""
     try:
-        with Image.open(regular(file), formats=["PNG"]) as image:
+        with Image.open(BytesIO(read_bytes(file, most=_MOST_BYTES)), formats=["PNG"]) as image:
             if image.width * image.height > most_pixels:
                 return None
             colors = image.convert("RGB")
@@ -113,9 +114,9 @@ def thumbnail(file: ImageRef) -> str:
     return data_uri(small, "JPEG", 82)
 
 
-def data_uri(image: Image.Image, form: str, quality: int) -> str:
+def data_uri(image: Image.Image, file_format: str, quality: int) -> str:
     """Encode an image as a data URI, in JPEG or WEBP."""
     data = BytesIO()
     # Without subsampling of colors, text in a JPEG stays sharp. `method` is an option of WEBP.
-    image.save(data, form, quality=quality, subsampling=0, optimize=True, method=4)
-    return f"data:image/{form.lower()};base64,{b64encode(data.getvalue()).decode()}"
+    image.save(data, file_format, quality=quality, subsampling=0, optimize=True, method=4)
+    return f"data:image/{file_format.lower()};base64,{b64encode(data.getvalue()).decode()}"

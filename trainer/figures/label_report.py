@@ -16,7 +16,7 @@ from augment.support.background import in_threads
 from augment.support.formatting import table_cell
 from trainer.figures.images import THREADS, thumbnail
 from trainer.tasks.display import Finding
-from trainer.tasks.label_errors import Estimate, Learned, confident, estimate, why_unknown
+from trainer.tasks.label_errors import Estimate, TrainingResult, confident_classes, estimate, why_unknown
 
 TABLE_FILE, REPORT_FILE, PAGE_FILE = "labels.csv", "labels.json", "labels.html"
 
@@ -49,7 +49,7 @@ class LabelReport:
     estimates: tuple[Estimate, ...]
     classes: tuple[str, ...]
     several: bool  # whether images have several labels, separated by semicolons
-    # Given label, suggested label, and number of samples, which is at least 2. The most frequent ones come first
+    # Frequent errors, the most frequent first: given label, suggested label, and number of samples (at least 2).
     pairs: tuple[tuple[str, str, int], ...]
     suspects: tuple[Suspect, ...]  # the most suspicious samples, the worst first
 
@@ -67,8 +67,8 @@ class LabelReport:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """The findings of an audit. Arrays and lists have one entry per sample, (N,)."""
+class AuditResult:
+    """The result of an audit. Arrays and lists have one entry per sample, (N,)."""
 
     estimates: tuple[Estimate, ...]
     score: Array  # NaN for samples that were not trained on
@@ -106,27 +106,30 @@ class Findings:
         return text.getvalue()
 
 
-def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], learned: Learned) -> Findings:
-    """Return the findings about classes. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
-    seen = table[:, 1] > 0
+def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], training: TrainingResult) -> AuditResult:
+    """Audit images with one class each. `table` is (N, 2 + K), see `trainer.callbacks.label_audit.LabelAudit`."""
+    total = table[:, 2:].sum(axis=1, keepdims=True)
+    seen = (table[:, 1] > 0) & (total[:, 0] > 0)
     given = np.array(targets)[seen]
     score, probability = np.full((2, len(table)), math.nan)
     score[seen] = table[seen, 0] / table[seen, 1]
-    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), learned))
+    wrong_labels = Estimate("labels", len(given), unknown=why_unknown(len(given), training))
     if not wrong_labels.unknown:
-        sure = confident(table[seen, 2:] / table[seen, 1:2])
-        wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=learned.own_errors)
+        sure = confident_classes(table[seen, 2:] / total[seen])
+        wrong_labels, probability[seen] = estimate(score[seen], given, sure, own_errors=training.own_errors)
     # The suggested label is the most probable one of the other classes.
     others = table[:, 2:].copy()
     others[np.arange(len(others)), targets] = -1
     labels = [names[int(target)] for target in targets]
     suggested = [names[number] for number in others.argmax(axis=1).tolist()]
     pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(probability > 0.5).tolist())
-    return Findings((wrong_labels,), score, probability, labels, suggested, pairs)
+    return AuditResult((wrong_labels,), score, probability, labels, suggested, pairs)
 
 
-def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], learned: Learned) -> Findings:
-    """Return the findings about several labels per image. `table` is (N, K, 2), see `LabelAudit`.
+def audit_labels(
+    table: Array, targets: Sequence[Sequence[float]], names: Sequence[str], training: TrainingResult
+) -> AuditResult:
+    """Audit images with several labels each. `table` is (N, K, 2), see `LabelAudit`.
 
     Present and absent labels have different margins, so each kind has its own estimate. A sample is as suspicious as
     its worst label.
@@ -135,12 +138,12 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     scores = np.divide(table[:, :, 0], table[:, :, 1], out=np.full(seen.shape, math.nan), where=seen)
     present = 1 / (1 + np.exp(-np.where(is_present, scores, -scores)[seen]))  # mean probability of the label
     sure = np.full(seen.shape, -1)
-    sure[seen] = confident(np.stack([1 - present, present], axis=1))
+    sure[seen] = confident_classes(np.stack([1 - present, present], axis=1))
     probability = np.full(seen.shape, math.nan)
     estimates = []
     for what, selected in (("labels", is_present & seen), ("missing labels", ~is_present & seen)):
         count = int(selected.sum())
-        wrong_labels = Estimate(what, count, unknown=why_unknown(count, learned))
+        wrong_labels = Estimate(what, count, unknown=why_unknown(count, training))
         if not wrong_labels.unknown:
             labels = is_present[selected].astype(np.int64)
             wrong_labels, probability[selected] = estimate(scores[selected], labels, sure[selected], what)
@@ -154,7 +157,7 @@ def audit_labels(table: Array, targets: Sequence[Sequence[float]], names: Sequen
     flipped[rows, worst] = True
     given = [_joined(row, names) for row in is_present]
     suggested = [_joined(row, names) for row in is_present ^ flipped]
-    return Findings(tuple(estimates), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
+    return AuditResult(tuple(estimates), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
 
 
 def _joined(row: NDArray[np.bool_], names: Sequence[str]) -> str:

@@ -31,14 +31,14 @@ class Pass(NamedTuple):
 
 
 class LearnerParts(Protocol):
-    """The attributes of the learner that a runner uses. `name_of_step` is the name of the current optimizer."""
+    """The attributes of the learner that a runner uses."""
 
     settings: LoopSettings
     device: torch.device
     ranks: Ranks
     model: nn.Module
     optimizer: Optimizer
-    name_of_step: str
+    optimizer_name: str
     training_step: TrainingStep | None
     task: Task[Any]
     loss_function: LossFunction
@@ -57,10 +57,10 @@ class Runner:
     def __init__(self, learner: LearnerParts) -> None:
         settings, device = learner.settings, learner.device
         self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
-        self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step
+        self._task, self._step, self._name = learner.task, learner.training_step, learner.optimizer_name
         self.scaler = Scaler(device) if settings.scaled else None
-        self._shares = settings.accumulate > 1 or learner.ranks.size > 1
-        self._share = torch.ones((), device=device)  # weight of the current batch within its optimizer step
+        self._uses_share = settings.accumulate > 1 or learner.ranks.size > 1
+        self._share = torch.ones((), device=device)  # factor of the current batch's loss, see `_weigh`
         self._weights = torch.zeros(2, device=device)  # sums over the pending batches: their weights and shares
         # No parameter has this name, so it can be the key of `_weights` in `kept_gradients`.
         self._weights_key = self._name and f"{self._name}."
@@ -75,7 +75,7 @@ class Runner:
     def train(self, batch: Batch, share: float) -> Pass:
         """Run the forward and backward pass. `share` is the batch's share of the images in its step."""
         self.pending, targets = True, self._task.targets_of(batch)
-        if self._shares:
+        if self._uses_share:
             self._weigh(batch, targets, share)
         if self._step is None:
             return Pass(*self._run("train", self._forward_backward, batch.images, targets))
@@ -100,7 +100,7 @@ class Runner:
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
-        """Finish the gradients for the step in the `with` block. If the step is cancelled, keep them for the next."""
+        """Finish the gradients for the step in the `with` block. If the step is cancelled, the next step gets them."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         mean = self._weights[0] / self._weights[1] if self._weighted else None
@@ -169,10 +169,10 @@ class Runner:
     # --- how the work is done ---
 
     def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
-        """Set the weight of the batch within its step, which is its share of the step's images.
+        """Set the factor of the batch's loss: the batch's share of the images in its step.
 
         If the loss declares weights (`weight_of`), the share is multiplied by the mean weight of the batch's images. At
-        the end of the step, when the mean weight of all its images is known, the gradients are divided by this mean.
+        the end of the step, the mean weight of all images in the step is known, and the gradients are divided by it.
         """
         self._share.fill_(share).mul_(batch.share)
         if isinstance(weight := weight_of(self._learner.loss_function, targets), Tensor):
@@ -188,12 +188,12 @@ class Runner:
     def _run(self, kind: str, work: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
         return work(*inputs)
 
-    def _forward(self, images: Tensor, targets: Tensor, loss_function: LossFunction, views: str) -> Tensors:
+    def _forward(self, images: Tensor, targets: Tensor, loss_function: LossFunction, tta: str) -> Tensors:
         with self._learner.settings.autocast(self._learner.device):
             if self._task.own_loss and self._model.training:
                 output = self._model(images, targets)
             else:
-                output = average(self._model, images, views, self._task)
+                output = average(self._model, images, tta, self._task)
         check_outputs(output, loss_function, self._learner.train_loader)
         if getattr(loss_function, "takes_images", False):
             return output, loss_function(output.float(), targets, images)  # type: ignore[call-arg]
@@ -214,7 +214,7 @@ class Runner:
         return (loss,)
 
     def _add_gradients(self, loss: Tensor) -> None:
-        if self._shares:
+        if self._uses_share:
             loss = loss * self._share
         self._backward(loss if self.scaler is None else self.scaler.scale(loss))
 
@@ -261,7 +261,8 @@ class Scaler(GradScaler):
 
     Unlike PyTorch's `GradScaler`, it supports cancelled steps, and checkpoints within a step.
 
-    PyTorch's fused kernels can skip a step without the host. With other optimizers, the host waits for the decision.
+    PyTorch's fused kernels can skip a step without the host. With other optimizers, the host waits until it knows
+    whether the gradients are finite.
     `GradScaler` keeps some state in Python, so a CUDA graph can record a pass, but not a step. All ranks use the same
     scale, because they check the sums of their gradients.
 
@@ -305,8 +306,8 @@ class Scaler(GradScaler):
 def complete_momentum(optimizer: Optimizer) -> None:
     """Create missing momentum buffers of fused SGD, with zeros.
 
-    SGD's fused kernel needs the buffers of all parameters or of none, but newly trained parameters have none. If the
-    kernel skips the first step, it leaves new buffers uninitialized.
+    SGD's fused kernel fails if only some parameters have a buffer, as after unfreezing layers. If the kernel skips the
+    first step, it leaves new buffers uninitialized.
     """
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]

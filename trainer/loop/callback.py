@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import parse_params, settings
 from augment.params.pixel_format import RGB, PixelFormat
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from augment.support.lazy_torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Cancel(Exception):  # noqa: N818  (not an error)
     """Base of the exceptions that end a level of the loop: the fit, an epoch, a pass, a batch or a step.
 
-    The `after_` event of the level still runs. In this event or outside the level, such an exception ends the run with
-    an error. All ranks must raise it at the same time, see `trainer.loop.ranks.Ranks.agree`.
+    The `after_` event of the level still runs. If the exception is raised in this event, or outside its level, it ends
+    the run with an error. All ranks must raise it at the same time, see `trainer.loop.ranks.Ranks.agree`.
     """
 
 
@@ -126,8 +126,8 @@ class Callback:
         main_only: whether only rank 0 has the callback. Set it if the callback only writes, prints or sends. Other
             callbacks run on all ranks, and must make the same decisions there, see `trainer.loop.ranks`.
         per_rank: whether its state differs between ranks.
-        tracks: whether it only watches the run, such as an experiment tracker. Configurations that differ only in such
-            callbacks count as the same.
+        tracks: whether it only observes the run, as experiment trackers do. Two configurations count as equal if they
+            differ only in such callbacks.
         reason: why the callback ended the fit early. Empty: it did not.
     """
 
@@ -202,7 +202,7 @@ def handles(callback: Callback, event: str) -> bool:
     return getattr_static(type(callback), event) is not getattr_static(Callback, event)
 
 
-def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
+def sort_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     """Check callbacks and sort them by `order`.
 
     Raises:
@@ -223,8 +223,8 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     return tuple(sorted(checked, key=lambda callback: callback.order))
 
 
-def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
-    """Yield callbacks with the keys of their states: the class name, or Name_2 for the second of a class."""
+def with_keys(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:
+    """Yield each callback with the key of its state: its class name, or Name_2 for the second callback of a class."""
     seen: Counter[str] = Counter()
     for callback in callbacks:
         name = type(callback).__name__
@@ -306,7 +306,7 @@ def parse_callbacks(given: object) -> dict[str, dict[str, Any]]:
     known = known_callbacks()
     for name, values in given.items():
         if name not in known:
-            raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)} {own_hint('callback')}")
+            raise UserError(f"callbacks.{name}: unknown callback.{suggest(str(name), known)} {plugin_hint('callback')}")
         if isinstance(values, bool):
             values = {} if values else None
         if values is not None:

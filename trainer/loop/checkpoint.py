@@ -8,7 +8,8 @@ import pickle
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from io import BytesIO
@@ -21,8 +22,8 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.process import host_memory
-from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, damage, explained_damage, regular
-from trainer.loop.pickle_check import ForeignTypeError, check_pickle
+from augment.support.untrusted_files import MAX_DEPTH, damage, explained_damage, regular
+from trainer.loop.pickle_check import MAX_VALUES, ForeignTypeError, check_pickle
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
 
@@ -42,11 +43,9 @@ class DamagedError(UserError):
 
 def is_whole(path: Path) -> bool:
     """Return whether a file matches its checksums, which PyTorch does not verify."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return not _oddity(archive, path) and archive.testzip() is None
-    except _BROKEN:
-        return False
+    with suppress(UserError, *_BROKEN), _open(path) as archive:
+        return archive.testzip() is None
+    return False
 
 
 def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
@@ -68,39 +67,55 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
             for _ in range(_OLD_PICKLES if is_old else 0):
                 check_pickle(stream)
         if not is_old:
-            with zipfile.ZipFile(path) as archive:
-                if odd := _oddity(archive, path):
-                    raise UserError(f"{path}: not a checkpoint: {odd}.")
+            with _open(path) as archive:
                 (name,) = filter(_is_pickle, archive.namelist())
-                if not is_whole(path):
+                if archive.testzip() is not None:
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
                     # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
                         raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     except ForeignTypeError as error:
-        raise _other_types(path, f" ({error})") from error
+        raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:
         raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        raise _other_types(path, f" ({found[1]})" if found else "") from error
+        raise _foreign_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
         raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
 
 
-def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
-    """Return why PyTorch cannot have written an archive, based on its directory. Empty: PyTorch may have written it."""
-    entries, size = archive.infolist(), path.stat().st_size
-    if size > host_memory():  # reading a file with holes takes hours, although it takes no space on the disk
-        return "it is larger than the memory of this machine"
-    if _directory(path) != archive.start_dir:
-        return "it contains more than one archive"
+def _open(path: Path) -> zipfile.ZipFile:
+    """Open an archive from `torch.save`.
+
+    Raises:
+        BadZipFile: the file is not an archive, or cut short.
+        UserError: PyTorch cannot have written the archive.
+    """
+    start, length, end = _directory(path)
+    if path.stat().st_size > host_memory():  # a sparse file takes no disk space, but reading it takes hours
+        odd = "it is larger than the memory of this machine"
+    elif start + length != end:  # otherwise, Python could find another directory
+        odd = "it contains more than one archive"
+    elif length > _MAX_PICKLE:  # Python takes a minute to read 100 MB
+        odd = f"its list of tensors has more than {_MAX_PICKLE:,} bytes"
+    else:
+        archive = zipfile.ZipFile(path)
+        if not (odd := _oddity(archive.infolist(), end)):
+            return archive
+        archive.close()
+    raise UserError(f"{path}: not a checkpoint: {odd}.")
+
+
+def _oddity(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
+    """Return why PyTorch cannot have written the entries of an archive. Empty: PyTorch may have written them."""
     if len({entry.filename.lower() for entry in entries}) < len(entries):  # PyTorch ignores case
         return "it contains a name twice"
-    if sum(entry.file_size for entry in entries) > size:
+    # For some methods of compression, Python ignores the size in the directory, and unpacks everything.
+    if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
         return "it is compressed, but PyTorch never compresses checkpoints"
     if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
         return f"it contains more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
@@ -111,20 +126,25 @@ def _is_pickle(name: str) -> bool:
     return name.lower().endswith("/data.pkl")  # PyTorch ignores case
 
 
-def _directory(path: Path) -> int:
-    """Return the offset at which PyTorch finds the directory of an archive, or -1 if its end records disagree.
+def _directory(path: Path) -> tuple[int, int, int]:
+    """Return where the directory of an archive starts, how long it is, and where the records after it start.
 
-    Python's zipfile also accepts other files, such as an archive after other data.
+    Raises:
+        BadZipFile: the file does not end with these records, or they disagree. Python's zipfile also accepts other
+            files, such as an archive with a comment.
     """
     with open(path, "rb") as stream:
-        start = stream.seek(-98, os.SEEK_END)
+        at = stream.seek(-98, os.SEEK_END)
         wide, locator, end = (stream.read(size) for size in (56, 20, 22))
-    if locator[:4] != b"PK\6\7":
-        return int.from_bytes(end[16:20], "little")
-    return int.from_bytes(wide[48:], "little") if int.from_bytes(locator[8:16], "little") == start else -1
+    is_wide = locator[:4] == b"PK\6\7"
+    found = is_wide and wide[:4] == b"PK\6\6" and int.from_bytes(locator[8:16], "little") == at
+    if end[:4] != b"PK\5\6" or end[20:] != bytes(2) or found != is_wide:
+        raise zipfile.BadZipFile
+    size, start = (wide[40:48], wide[48:]) if is_wide else (end[12:16], end[16:20])
+    return int.from_bytes(start, "little"), int.from_bytes(size, "little"), at if is_wide else at + 76
 
 
-def _other_types(path: Path, what: str) -> UserError:
+def _foreign_types(path: Path, what: str) -> UserError:
     return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}.")
 
 
@@ -142,7 +162,7 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
 
 
 def _wrong_types(path: Path) -> UserError:
-    return UserError(f"{path}: contains values of types that no checkpoint contains. Use another checkpoint.")
+    return UserError(f"{path}: contains values of the wrong type. Use another checkpoint.")
 
 
 LAST, BEST = "last.pt", "best.pt"
@@ -156,14 +176,14 @@ class FitState:
     """The content of last.pt: everything that a resumed fit needs to match an uninterrupted fit."""
 
     position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
-    model: dict[str, Tensor]  # state of the trained model, without the base of LoRA
+    model: dict[str, Tensor]  # state of the trained model, without the fixed weights of LoRA
     optimizer: dict[str, Any]
     gradients: dict[str, Tensor]  # gradients that no step has used yet, by parameter name
     loader: dict[str, Any]
-    callbacks: dict[str, dict[str, Any]]  # states by the names from `trainer.loop.callback.named`
+    callbacks: dict[str, dict[str, Any]]  # states by the keys from `trainer.loop.callback.with_keys`
     random: dict[str, Any]  # states of the random generators, see `random_state`
-    # States of ranks 1, 2, ... that differ from rank 0: gradients, loader, random, the model's buffers within a step,
-    # and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
+    # For each of the ranks 1, 2, ..., the states that differ from the states of rank 0: gradients, loader, random, the
+    # model's buffers within a step, and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
     others: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -183,7 +203,7 @@ class FitState:
                 f"fit.gpus={self.ranks}. Resume with fit.gpus={self.ranks}."
             )
 
-    def on(self, rank: int) -> FitState:
+    def for_rank(self, rank: int) -> FitState:
         """Return the state for a rank. A rank that the saved run did not have gets the state of rank 0."""
         if not 0 < rank < self.ranks:
             return self
@@ -223,10 +243,7 @@ log = logging.getLogger(__name__)
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     """Write a state. Other processes see the old file until the new file is complete.
 
-    Args:
-        state: the state.
-        path: the file.
-        keep: number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
+    `keep` is the number of older files to keep, as last.1.pt (the newest), last.2.pt and so on.
     """
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
@@ -258,7 +275,7 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
     try:
         return _load(path, kind, device)
     except DamagedError as error:
-        existing = takewhile(Path.is_file, (_older(path, number) for number in count(1)))
+        existing = takewhile(_is_unlinked, (_older(path, number) for number in count(1)))
         if kind is not FitState or (older := next(filter(is_whole, existing), None)) is None:
             raise
         state = _load(older, kind, device)
@@ -268,6 +285,10 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
 
 def _older(path: Path, number: int) -> Path:
     return path.with_suffix(f".{number}{path.suffix}")
+
+
+def _is_unlinked(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
@@ -280,18 +301,18 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
-            f"{path}: has format {found}, but this version reads format {FORMAT}. Use the version that wrote it, or "
-            "start a new run."
+            f"{path}: has format {found}, but this version of dali-trainer reads format {FORMAT}. Use the version that "
+            "wrote it, or start a new run."
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not a {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
+        raise UserError(f"{path}: not the {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
     _check_types(state, path)
     return kind(**state)
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, because a stranger's file must not cause a traceback."""
+    """Check the types of all values, because an invalid file must not cause a traceback."""
     with explained_damage(path):
         check_tensors(_tensors_in(state), path)
         names, position = state.get("classes", ()), state.get("position", (0, 0))
@@ -326,25 +347,27 @@ def _is_small(value: object) -> bool:
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield all tensors in plain values. A shared value counts each time it occurs."""
-    waiting, found = [(value, 0)], 0
-    while waiting:
-        one, depth = waiting.pop()
-        found += 1
-        if found > MAX_VALUES or depth > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
+    pending, found = [(value, 0)], 0
+    while pending:
+        one, depth = pending.pop()
         if isinstance(one, torch.Tensor):
             yield one
-        elif isinstance(one, dict | list | tuple | set):
-            waiting += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]
+            continue
+        inner = one.values() if isinstance(one, dict) else one
+        found += len(inner)
+        if found > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
+        pending += [(each, depth + 1) for each in inner if isinstance(each, torch.Tensor | dict | list | tuple | set)]
 
 
-def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return the name of the first tensor that a state or a network lacks, or whose shape differs.
+def first_difference(saved: Mapping[str, Tensor], network: nn.Module) -> str:
+    """Return the name of the first tensor that only one of a state and a network has, or whose shape differs.
 
     Empty: the state fits the network.
     """
-    theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
-    return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")
+    saved_shapes = {name: value.shape for name, value in saved.items()}
+    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    return next((name for name in (*shapes, *saved_shapes) if saved_shapes.get(name) != shapes.get(name)), "")
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

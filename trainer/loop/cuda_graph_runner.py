@@ -14,7 +14,7 @@ from trainer.loop.cuda_graphs import CudaBackend, Graphs, Tensors, capturable
 from trainer.optim.optimizers import IMPLEMENTATION
 
 
-class Recorded(Runner):
+class GraphRunner(Runner):
     """Records passes and steps as CUDA graphs. Gradients keep their memory, and results have no autograd history.
 
     If the optimizer allows it, the learning rate of each parameter group becomes a scalar tensor. A new rate is copied
@@ -28,12 +28,12 @@ class Recorded(Runner):
         self._records_step = capturable(self._optimizer) and self.scaler is None
         # Saved states contain the optimizer's original options, so that they load on any device.
         defaults = self._optimizer.defaults
-        self._how = {name: defaults[name] for name in IMPLEMENTATION if name in defaults}
+        self._original_options = {name: defaults[name] for name in IMPLEMENTATION if name in defaults}
         self._rates: list[Tensor] = []
         self._settings: Hashable = None
-        self._first: Tensor | None = None  # the first gradient that recorded passes add to
-        self._arrange()
-        self._optimizer.register_load_state_dict_post_hook(lambda _: self._arrange())
+        self._first_gradient: Tensor | None = None  # the first gradient that recorded passes add to
+        self._make_recordable()
+        self._optimizer.register_load_state_dict_post_hook(lambda _: self._make_recordable())
 
     def enter(self, kind: str) -> None:
         """Begin a pass, and discard the graphs of a model that has changed."""
@@ -62,16 +62,16 @@ class Recorded(Runner):
         state = super().state_dict()
         if self._records_step:
             groups = state["param_groups"]
-            state["param_groups"] = [{**group, **self._how, "lr": float(group["lr"])} for group in groups]
+            state["param_groups"] = [{**group, **self._original_options, "lr": float(group["lr"])} for group in groups]
         return state
 
     def _run(self, kind: str, work: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
         if kind == "train":  # a callback may have replaced the gradients that recorded passes add to
             parameters = (p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad)
             gradient = next((p.grad for p in parameters), None)
-            if self._first is not None and gradient is not self._first:
+            if self._first_gradient is not None and gradient is not self._first_gradient:
                 self._graphs.forget()
-            self._first = gradient
+            self._first_gradient = gradient
         return self._graphs.run(kind, work, *inputs)
 
     def _backward(self, loss: Tensor) -> None:
@@ -95,18 +95,18 @@ class Recorded(Runner):
         self._zero()
         return ()
 
-    def _arrange(self) -> None:
+    def _make_recordable(self) -> None:
         """Make the optimizer recordable. Repeat this after loading a state, which replaces the optimizer's tensors."""
         self._graphs.forget()
-        self._settings = self._first = None
+        self._settings = self._first_gradient = None
         if not self._records_step:
             return
         self._rates = []
         for group in self._optimizer.param_groups:
-            how = {"capturable": True} if "capturable" in group else {}
-            how |= {"fused": True, "foreach": False} if type(self._optimizer) in (SGD, Adam, AdamW) else {}
-            group.update(how)
-            self._optimizer.defaults.update(how)
+            options = {"capturable": True} if "capturable" in group else {}
+            options |= {"fused": True, "foreach": False} if type(self._optimizer) in (SGD, Adam, AdamW) else {}
+            group.update(options)
+            self._optimizer.defaults.update(options)
             device = group["params"][0].device
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device).clone()
             self._rates.append(group["lr"])
@@ -117,7 +117,7 @@ class Recorded(Runner):
 
     def _fill_rates(self) -> None:
         if len(self._rates) != len(self._optimizer.param_groups):  # groups were added
-            self._arrange()
+            self._make_recordable()
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             if group["lr"] is not rate:
                 rate.fill_(group["lr"])
@@ -126,17 +126,11 @@ class Recorded(Runner):
 
 def _settings(optimizer: Optimizer) -> Hashable:
     """Return the settings that a recorded step depends on."""
-    return tuple(
-        tuple(
-            (name, value if isinstance(value, Hashable) else repr(value))
-            for name, value in group.items()
-            if name not in ("params", "lr")
-        )
-        for group in optimizer.param_groups
-    )
+    items = (item for group in optimizer.param_groups for item in group.items() if item[0] not in ("params", "lr"))
+    return tuple((name, value if isinstance(value, Hashable) else repr(value)) for name, value in items)
 
 
-class Ranked(Runner):
+class RankedRunner(Runner):
     """Adds up the gradients of all ranks, and averages the running statistics of batch norms over the ranks.
 
     An unused parameter gets the gradient 0, so that all ranks exchange the same tensors.
@@ -173,15 +167,16 @@ class Ranked(Runner):
                 self._weights.zero_()
 
 
-class RankedRecorded(Ranked, Recorded):
+class RankedGraphRunner(RankedRunner, GraphRunner):
     """Records the work of each rank, but not the exchanges between ranks."""
 
 
 def make_runner(learner: LearnerParts) -> Runner:
     """Return the runner for a learner. If the settings, the task and the training step allow it, use CUDA graphs."""
     ranked = learner.ranks.size > 1
-    fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")
-    if learner.settings.graph and learner.device.type == "cuda" and fixed:
+    step = learner.training_step
+    can_record = hasattr(step, "recordable") if step is not None else not learner.task.own_loss
+    if learner.settings.graph and learner.device.type == "cuda" and can_record:
         graphs = Graphs(CudaBackend(learner.device))
-        return RankedRecorded(learner, graphs) if ranked else Recorded(learner, graphs)
-    return Ranked(learner) if ranked else Runner(learner)
+        return RankedGraphRunner(learner, graphs) if ranked else GraphRunner(learner, graphs)
+    return RankedRunner(learner) if ranked else Runner(learner)

@@ -51,7 +51,7 @@ class CudaBackend:
         self._device = device
         self._renew()
 
-    def aside(self, work: Callable[[], Tensors]) -> Tensors:
+    def run_on_stream(self, work: Callable[[], Tensors]) -> Tensors:
         """Run work on the recording stream."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
@@ -115,10 +115,10 @@ class CudaBackend:
 
 
 @dataclass(eq=False)
-class _Shape:
-    """One kind of work with inputs of one shape, and its recording once it exists."""
+class _Recording:
+    """The recording of one kind of work for one shape of its inputs. Before the warm-up ends, only `seen` is set."""
 
-    seen: int = 0
+    seen: int = 0  # number of eager batches
     replay: Callable[[], None] | None = None
     inputs: Tensors = ()
     results: Tensors = ()
@@ -134,7 +134,7 @@ class Graphs:
     def __init__(self, backend: CudaBackend, warm_up: int = WARM_UP) -> None:
         self._backend = backend
         self._warm_up = warm_up
-        self._shapes: dict[tuple[str, Hashable], _Shape] = {}
+        self._recordings: dict[tuple[str, Hashable], _Recording] = {}
         self._models: dict[str, Hashable] = {}
         self._failures: Counter[str] = Counter()
 
@@ -142,19 +142,19 @@ class Graphs:
         """Run work eagerly, or replay its recording."""
         shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
         key = kind, (shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-        shape = self._shapes.setdefault(key, _Shape())
-        if shape.replay is None and not self._recorded(key, work, inputs, shape):
-            shape.seen += 1
-            return self._backend.aside(lambda: _detached(work(*inputs)))
-        for own, given in zip(shape.inputs, inputs, strict=True):
+        recording = self._recordings.setdefault(key, _Recording())
+        if recording.replay is None and not self._record(key, work, inputs, recording):
+            recording.seen += 1
+            return self._backend.run_on_stream(lambda: _detached(work(*inputs)))
+        for own, given in zip(recording.inputs, inputs, strict=True):
             own.copy_(given, non_blocking=True)
-        assert shape.replay is not None
-        shape.replay()
-        return _detached(shape.results)
+        assert recording.replay is not None
+        recording.replay()
+        return _detached(recording.results)
 
     def enter(self, kind: str, model: nn.Module) -> None:
         """Begin a pass. Discard recordings if tensors were replaced, or frozen parameters or layer modes changed."""
-        model_now = _identity(model)
+        model_now = _fingerprint(model)
         if self._models.get(kind) != model_now:
             if kind in self._models:
                 self.forget(kind)
@@ -164,16 +164,16 @@ class Graphs:
 
     def forget(self, kind: str | None = None) -> None:
         """Discard the recordings of a kind, or all recordings. The next batches warm up again."""
-        keys = [key for key in self._shapes if kind in (None, key[0])]
-        if any(self._shapes[key].replay for key in keys):
+        keys = [key for key in self._recordings if kind in (None, key[0])]
+        if any(self._recordings[key].replay for key in keys):
             self._backend.wait()
         for key in keys:
-            del self._shapes[key]
+            del self._recordings[key]
 
-    def _recorded(self, key: tuple[str, Hashable], work: Work, inputs: Tensors, shape: _Shape) -> bool:
+    def _record(self, key: tuple[str, Hashable], work: Work, inputs: Tensors, recording: _Recording) -> bool:
         """Record the work after its warm-up. Return whether a recording exists now."""
         kind = key[0]
-        if shape.seen < self._warm_up or self._failures[kind] == ATTEMPTS:
+        if recording.seen < self._warm_up or self._failures[kind] == ATTEMPTS:
             return False
         # Copies keep the strides, so that images stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
@@ -181,19 +181,19 @@ class Graphs:
         # results of the pass after the step.
         memory = "step" if kind == "step" else "pass"
         try:
-            shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
+            recording.replay, recording.results = self._backend.record(lambda: _detached(work(*own)), memory)
         except UncapturableError as error:
             # Discard other recordings, because they use the random generator that the backend has replaced.
-            self._shapes = {key: _Shape(shape.seen) for key, shape in self._shapes.items()}
+            self._recordings = {key: _Recording(old.seen) for key, old in self._recordings.items()}
             self._failures[kind] += 1
             if self._failures[kind] == ATTEMPTS:
                 log.warning("fit.graph: '%s' runs without a CUDA graph: %s", kind, error)
             return False
-        shape.inputs = own
+        recording.inputs = own
         return True
 
 
-def _identity(model: nn.Module) -> Hashable:
+def _fingerprint(model: nn.Module) -> Hashable:
     """Return the parts of a model that recorded passes depend on: the addresses of its tensors, and all layer modes."""
     tensors = tuple((p.data_ptr(), p.requires_grad) for p in model.parameters())
     buffers = tuple(buffer.data_ptr() for buffer in model.buffers())

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 class IterableLoader:
     """Reads batches from an iterable, and moves them to the device.
 
-    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. If it has fewer
-    batches than `len`, later passes expect only these. A resumed fit starts the iterable again, because it cannot
-    restore a position within it.
+    A pass ends when the iterable ends. The length of an iterable without `len` is unknown until then. If an iterable
+    has fewer batches than its `len`, later passes expect this smaller number. A resumed fit starts the iterable again,
+    because it cannot restore a position within it.
 
     Args:
         batches: the iterable.
@@ -79,19 +79,19 @@ class IterableLoader:
                 self._first += len(self._sizes)
                 self._images_before += sum(self._sizes)
                 self._sizes = []
-            of_step = list(islice(batches, self._read_ahead - len(self._sizes)))
-            if not of_step:
+            step_batches = list(islice(batches, self._read_ahead - len(self._sizes)))
+            if not step_batches:
                 break
-            self._sizes += map(_size_of, of_step)
+            self._sizes += map(_size_of, step_batches)
             if len(self._sizes) < self._read_ahead:  # the iterable has ended within this step
                 self._length = self._first + len(self._sizes)
-            for given in of_step:
+            for given in step_batches:
                 self._taken += 1
                 yield self._batch(given)
         self._length = self._taken
         if not self._taken:
             raise UserError(
-                "data: the iterable yields no batches. Pass one that starts again in each epoch, not a generator."
+                "data: the iterable yields no batches. Pass an iterable that starts again each epoch, not a generator."
             )
 
     def _batch(self, given: Any) -> Batch:

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.batch_runner import Runner
-from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
+from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, loop_text, sort_callbacks, with_keys
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
 from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.iterable import as_loader
@@ -83,7 +83,7 @@ class Learner:
         run: RunDescription | None = None,
     ) -> None:
         self.settings = settings or LoopSettings()
-        self.callbacks = in_order(callbacks)
+        self.callbacks = sort_callbacks(callbacks)
         self.device = self.settings.torch_device()
         self.settings.set_precision(self.device)
         self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -133,7 +133,7 @@ class Learner:
         self.progress.epoch = epoch
         self.ranks.gather(None)  # wait here while rank 0 writes, because NCCL waits only ten minutes
         passes = (self._train, self.validate) if self.progress.validates(epoch) else (self._train,)
-        self._level("epoch", *passes, finish=lambda: self.progress.end_epoch(Position(epoch + 1)))
+        self._level("epoch", *passes, finish=lambda: self.progress.move_to(Position(epoch + 1)))
 
     def _train(self) -> None:
         self._mode(training=True)
@@ -149,8 +149,8 @@ class Learner:
         for index, batch in self._fetch(self.train_loader, progress.batches_in(epoch), done):
             progress.position = Position(epoch, index + 1)
             self._batch(batch, *(partial(self._train_batch, name) for name in self.runners))
-            while self._waiting:
-                self._waiting.pop(0)(self)
+            while self._deferred:
+                self._deferred.pop(0)(self)
 
     def validate(self) -> None:
         """Make one pass over the validation data, if there is any. This also works outside a fit."""
@@ -170,7 +170,7 @@ class Learner:
     def _batch(self, batch: Batch, *bodies: Callable[[], None]) -> None:
         self.batch = batch
         self.loss: Any = None  # a batch that is cancelled before its pass has no loss
-        self._waiting: list[Callable[[Learner], None]] = []  # actions for the end of the batch
+        self._deferred: list[Callable[[Learner], None]] = []  # actions for the end of the batch
         self._level("batch", *bodies)
 
     def _train_batch(self, name: str) -> None:
@@ -182,7 +182,7 @@ class Learner:
     def _select(self, name: str) -> None:
         """Make an optimizer, its training step and its runner the current ones."""
         self.optimizer, self.training_step = self.optimizers[name], self.training_steps[name]
-        self.name_of_step = name
+        self.optimizer_name = name
         if name in self.runners:
             self.runner: Runner = self.runners[name]
 
@@ -253,7 +253,7 @@ class Learner:
 
     def after_this_batch(self, action: Callable[["Learner"], None]) -> None:
         """Call a function once all callbacks have handled the current training batch, if the pass continues."""
-        self._waiting.append(action)
+        self._deferred.append(action)
 
     def find(self, kind: type[C]) -> C:
         """Return the first callback of a class.
@@ -295,7 +295,7 @@ class Learner:
             "loader": self.train_loader.state_dict(),
             "random": random_state(self.device),
         }
-        callbacks = {name: (callback, callback.state_dict()) for name, callback in named(self.callbacks)}
+        callbacks = {name: (callback, callback.state_dict()) for name, callback in with_keys(self.callbacks)}
         states = {name: runner.state_dict() for name, runner in self.runners.items()}
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
@@ -322,18 +322,18 @@ class Learner:
         """
         state.check_ranks(self.ranks.size)
         loaders = [state.loader, *(other["loader"] for other in state.others)]
-        was_there = self.ranks.rank < state.ranks
-        state = state.on(self.ranks.rank)
+        rank_existed = self.ranks.rank < state.ranks
+        state = state.for_rank(self.ranks.rank)
         self.model.load_state_dict(base_state(self.model) | state.model)
         states = {"": state.optimizer} if "" in self.runners else state.optimizer
         for name, runner in self.runners.items():
-            runner.load_state_dict(states[name], state.gradients if was_there else {})
+            runner.load_state_dict(states[name], state.gradients if rank_existed else {})
             runner.pending = not runner.parameters.keys().isdisjoint(state.gradients)
         self.train_loader.load_state_dict(state.loader, loaders)
-        for name, callback in named(self.callbacks):
+        for name, callback in with_keys(self.callbacks):
             if name in state.callbacks:  # a new callback starts without a state
                 callback.load_state_dict(state.callbacks[name])
-        if was_there:
+        if rank_existed:
             set_random_state(state.random, self.device)
         position = Position(*state.position)
         if not 0 < position.batch < self.progress.batches_in(position.epoch):

@@ -59,7 +59,7 @@ def recordable(step: T) -> T:
 
 
 def by_name(given: Any) -> dict[str, Any]:
-    """Return a mapping unchanged. For anything else, return a mapping with an empty name."""
+    """Return a mapping as a dict. Return anything else as a dict with an empty name."""
     return dict(given) if isinstance(given, Mapping) else {"": given}
 
 

@@ -8,7 +8,9 @@ import pickletools
 import re
 from typing import IO, Any
 
-from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES
+from augment.support.untrusted_files import MAX_DEPTH
+
+MAX_VALUES = 1_000_000  # resuming checks a checkpoint twice, and each check takes 5 s for this many values
 
 # Functions that create values of any size from nothing, or kinds of tensors that no model has.
 _MAKERS = re.compile(r"bytearray|\w*Tensor|(Unt|T)ypedStorage|_rebuild_(?!tensor|parameter|from_type)\w+")
@@ -28,7 +30,7 @@ _TAKING = _TUPLES | _ITEMS | _PAIRS | _CALLS
 _BYTES = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "ComplexDouble": 16, "ComplexFloat": 8}
 _BYTES |= {"Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
 
-_LARGEST = 2**40  # upper limit of a value's size, because nested lists can grow exponentially
+_LARGEST = 2**40  # sizes are counted up to this limit, because nested lists can grow exponentially
 
 
 class ForeignTypeError(Exception):

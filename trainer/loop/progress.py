@@ -16,7 +16,7 @@ class Position(NamedTuple):
     batch: int = 0
 
 
-class Group(NamedTuple):
+class StepBatches(NamedTuple):
     """The training batches of one optimizer step: the index of the first one in the epoch, and their number."""
 
     first: int
@@ -41,10 +41,10 @@ class FitProgress:
     def start(self, position: Position, steps: int | None = None) -> None:
         """Move to the position where a fit starts or resumes. Set its steps. None: the steps in the settings."""
         self.steps = self._settings.steps if steps is None else steps
-        self.end_epoch(position)
+        self.move_to(position)
 
-    def end_epoch(self, position: Position) -> None:
-        """Move to the position after an epoch. Count batches again: the length of an iterable may be known now."""
+    def move_to(self, position: Position) -> None:
+        """Move to a position. Count batches again, because the length of an iterable may be known now."""
         self.position = position
         self.__dict__.pop("_batches_before", None)
 
@@ -62,7 +62,7 @@ class FitProgress:
 
     def batches_in(self, epoch: int) -> int:
         """Return the number of training batches in an epoch, up to `limit_batches` and the last step of the fit."""
-        batches = self._whole(epoch)
+        batches = self._full_epoch(epoch)
         if self.steps is None:
             return batches
         steps_left = max(0, self.steps - epoch * self._steps_in(epoch))
@@ -93,16 +93,16 @@ class FitProgress:
         return total
 
     @property
-    def group(self) -> Group:
-        """The batches of the current training batch's step. An epoch's last step may have fewer batches."""
+    def step_batches(self) -> StepBatches:
+        """The batches of the step that the current training batch belongs to. An epoch's last step may be smaller."""
         size = self._settings.accumulate
         first = (self.position.batch - 1) // size * size
-        return Group(first, min(size, self.batches_in(self.position.epoch) - first))
+        return StepBatches(first, min(size, self.batches_in(self.position.epoch) - first))
 
     @property
     def ends_step(self) -> bool:
         """Whether the current training batch is the last one of its step."""
-        return self.position.batch == sum(self.group)
+        return self.position.batch == sum(self.step_batches)
 
     @property
     def share(self) -> float:
@@ -111,7 +111,7 @@ class FitProgress:
             return 1.0
         epoch, batch = self.position
         images = self.train_loader.images_in(epoch, batch - 1, 1)
-        images_in_step = self.train_loader.images_in(epoch, *self.group)
+        images_in_step = self.train_loader.images_in(epoch, *self.step_batches)
         return float(images / images_in_step)
 
     def __str__(self) -> str:
@@ -122,10 +122,10 @@ class FitProgress:
         """Number of training batches before each epoch. The last entry is the number in the whole fit."""
         return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
 
-    def _whole(self, epoch: int) -> int:
+    def _full_epoch(self, epoch: int) -> int:
         """Return the number of batches in a whole epoch."""
         return self._settings.limited(self.train_loader.batches_in(epoch))
 
     def _steps_in(self, epoch: int) -> int:
         """Return the number of steps in a whole epoch. If `steps` is set, all epochs have the same number."""
-        return -(-self._whole(epoch) // self._settings.accumulate)
+        return -(-self._full_epoch(epoch) // self._settings.accumulate)

@@ -27,7 +27,7 @@ class StagedLoader:
     def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:
         self.stages = tuple(stages)
         self._loaders = tuple(loaders)
-        self._now = 0  # index of the current stage
+        self._stage = 0  # index of the current stage
 
     @property
     def plan(self) -> Plan:
@@ -54,19 +54,19 @@ class StagedLoader:
         return self.batches_in(self.epoch)
 
     def batches_in(self, epoch: int) -> int:
-        return len(self._loaders[self._number(epoch)])
+        return len(self._loaders[self._stage_of(epoch)])
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
         """Return the number of images in consecutive batches of an epoch, over all ranks."""
-        return self._loaders[self._number(epoch)].images_in(epoch, first, batches)
+        return self._loaders[self._stage_of(epoch)].images_in(epoch, first, batches)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
         epoch = self._loader.next_epoch
         self._enter(epoch)
-        following = self._number(epoch + 1)
+        following = self._stage_of(epoch + 1)
         for number, batch in enumerate(self._loader):
-            if number == 0 and following != self._now:  # the first batch is ready, so its pipeline has been built
+            if number == 0 and following != self._stage:  # the first batch is ready, so its pipeline has been built
                 self._loaders[following].start_at(self.stages[following].start)
                 self._loaders[following].prepare()
             yield batch
@@ -93,7 +93,7 @@ class StagedLoader:
         """
         self.check_state(state)
         self.close()
-        self._now = self._number(state["epoch"])
+        self._stage = self._stage_of(state["epoch"])
         self._loader.load_state_dict(state["loader"], [each["loader"] for each in of_ranks])
         for loader in self._loaders:
             loader.placement = self.placement  # as in the saved run
@@ -110,7 +110,7 @@ class StagedLoader:
                 "fit.stages: image or batch sizes differ from the saved run for epochs that the saved run has already "
                 "started. Change only later stages."
             )
-        self._loaders[self._number(state["epoch"])].check_state(state["loader"])
+        self._loaders[self._stage_of(state["epoch"])].check_state(state["loader"])
 
     def close(self) -> None:
         for loader in self._loaders:
@@ -118,22 +118,22 @@ class StagedLoader:
 
     @property
     def _loader(self) -> Loader:
-        return self._loaders[self._now]
+        return self._loaders[self._stage]
 
-    def _number(self, epoch: int) -> int:
+    def _stage_of(self, epoch: int) -> int:
         """Return the index of an epoch's stage. Epochs after the fit belong to the last stage."""
         return bisect_right([stage.start for stage in self.stages], epoch) - 1
 
     def _enter(self, epoch: int) -> None:
         """Switch to the stage of an epoch."""
-        number = self._number(epoch)
-        if number != self._now:
+        stage = self._stage_of(epoch)
+        if stage != self._stage:
             self._loader.close()
-            self._now = number
+            self._stage = stage
             self._loader.start_at(epoch)
 
     def _history(self, epoch: int) -> list[list[Any]]:
         """Return image size, batch size and number of epochs of each stage, up to the end of an epoch."""
-        begun = self.stages[: self._number(epoch) + 1]
+        begun = self.stages[: self._stage_of(epoch) + 1]
         lengths = [stage.epochs for stage in begun[:-1]] + [epoch + 1 - begun[-1].start]
         return [[s.size.plain, s.batch_size, length] for s, length in zip(begun, lengths, strict=True)]

@@ -51,7 +51,7 @@ class LostRankError(UserError):
 
 
 class Ranks:
-    """This process among the ranks that train together. A single process exchanges nothing.
+    """The ranks that train together, as this process sees them. A single process exchanges nothing.
 
     All ranks make the same exchanges in the same order. An exchange raises `LostRankError` if another rank has ended.
 
@@ -71,7 +71,7 @@ class Ranks:
         self.rank = 0 if control is None else dist.get_rank()
         self.size = 1 if control is None else dist.get_world_size()
         self._calls: Counter[str] = Counter()
-        self._done = self._cancels = 0  # numbers of started exchanges and of cancelled levels
+        self._begun = self._cancels = 0  # numbers of begun exchanges and of cancelled levels
 
     @property
     def is_main(self) -> bool:
@@ -132,8 +132,8 @@ class Ranks:
         if self.size == 1:
             return
         self._cancels += 1
-        mine = type(cancel).__name__, position, self._done
-        if (other := self._exchange(self._absent)) is None:
+        mine = type(cancel).__name__, position, self._begun
+        if (other := self._exchange(self._await_cancels)) is None:
             other = next((rank for rank, theirs in enumerate(self.gather(mine)) if theirs != mine), None)
         if other is not None:
             raise UserError(
@@ -142,17 +142,17 @@ class Ranks:
                 "training batches, and learner.ranks.broadcast(value) elsewhere."
             )
 
-    def _absent(self) -> int | None:
-        """Wait until the other ranks also cancel. Return a rank that has begun another exchange instead, or None."""
+    def _await_cancels(self) -> int | None:
+        """Wait until all other ranks cancel, and return None. If a rank begins another exchange, return this rank."""
         others = [rank for rank in range(self.size) if rank != self.rank and self._store is not None]
         while others:
             try:
-                done, cancels = map(int, self._store.get(f"{_PROGRESS}/{others[-1]}").split())
+                begun, cancels = map(int, self._store.get(f"{_PROGRESS}/{others[-1]}").split())
             except RuntimeError:  # the process with the store was killed, so all ranks end
                 break
             if cancels >= self._cancels:
                 others.pop()
-            elif done >= self._done:
+            elif begun >= self._begun:
                 return others[-1]
             elif why := reported():
                 raise LostRankError(why)
@@ -161,10 +161,10 @@ class Ranks:
         return None
 
     def _exchange(self, work: Callable[[], T]) -> T:
-        self._done += 1
+        self._begun += 1
         if self._store is not None:
             with suppress(RuntimeError):  # the process that holds the store has ended
-                self._store.set(f"{_PROGRESS}/{self.rank}", f"{self._done} {self._cancels}")  # takes 3 microseconds
+                self._store.set(f"{_PROGRESS}/{self.rank}", f"{self._begun} {self._cancels}")  # takes 3 microseconds
         try:
             return work()
         except RuntimeError as error:

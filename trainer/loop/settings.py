@@ -52,7 +52,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per step (gradient accumulation). This equals a larger batch, except for batch norms",
+            doc="batches per step (gradient accumulation). Equivalent to a larger batch, except for batch norms",
         )
     )
     limit_batches: int | None = setting(
@@ -118,7 +118,7 @@ class LoopSettings:
         return super().__new__(cls)
 
     def limited(self, batches: int) -> int:
-        """Return the smaller one of a number of batches and `limit_batches`."""
+        """Limit a number of batches to `limit_batches`."""
         return batches if self.limit_batches is None else min(self.limit_batches, batches)
 
     @property
@@ -167,7 +167,8 @@ class LoopSettings:
             UserError: PyTorch does not see the GPU, or there are fewer GPUs than processes.
         """
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        device = torch.device(("cuda" if count else "cpu") if self.device == "auto" else self.device)
+        best = "cuda" if count else "cpu"
+        device = torch.device(best if self.device == "auto" else self.device)
         index: int | None = device.index
         if device.type == "cuda" and (index or 0) >= count:
             seen = amount(count, "GPU") if count else "no GPU"

@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) for timm models. The package peft implements them.
 
-The base is all weights except the head. It stays fixed. Small matrices next to its layers, the adapters, learn a
-low-rank change of the weights. After training, they are merged into the weights, so the result is a plain timm model.
+All weights except the head stay fixed. They are called the base. Adapters, pairs of small matrices next to its layers,
+learn a low-rank change of the weights. After training, the adapters are merged into the weights, so the result is a
+plain timm model.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def _target_layers(network: nn.Module, given: tuple[str, ...]) -> list[str]:
                 f"model.lora.targets: '{pattern}' matches no layer of {type(network).__name__}. Its linear layers and "
                 f"ungrouped convolutions end in {list_some(ends, 12)}, such as {next(iter(layers), '(none)')}."
             )
+
     return [name for name in layers if any(_matches(name, pattern) for pattern in given or usual)]
 
 

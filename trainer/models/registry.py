@@ -78,7 +78,13 @@ def count_parameters(network: "nn.Module") -> int:
 
 
 def check_model(
-    settings: Model, classes: int, size: Size, *, channels: int = 3, fed: Size | None = None, key: str = "aug.size"
+    settings: Model,
+    classes: int,
+    size: Size,
+    *,
+    channels: int = 3,
+    trial_size: Size | None = None,
+    key: str = "aug.size",
 ) -> "nn.Module":
     """Build the network on the device "meta", without weights, to find mistakes early.
 
@@ -87,27 +93,27 @@ def check_model(
         classes: number of outputs.
         size: size of the images that the network is built for.
         channels: number of channels of the images.
-        fed: size of the images to try the network with. Default: `size`.
-        key: the setting that determines `fed`, for the error message.
+        trial_size: size of the images to try the network with. Default: `size`.
+        key: the setting that determines `trial_size`, for the error message.
 
     Raises:
         UserError: the network cannot be built (see `Model.build`), does not accept images of this size, or returns
             outputs of another shape.
     """
-    test_size = fed or size
+    tried = trial_size or size
     with torch.device("meta"):
         network = build_network(settings.untrained(), classes, size, channels).eval()
         if settings.any_size:  # running a network on "meta" imports PyTorch's compiler, which takes seconds
             return network
         try:
-            outputs = network(torch.empty(1, channels, *test_size))
+            outputs = network(torch.empty(1, channels, *tried))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"{key}={test_size.plain}: the model cannot take images of this size ({first_line(error)}). Set "
+                f"{key}={tried.plain}: the model cannot take images of this size ({first_line(error)}). Set "
                 "another size or another model."
             ) from error
     shape = tuple(getattr(outputs, "shape", ()))
-    wanted = (1, classes, *test_size) if settings.task == "segment" else (1, classes)
+    wanted = (1, classes, *tried) if settings.task == "segment" else (1, classes)
     if shape != wanted:
         what = f"of shape {shape}" if shape else f"a {type(outputs).__name__}"
         raise UserError(f"model: its output for one image is {what}. Return a tensor of shape {wanted}.")

@@ -33,7 +33,7 @@ class Unet(Pretrained):
                 raise UserError(
                     "model.pretrained=true needs model.name. Set model.name=NAME, or model.pretrained=false."
                 )
-            return unet.UnetNetwork(unet.Plain(channels), unet.Plain.channels, classes)
+            return unet.UnetNetwork(unet.SmallEncoder(channels), unet.SmallEncoder.channels, classes)
         try:
             encoder: Any = self._encoder.create(size, channels, features_only=True)
         except (AttributeError, AssertionError, TypeError, KeyError) as error:

@@ -60,8 +60,8 @@ _TRAINABLE_PARTS = {
     "retinanet_resnet50_fpn": 5,
     "ssdlite320_mobilenet_v3_large": 6,
 }
-# Detectors without pretrained backbones. torchvision has no weights for the first. The backbone of the second has other
-# shapes if it is built with weights.
+# Detectors without pretrained backbones. torchvision has no weights for fcos_cnn. It builds the backbone of ssdlite320
+# in other shapes if it loads weights.
 _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 
@@ -78,7 +78,7 @@ class Detector(Backbone):
             default=_SMALL,
             options=(_SMALL, *_TRAINABLE_PARTS),
             doc="detector of torchvision.models.detection. fcos_cnn is torchvision's FCOS on seven "
-            "convolutions, for quick starts. maskrcnn also predicts masks, and needs data.instances=true",
+            "convolutions, for quick starts. maskrcnn_resnet50_fpn also predicts masks, and needs data.instances=true",
         )
     )
     pretrained: bool = setting(

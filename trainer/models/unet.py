@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 _WIDEST = 256  # maximum number of channels in the decoder. Encoders may have thousands
-_PLAIN = (16, 32, 64, 128)  # channels of the small encoder's stages. Each stage halves the resolution
+_SMALL = (16, 32, 64, 128)  # channels of the small encoder's stages. Each stage halves the resolution
 
 
 class UnetNetwork(nn.Module):
@@ -40,14 +40,14 @@ class UnetNetwork(nn.Module):
         return _resized(self.head(features), images)
 
 
-class Plain(nn.Module):
+class SmallEncoder(nn.Module):
     """Eight 3x3 convolutions in four stages. It trains in minutes on two CPU cores."""
 
-    channels = _PLAIN
+    channels = _SMALL
 
     def __init__(self, inputs: int = 3) -> None:
         super().__init__()
-        stages = zip((inputs, *_PLAIN), _PLAIN, strict=False)
+        stages = zip((inputs, *_SMALL), _SMALL, strict=False)
         self.stages = nn.ModuleList(nn.Sequential(*convolution(n, m, stride=2), *convolution(m, m)) for n, m in stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:

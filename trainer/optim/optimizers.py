@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.params import check_known
-from augment.support.errors import UserError, first_line, nearest, own_hint
+from augment.support.errors import UserError, first_line, nearest, plugin_hint
 from augment.support.torch_versions import keep_eager, step_eagerly
 from augment.support.user_code import registering
 from trainer.optim.layers import layer_of, matches
@@ -27,8 +27,8 @@ _MOMENTUM = 0.9
 # Options that select an implementation. They depend on the device, so they are not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
-# Arguments that are no options, because other settings determine them.
-_NO_OPTIONS = ("params", "lr", "weight_decay", "momentum", "betas", "beta2", "eps", "nesterov", *IMPLEMENTATION)
+# Arguments that are not allowed as options, because other settings determine them.
+_NOT_OPTIONS = ("params", "lr", "weight_decay", "momentum", "betas", "beta2", "eps", "nesterov", *IMPLEMENTATION)
 
 # Optimizers with fused kernels in PyTorch. On a GPU, the kernels decide whether to skip a step, so the host does not
 # wait.
@@ -55,7 +55,7 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     make, preset = _find(settings.optimizer)
     takes = signature(make).parameters
     options = settings.optimizer_options or {}
-    check_known(options, {name: None for name in takes if name not in _NO_OPTIONS}, "fit.optimizer_options")
+    check_known(options, {name: None for name in takes if name not in _NOT_OPTIONS}, "fit.optimizer_options")
     arguments = {**preset, **_own_arguments(settings, takes), **options}
     cuda = any(p.is_cuda for p in network.parameters())
     if make in _FUSED:
@@ -94,8 +94,8 @@ def parameter_groups(
     head = max(layers.values(), default=0)
     groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for name, param in network.named_parameters():
-        is_spared = param.ndim <= 1 or name.endswith(".bias") or matches(name, without_decay)
-        decay = 0.0 if is_spared and not settings.decay_norms else settings.weight_decay
+        is_excluded = param.ndim <= 1 or name.endswith(".bias") or matches(name, without_decay)
+        decay = 0.0 if is_excluded and not settings.decay_norms else settings.weight_decay
         scale = (settings.layer_decay or 1.0) ** (head - layers.get(name, head))
         auxiliary = orthogonal is not None and name not in orthogonal
         groups.setdefault((auxiliary, scale, decay), []).append(param)
@@ -135,7 +135,7 @@ def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
         raise UserError(
             f"fit.optimizer: unknown optimizer '{name}'.{nearest(name, [*_OURS, *known])} Set one of "
             f"{', '.join(_OURS)}, or one of the {len(known)} names that timm.optim.list_optimizers() returns."
-            f" {own_hint('optimizer')}"
+            f" {plugin_hint('optimizer')}"
         )
     info = optim.get_optimizer_info(name)
     if info.second_order:

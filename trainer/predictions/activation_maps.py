@@ -187,7 +187,7 @@ def draw_map(
     pale = plain // 2 + 128
     entries = [(None, title)]
     if unseen.any():
-        entries.append((None, "pale: cropped away"))
+        entries.append((None, "pale: outside the crop"))
     with_title = with_legend(np.where(unseen, pale, np.asarray(drawn)), entries, drawing.weight)
     colors = overlay(np.full((1, 64, 3), 128, np.uint8), np.linspace(0, 1, 64, dtype=np.float32)[None])
     return with_scale(with_title, np.asarray(colors), drawing.weight)

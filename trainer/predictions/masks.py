@@ -127,7 +127,7 @@ def mask_files(
 ) -> Mapping[Path, Path]:
     """Return the file to write for each image, such as its mask.
 
-    The file's path in `folder` is the image's path in one of `folders`.
+    The file's path in `folder` is the image's path in one of `folders`, with another ending.
 
     Raises:
         UserError: two images would have the same file, or a file would replace an image.
@@ -140,7 +140,10 @@ def mask_files(
         if file.resolve() in sources:
             raise UserError(f"{flag} {folder}: would replace the image {file}. Use another folder.")
         if (other := image_of_file.setdefault(file, image)) != image:
-            raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Predict one at a time.")
+            raise UserError(
+                f"{flag} {folder}: {other} and {image} would both become {file}. Predict each of them "
+                "with another folder."
+            )
     return {image: file for file, image in image_of_file.items()}
 
 

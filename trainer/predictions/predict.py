@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from augment.cli.parser import writing
 from augment.data.check import check_files
@@ -18,15 +19,16 @@ from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback
 from trainer.loop.lazy_learner import Learner
 from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
-from trainer.run.best_model import KeptOutputs, Trained
+from trainer.run.best_model import KeptOutputs, LoadedModel
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.display import FoundObjects, Prediction
 from trainer.tasks.segment import Segment
+from trainer.tasks.task import Task
 
 
 def predict(
-    trained: Trained,
+    trained: LoadedModel,
     given: Sequence[ImageRef],
     *,
     top: int | None = None,
@@ -53,11 +55,48 @@ def predict(
         UserError: a missing file, a folder without images, no usable image, or an option that the task does not have.
     """
     task, images = trained.task, list_images(given)
-    has_masks = isinstance(task, Segment)
+    _check_options(task, top, threshold, None if overlay else out, explain)
+    masks = _output_files(images, given, out if isinstance(task, Segment) else None)
+    overlays = _output_files(images, given, out if overlay else None, ending="_overlay.jpg")
+    maps = _output_files(images, given, explain, "--explain")
+    # The loader needs targets, but nothing reads them.
+    blanks = (task.kind.blank(len(trained.classes)),) * len(images)
+    split = in_format(Split(tuple(images), blanks, task.kind), trained.config.aug.pixels)
+    problems = check_files(split.files)
+    usable = tuple(image for image in split.files if image not in problems)
+    if not usable:
+        raise _none_usable(problems, len(images))
+    if overlays and out is not None:
+        with writing(f"--out {out}"):  # fail before the work, not after it
+            out.mkdir(parents=True, exist_ok=True)
+    images, split = list(split.files), replace(split, files=usable, targets=blanks[: len(usable)])
+    # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
+    lowest = trained.used_thresholds
+    if top is not None or threshold is not None:
+        lowest = (threshold or 0.0,) * len(trained.classes)
+    if isinstance(task, Segment):
+        predicted = _predict_masks(trained, split, masks, out, top)
+    elif isinstance(task, Detect):
+        predicted = _predict_objects(trained, task, split, lowest, top)
+    else:
+        predicted = _predict_vectors(trained, split, lowest, top, maps)
+    predictions = [
+        Prediction(_path_of(image), error=problems[image]) if image in problems else next(predicted) for image in images
+    ]
+    if overlays and out is not None:
+        with writing(f"--out {out}"):
+            write_overlays(images, predictions, overlays, out, task, trained.classes)
+    return predictions
+
+
+def _check_options(
+    task: Task[Any], top: int | None, threshold: float | None, masks: Path | None, explain: Path | None
+) -> None:
+    """Check that the options of `predict` fit the task, and that captum is installed if it is needed."""
     for option, used, fits, allowed, remedy in (
         ("--threshold", threshold is not None, task.threshold is not None, "labels or boxes", ""),
         ("--top", top is not None, task.ranked, "classes, labels, masks or boxes", ""),
-        ("--out", out is not None and not overlay, has_masks, "masks", ", or add --overlay"),
+        ("--out", masks is not None, isinstance(task, Segment), "masks", ", or add --overlay"),
         ("--explain", explain is not None, isinstance(task, Classify), "classes", ", or use --overlay instead"),
     ):
         if used and not fits:
@@ -67,38 +106,25 @@ def predict(
             )
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
-    # Images in memory have no path, so nothing is written for them.
+
+
+def _output_files(
+    images: Sequence[ImageRef],
+    given: Sequence[ImageRef],
+    folder: Path | None,
+    flag: str = "--out",
+    ending: str = ".png",
+) -> Mapping[Path, Path]:
+    """Return the file to write for each image. Images in memory have no path, so nothing is written for them."""
     paths = [image for image in images if isinstance(image, Path)]
     folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
-    masks = {} if out is None or not has_masks else mask_files(paths, folders, out)
-    overlays = {} if out is None or not overlay else mask_files(paths, folders, out, ending="_overlay.jpg")
-    maps = {} if explain is None else mask_files(paths, folders, explain, "--explain")
-    # The loader needs targets, but nothing reads them.
-    blanks = (task.kind.blank(len(trained.classes)),) * len(images)
-    split = in_format(Split(tuple(images), blanks, task.kind), trained.config.aug.pixels)
-    problems = check_files(split.files)
-    usable = tuple(image for image in split.files if image not in problems)
-    if not usable:
-        file, reason = next(iter(problems.items()))
-        problem = "the image cannot be used"
-        if len(images) > 1:
-            problem = f"none of {len(images)} images can be used. The first problem"
-        raise UserError(f"{problem}: {name_of(file)} {reason}")
-    if overlays and out is not None:
-        with writing(f"--out {out}"):  # fail before the work, not after it
-            out.mkdir(parents=True, exist_ok=True)
-    images, split = list(split.files), replace(split, files=usable, targets=blanks[: len(usable)])
-    if has_masks:
-        predicted = _predict_masks(trained, split, masks, out, top)
-    else:
-        predicted = _predict(trained, split, top, threshold, maps)
-    predictions = [
-        Prediction(_path_of(image), error=problems[image]) if image in problems else next(predicted) for image in images
-    ]
-    if overlays and out is not None:
-        with writing(f"--out {out}"):
-            write_overlays(images, predictions, overlays, out, task, trained.classes)
-    return predictions
+    return {} if folder is None else mask_files(paths, folders, folder, flag, ending)
+
+
+def _none_usable(problems: Mapping[ImageRef, str], count: int) -> UserError:
+    file, reason = next(iter(problems.items()))
+    problem = "the image cannot be used" if count == 1 else f"none of {count} images can be used. The first problem"
+    return UserError(f"{problem}: {name_of(file)} {reason}")
 
 
 def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
@@ -129,22 +155,22 @@ def _path_of(image: ImageRef) -> Path:
     return image if isinstance(image, Path) else Path(name_of(image))
 
 
-def _predict(
-    trained: Trained, split: Split, top: int | None, threshold: float | None, maps: Mapping[Path, Path]
+def _predict_objects(
+    trained: LoadedModel, task: Detect, split: Split, lowest: Sequence[float], top: int | None
 ) -> Iterator[Prediction]:
-    """Yield predictions of any task except segmentation, and write maps of what the model looks at."""
+    finder = _ObjectFinder(task, split.files, trained.classes, torch.tensor(lowest, dtype=torch.float64), top)
+    trained.run_over(split, finder, description="predicting")
+    for number, file in enumerate(split.files):
+        objects = finder.found[number]
+        classes = tuple((found.name, found.score) for found in objects.found)
+        yield Prediction(_path_of(file), classes, objects=objects)
+
+
+def _predict_vectors(
+    trained: LoadedModel, split: Split, lowest: Sequence[float], top: int | None, maps: Mapping[Path, Path]
+) -> Iterator[Prediction]:
+    """Predict with a model that returns a vector for each image, and write maps of what the model looks at."""
     names, task = trained.classes, trained.task
-    # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
-    uses_thresholds = top is None and threshold is None
-    lowest = trained.used_thresholds if uses_thresholds else (threshold or 0.0,) * len(names)
-    if isinstance(task, Detect):
-        finder = _ObjectFinder(task, split.files, names, torch.tensor(lowest, dtype=torch.float64), top)
-        trained.run_over(split, finder, description="predicting")
-        for number, file in enumerate(split.files):
-            objects = finder.found[number]
-            classes = tuple((found.name, found.score) for found in objects.found)
-            yield Prediction(_path_of(file), classes, objects=objects)
-        return
     recorder = KeptOutputs()
     callbacks: list[Callback] = [recorder]
     if maps:
@@ -160,14 +186,14 @@ def _predict(
         for file, *ranks in zip(split.files, units.tolist(), values.tolist(), strict=True):
             classes = tuple((names[unit], share) for unit, share in zip(*ranks, strict=True) if share >= lowest[unit])
             yield Prediction(_path_of(file), classes, unit=task.unit)
-    else:
-        if frames:
-            for file, frame in zip(split.files, frames[0], strict=True):
-                with open_image(file) as image:
-                    frame.copy_(frame @ upright(image)[0])
-        columns, values = task.numbers(outputs, frames[0] if frames else None, names)
-        for file, numbers in zip(split.files, values.tolist(), strict=True):
-            yield Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))
+        return
+    if frames:
+        for file, frame in zip(split.files, frames[0], strict=True):
+            with open_image(file) as image:
+                frame.copy_(frame @ upright(image)[0])
+    columns, values = task.numbers(outputs, frames[0] if frames else None, names)
+    for file, numbers in zip(split.files, values.tolist(), strict=True):
+        yield Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))
 
 
 class _ObjectFinder(Callback):
@@ -192,7 +218,7 @@ class _ObjectFinder(Callback):
 
 
 def _predict_masks(
-    trained: Trained,
+    trained: LoadedModel,
     split: Split,
     masks: Mapping[Path, Path],
     folder: Path | None,

@@ -18,7 +18,7 @@ from augment.pipeline.transform import Transform
 from augment.support.files import read_file
 from augment.support.user_code import public
 from trainer.predictions.predict import predict
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.run.folder.run_names import named_run
 from trainer.tasks.display import Prediction
 
@@ -42,11 +42,11 @@ class TrainedModel:
             to outputs such as (N, classes) logits.
         classes: the names of the outputs: classes, labels, numbers or keypoints.
         folder: the folder of the run.
-        thresholds: the probability threshold of each label, or of each class of a detector, chosen on validation data,
-            or empty.
+        thresholds: the probability threshold of each label, or of each class of a detector, chosen on validation data.
+            Empty: the run has chosen none.
     """
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: LoadedModel) -> None:
         self._trained = trained
         self._device = trained.config.fit.torch_device()
         self.model: nn.Module = trained.network.to(self._device).eval()
@@ -115,7 +115,7 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
         UserError: the folder is not a run, has no checkpoint, or an override is not allowed.
     """
     return TrainedModel(
-        load_trained(named_run(Path(run)), [*overrides, f"fit.device={device}"], trust=trust, data=False)
+        load_best_model(named_run(Path(run)), [*overrides, f"fit.device={device}"], trust=trust, data=False)
     )
 
 

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from math import isfinite, nan
 
 import matplotlib
@@ -22,6 +23,7 @@ from trainer.report.run_content import RunRecord
 _SIZE, _FAINT = (5.2, 2.9), "0.75"
 _SPOTS = 60  # largest number of spots on a line that show their values on hover
 _HUGE = 1e100  # Matplotlib fails for the largest floats
+_SCHEDULES = 10  # largest number of schedules, because each takes a tenth of a second. Runs have two
 _POINTS = 1000  # largest number of points on a line. More would not be visible
 
 
@@ -119,7 +121,7 @@ def _add_steps(axes: Axes, record: RunRecord, before: NDArray[np.int64]) -> None
 
 
 def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
-    for name, points in record.run.facts.schedules.items():
+    for name, points in islice(record.run.facts.schedules.items(), _SCHEDULES):
         axes = Figure(_SIZE, dpi=72).subplots()
         title, values = {"lr": "Learning rate"}.get(name, name.capitalize()), np.array(points)
         # Schedules are functions of batches, and epochs may differ in their number of batches.

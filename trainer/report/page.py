@@ -17,7 +17,7 @@ from augment.support.files import json_line, write_atomically
 from augment.support.formatting import amount, as_bytes, duration, percent
 from augment.support.nested import value_at
 from augment.support.untrusted_files import read_as, read_text
-from augment.support.yaml_files import MAX_BYTES
+from augment.support.yaml_files import MAX_YAML_BYTES
 from trainer.callbacks.plots import BATCH
 from trainer.figures import label_report
 from trainer.figures.images import data_uri, read_png, without_background
@@ -70,7 +70,7 @@ def write_page(folder: Path, report: label_report.LabelReport, name: str) -> Non
 def render(record: RunRecord) -> str:
     """Render the page of a run. The HTML has no scripts and refers to no other files."""
     run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
-    running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
+    running, read = ending.status == RUNNING, partial(read_text, most=MAX_YAML_BYTES)
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
     labels = labels_of(record)
     return html_template(_HERE, "page.html.jinja").render(

@@ -20,7 +20,7 @@ from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.nested import section_of
 from augment.support.untrusted_files import explained_damage
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST, BestModel, differing, load
+from trainer.loop.checkpoint import BEST, BestModel, first_difference, load
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.settings import LoopSettings
 from trainer.models.registry import build_network
@@ -66,8 +66,8 @@ class _Finite(Callback):
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The best model of a run."""
+class LoadedModel:
+    """The best model of a run, with the configuration of the run."""
 
     config: Config  # the run's configuration, with overrides
     classes: tuple[str, ...]  # the names of the model's outputs
@@ -117,7 +117,7 @@ class Trained:
         With `graph`, the learner records the model as a CUDA graph on a GPU. This takes a second, and later batches of
         the same shape run faster.
         """
-        from trainer.loop.callback import RunDescription, in_order
+        from trainer.loop.callback import RunDescription, sort_callbacks
         from trainer.loop.learner import Learner
         from trainer.loop.objective import Objective
         from trainer.optim.optimizers import make_optimizer
@@ -136,7 +136,7 @@ class Trained:
 
         def validate(loader: Loader, *callbacks: Callback) -> None:
             finite = _Finite()
-            learner.val_loader, learner.callbacks = loader, in_order([*callbacks, finite])
+            learner.val_loader, learner.callbacks = loader, sort_callbacks([*callbacks, finite])
             learner.validate()
             if finite.wrong is not None and finite.wrong:
                 raise _not_numbers(self.run, "the model predicts nan or inf")
@@ -144,9 +144,9 @@ class Trained:
         return validate
 
 
-def load_trained(
+def load_best_model(
     run: Path, overrides: Sequence[str] = (), *, tta: str | None = None, trust: bool = False, data: bool = True
-) -> Trained:
+) -> LoadedModel:
     """Load the best model of a run. This does not need the run's data.
 
     Args:
@@ -195,13 +195,13 @@ def load_trained(
             network = build_network(config.model.untrained(), outputs, config.aug.size, config.aug.pixels.channels)
             with explained_damage(run / BEST):
                 task.restore(network, best.model)
-        if name := differing(best.model, network):
+        if name := first_difference(best.model, network):
             raise UserError(f"{run / BEST}: these are not the configured model's weights ({name}). Restore the file.")
     network.load_state_dict(best.model)
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():
             raise _not_numbers(run, f"{name} holds nan")
-    return Trained(config, best.classes, network, task, run, tuple(best.thresholds))
+    return LoadedModel(config, best.classes, network, task, run, tuple(best.thresholds))
 
 
 def _not_numbers(run: Path, why: str) -> UserError:

@@ -17,7 +17,7 @@ from nvidia.dali import backend
 from augment.data.dataset import Split
 from augment.data.own.prefetch import end_readers
 from augment.params.pixel_format import RGB
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
@@ -41,7 +41,7 @@ from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
 from trainer.tasks.loss import LossFunction
-from trainer.tasks.registry import monitored, of_loss, task_named
+from trainer.tasks.registry import loss_settings_of, monitored, task_named
 from trainer.tasks.task import AUTO, Task
 
 # On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
@@ -83,7 +83,7 @@ def make_loader(
             batch_size, config.seed, RankShard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"
         ),
         placement.on(device, config.fit.cpu_threads()),  # rank 0 chose the placement, perhaps for another GPU
-        Form(half=device.type == "cuda" and config.fit.half, frames=frames),
+        OutputFormat(half=device.type == "cuda" and config.fit.half, frames=frames),
         classes=classes or config.dataset.classes,
     )
 
@@ -219,7 +219,7 @@ def _validation_settings(config: Config, loader: Loader, task: Task[Any]) -> dic
         "data": identity["files"],
         "fit.tta": config.fit.tta,
         "callbacks.checkpoint.monitor": monitor,
-        **{key: config.resolved["fit"][key.removeprefix("fit.")] for key in of_loss(monitor, task)},
+        **{key: config.resolved["fit"][key.removeprefix("fit.")] for key in loss_settings_of(monitor, task)},
     }
 
 

@@ -35,7 +35,7 @@ def local_run(run: Path) -> Path:
 @contextmanager
 def hub_errors(key: str) -> Iterator[None]:
     """Replace errors of the hub with a UserError. Its message starts with `key`, USER/NAME or hf://USER/NAME."""
-    from huggingface_hub.errors import LocalTokenNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import LocalTokenNotFoundError
 
     try:
         if key.removeprefix("hf://").count("/") != 1:
@@ -50,8 +50,6 @@ def hub_errors(key: str) -> Iterator[None]:
                 f"{key}: there is no such repository or revision, or you may not read it. Check the name. To log in, "
                 "run `hf auth login` or set HF_TOKEN."
             ) from error
-        if isinstance(error.__cause__ or error, OfflineModeIsEnabled):
-            raise UserError(f"{key}: HF_HUB_OFFLINE is set. Unset it to use the hub.") from error
         text = first_line(error).rstrip(".")
         if status or isinstance(error, ValueError):  # such as an invalid name or license
             raise UserError(f"{key}: the Hugging Face Hub rejects the request ({text}).") from error

@@ -18,7 +18,7 @@ from augment.support.files import require_in
 from augment.support.formatting import list_some, printable
 from trainer.loop.checkpoint import BEST
 from trainer.models.registry import check_model
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.run.config.schema import Config
 from trainer.tasks.loss import ClassLoss, LossFunction, image_weights, weight_of
 
@@ -76,16 +76,16 @@ def check_teacher(config: Config) -> None:
     key = f"fit.teacher={config.fit.teacher} and aug.size"
     aug, classes = trained.config.aug, len(trained.classes)
     for _, _, size in config.fit.batches(config.aug.size):
-        check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, fed=size, key=key)
+        check_model(trained.config.model, classes, aug.size, channels=aug.pixels.channels, trial_size=size, key=key)
 
 
-def _load(config: Config) -> Trained:
+def _load(config: Config) -> LoadedModel:
     """Load the teacher with the plugins of the run, and check that it fits the data."""
     key, task, classes = f"fit.teacher={config.fit.teacher}", config.dataset.task, config.dataset.classes
     # Parsing checks that the number of processes divides the batch size, so take this run's batch size.
     own = [f"fit.batch_size={config.fit.batch_size}", "fit.gpus=null", "fit.stages=null"]
     own.append(f"plugins=[{','.join(config.resolved['plugins'])}]")
-    trained = load_trained(Path(str(config.fit.teacher)), own, data=False)
+    trained = load_best_model(Path(str(config.fit.teacher)), own, data=False)
     if trained.task.name != task or task not in _DISTANCES:
         raise UserError(
             f"{key}: its task is {trained.task.name}, and the task of the data is {task}. Both must be the same, and "

@@ -13,7 +13,7 @@ from rich.console import Console
 from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
 from augment.recipe.plan import build_plan
-from augment.recipe.steps import border_doubts, doubts
+from augment.recipe.steps import border_notices, unit_notices
 from augment.support.console import PlainConsole, print_plan
 from augment.support.errors import UserError, describe_error
 from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
@@ -21,7 +21,14 @@ from augment.support.formatting import amount
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import UnreadableError, explained_damage, regular
 from augment.support.user_code import OwnCodeError, describe_own
-from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
+from trainer.callbacks.optimizer_steps import (
+    FreshStatistics,
+    Interrupt,
+    LossScale,
+    ParamScheduler,
+    PrepareValidation,
+    ending_of,
+)
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
@@ -283,7 +290,7 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
 
 def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | None = None) -> tuple[Callback, ...]:
     """Return the callbacks of every run, without the configured ones."""
-    return Recorder(), Prepare(), ParamScheduler(schedules, plateau), Interrupt()
+    return Recorder(), PrepareValidation(), ParamScheduler(schedules, plateau), Interrupt()
 
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
@@ -294,8 +301,8 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         write_atomically(folder / IDS_FILE, json_line(ids))
     stages = config.fit.full_stages(config.aug.size)
     described = "; ".join(f"{stage.name} {amount(stage.epochs, 'epoch')} at {stage}" for stage in stages)
-    notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
-    notes += border_doubts(config.aug, dataset.kind.unrepeated)
+    notes = [*config.notes, *unused_settings(config.fit, learner.task), *unit_notices(config.aug)]
+    notes += border_notices(config.aug, dataset.kind.unrepeated)
     notes += filter(None, [config.fit.slow_precision])
     notes += [
         f"{key}={size}: the training set has {amount(len(dataset.train), 'image')}, so each epoch is a single batch. "

@@ -61,13 +61,13 @@ def stress(
     Raises:
         UserError: the folder is not a run, or the ops or images cannot be used.
     """
-    from trainer.run.best_model import load_trained  # PyTorch takes seconds to import
+    from trainer.run.best_model import load_best_model  # PyTorch takes seconds to import
     from trainer.stress.corruptions import corruptions
     from trainer.stress.page import render
     from trainer.stress.scores import NO_DROP, stress_test
     from trainer.tools.evaluate import evaluated_split
 
-    trained = load_trained(run, overrides, trust=trust)
+    trained = load_best_model(run, overrides, trust=trust)
     tested = corruptions(ops)
     result = stress_test(trained, evaluated_split(trained, None), tested, images)
     console = table_console()

@@ -50,7 +50,7 @@ class Corruption:
         return f"{self.name}, {self.setting.removesuffix('_range')} {self.values[strength]:.3g} {param.unit}".rstrip()
 
     def ends(self, strength: int) -> tuple[float, float]:
-        """Return both ends of a range with all strengths up to this one, but at least the milder half."""
+        """Return both ends of a range with all strengths up to this one, and at least up to the middle strength."""
         end = self.values[max(strength, STRENGTHS // 2)]
         return (-end, end) if self.signed else (self.values[0], end)
 
@@ -86,7 +86,7 @@ def corruptions(names: Sequence[str] = ()) -> list[Corruption]:
     allowed = [name for name, op in OPS.items() if op.kind not in ("crop", "batch", "policy")]
     plugins = [name for name in allowed if not OPS[name].function.__module__.startswith("augment.")]
     if wrong := next((name for name in names if name not in allowed), None):
-        raise UserError(f"--ops {wrong}: unknown corruption.{suggest(wrong, allowed)}")
+        raise UserError(f"--ops {wrong}: not a corruption.{suggest(wrong, allowed)}")
     return [corruption for name in names or (*USUAL, *plugins) for corruption in _of_op(OPS[name])]
 
 

@@ -17,7 +17,7 @@ from augment.data.images import MemoryImage, name_of, shown_limits
 from augment.data.selection import take_some
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
@@ -27,7 +27,7 @@ from trainer.callbacks.progress import PassBar
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.run.best_model import Trained
+from trainer.run.best_model import LoadedModel
 from trainer.run.build import session
 from trainer.run.failures import explained
 from trainer.stress.corruptions import Corruption
@@ -36,7 +36,6 @@ from trainer.tasks.classify import wilson_interval
 NO_DROP = "No corruption makes the score worse on average."
 
 _SIDE = 96  # side of an example image, in pixels
-_COLORFUL = 16  # gray levels by which the channels of an example image differ on average, at least
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Score:
 
     value: float
     interval: tuple[float, float] | None  # 95% interval, if the score is a share of images
-    wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the task has no wrong ones
-    example: Image.Image | None  # an image as the model sees it, see `_with_colors`
+    wrong: frozenset[int]  # positions of the images with a wrong prediction. Empty if the score is not a share
+    example: Image.Image | None  # the first image as the model sees it
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,13 @@ class StressTest:
 
     def change(self, value: float) -> str:
         """Return the difference from the clean score as text."""
-        sizes = abs(value - self.clean.value), 0.0
-        text, none = (f"{100 * size:.1f} points" if self.share else short_number(size) for size in sizes)
-        return text if text == none else f"{'+' if value > self.clean.value else '-'}{text}"
+
+        def size(number: float) -> str:
+            return f"{100 * number:.1f} points" if self.share else short_number(number)
+
+        sign = "+" if value > self.clean.value else "-"
+        text = size(abs(value - self.clean.value))
+        return text if text == size(0) else f"{sign}{text}"
 
     def harms(self, weakness: Weakness) -> bool:
         """Return whether a corruption makes the score worse, on average over its strengths."""
@@ -184,13 +187,13 @@ def _plain(score: Score) -> dict[str, Any]:
     return {"value": score.value, "interval": score.interval, "wrong": len(score.wrong)}
 
 
-def _cropped(trained: Trained, split: Split) -> Split:
+def _cropped(trained: LoadedModel, split: Split) -> Split:
     """Decode and crop all images once, because creating a GPU decoder for each pass would take half a second."""
     crop_only = build_plan(trained.config.aug, "val").only()
     validation = trained.loader(split)
     order, placement = Order(validation.batch_size, 0, RankShard(0, 1), False), validation.placement
     files, targets = list[MemoryImage](), list[Any]()
-    with session(trained.config), closing(Loader(crop_only, split, order, placement, Form(raw=True))) as loader:
+    with session(trained.config), closing(Loader(crop_only, split, order, placement, OutputFormat(raw=True))) as loader:
         for batch in loader:
             for index, pixels in zip(batch.indices.tolist(), as_pixels(batch.images, None), strict=True):
                 files.append(MemoryImage(name_of(split.files[index]), pixels))
@@ -199,32 +202,21 @@ def _cropped(trained: Trained, split: Split) -> Split:
 
 
 class _Example(Callback):
-    """Keeps one image of a pass as the model sees it."""
+    """Keeps the first image of a pass as the model sees it."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.image: Image.Image | None = None
-        self._seen = 0  # number of images. Counting them never waits for the GPU
+    image: Image.Image | None = None
 
     def after_batch(self, learner: Learner) -> None:
-        images, position = learner.batch.images, self.index - self._seen
-        self._seen += len(images)
-        if 0 <= position < len(images):
+        if self.image is None:
             assert learner.val_loader is not None
             loader = learner.val_loader
-            limits = shown_limits(loader.split.files[self.index])  # the same for all corruptions
-            pixels = as_pixels(images[position : position + 1], loader.plan, limits)
+            limits = shown_limits(loader.split.files[0])  # the same for all corruptions
+            pixels = as_pixels(learner.batch.images[:1], loader.plan, limits)
             self.image = Image.fromarray(pixels[0])
             self.image.thumbnail((_SIDE, _SIDE))
 
 
-def _with_colors(files: Sequence[Any]) -> int:
-    """Return the position of the first image in memory whose channels differ clearly, or 0 without such an image."""
-    spread = ((i, np.ptp(file.pixels, axis=2).mean()) for i, file in enumerate(files) if isinstance(file, MemoryImage))
-    return next((i for i, mean in spread if mean > _COLORFUL), 0)
-
-
-def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
+def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
     """Score a trained model under corruptions.
 
     All models get the same corrupted images. Corrupted images depend only on the original images, their order and the
@@ -275,13 +267,13 @@ def stress_test(trained: Trained, split: Split, corruptions: Sequence[Corruption
     return replace(result, weaknesses=tuple(weaknesses))
 
 
-def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
+def _scores(trained: LoadedModel, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:
     """Yield the score of each plan, or an error if the plan does not support the targets."""
     config = replace(trained.config, seed=0)  # the same corruptions for all models
     trained = replace(trained, config=config)
     placement = trained.loader(split, plans[0]).placement
     with session(config), explained(config, training=False), PassBar("stress test", len(plans)) as bar:
-        validate, shown = None, _with_colors(split.files)
+        validate = None
         next_loader = _prepared(trained, split, plans[0], placement)
         for number in range(len(plans)):
             loader = next_loader
@@ -289,13 +281,13 @@ def _scores(trained: Trained, split: Split, plans: Sequence[Plan]) -> Iterator[S
                 next_loader = _prepared(trained, split, plans[number + 1], placement)
             if isinstance(loader, Loader):
                 validate = validate or trained.validator(loader, graph=config.fit.graph)
-                yield _score(trained, loader, validate, shown)
+                yield _score(trained, loader, validate)
             else:
                 yield loader
             bar.advance()
 
 
-def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) -> Loader | UserError:
+def _prepared(trained: LoadedModel, split: Split, plan: Plan, placement: Placement) -> Loader | UserError:
     """Return a loader, which builds its pipeline in the background, or an error. See `_scores`."""
     try:
         loader = trained.loader(split, plan, placement)
@@ -305,9 +297,8 @@ def _prepared(trained: Trained, split: Split, plan: Plan, placement: Placement) 
     return loader
 
 
-def _score(trained: Trained, loader: Loader, validate: Callable[..., None], shown: int) -> Score:
-    """Score one pass. `shown` is the index of the example image."""
-    recorder, example, task = Recorder(), _Example(shown), trained.task
+def _score(trained: LoadedModel, loader: Loader, validate: Callable[..., None]) -> Score:
+    recorder, example, task = Recorder(), _Example(), trained.task
     with closing(loader):
         validate(loader, recorder, example)
     assert recorder.samples is not None

@@ -31,7 +31,7 @@ from trainer.sweeps.verdict_text import (
     present,
     verdict,
 )
-from trainer.tasks.registry import OF_LOSSES, range_of
+from trainer.tasks.registry import LOSS_SETTINGS, range_of
 
 # The default smallest difference worth detecting: points for scores in [0, 1], else a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
@@ -225,7 +225,7 @@ def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
             "stress RUN for both, with the same --ops"
         )
     values = f"{key}={ours} here, {theirs} in the baseline"
-    if key in OF_LOSSES:
+    if key in LOSS_SETTINGS:
         return f"not compared, because the losses differ: {values}. Choose another score with compare --metric"
     return f"not compared, because the validation images differ: {values}"
 

@@ -15,7 +15,7 @@ from trainer.run.config.equality import TEST_DATA, identity, identity_text
 from trainer.run.folder.reader import STRESS, RunFolder
 from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Key, Metric, Replicates
-from trainer.tasks.registry import of_loss, range_of, smaller_is_better, task_of
+from trainer.tasks.registry import loss_settings_of, range_of, smaller_is_better, task_of
 
 # Settings whose values only repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
@@ -77,7 +77,7 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
     """
     groups, left = list[list[RunFolder]](), list[tuple[RunFolder, str]]()
     # The trials of a search do not count, so they do not decide which group is the first.
-    for same in same_configuration(sorted(runs, key=lambda run: run.chooses)):
+    for same in same_configuration(sorted(runs, key=lambda run: run.candidate)):
         all_early = all(run.summary.stopped for run in same if run.status == FINISHED)
         kept = []
         for run in same:
@@ -94,7 +94,7 @@ def _exclusion(run: RunFolder, *, all_early: bool) -> str:
     """Return why a run does not count. Empty if it does."""
     faults = (
         (run.status != FINISHED, _REASONS.get(run.status, run.status)),
-        (run.chooses, "trials and finalists of a search, whose scores are too optimistic"),
+        (run.candidate, "trials and finalists of a search, whose scores are too optimistic"),
         (not run.config, "unreadable configuration"),
         (run.summary.stopped and not all_early, "stopped early, unlike other runs of the same configuration"),
         (run.score == STRESS and not run.stress, "no stress test, see python -m trainer stress RUN"),
@@ -124,7 +124,7 @@ def basis_of(run: RunFolder) -> Settings:
     not_for_val = _VAL_FILES if val_from_train else {*_TRAIN_FILES, "split_seed", "test_fraction"}
     unused = {*_MAY_DIFFER, *TEST_DATA, *not_for_val}
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    for other in ("fit.limit_batches", *of_loss(run.score, task)):
+    for other in ("fit.limit_batches", *loss_settings_of(run.score, task)):
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
         # The loss is in standard deviations of the training targets, so these must agree.

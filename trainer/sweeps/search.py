@@ -153,7 +153,7 @@ def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, w
         by_folder |= {job.folder: finalist for job in same}
     runs = [RunFolder(folder) for folder in by_folder]
     for run in runs:
-        run.chooses = False  # otherwise these scores would not count
+        run.candidate = False  # otherwise these scores would not count
     compared, _ = compare_runs(runs, key=plan.metric)
     if compared is None:
         return finalists[0]

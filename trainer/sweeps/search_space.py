@@ -37,7 +37,7 @@ from trainer.sweeps.ledger import ENDED, Job, read_ledger
 from trainer.sweeps.run_groups import REPEATED, flat
 from trainer.sweeps.trials import TRIALS_FILE, Search, Trial, Trials
 from trainer.tasks.metric import PACE, columns_of
-from trainer.tasks.registry import of_loss, smaller_is_better, task_named
+from trainer.tasks.registry import loss_settings_of, smaller_is_better, task_named
 
 _METRICS = "hydra.sweeper.metrics"
 
@@ -293,14 +293,20 @@ class SearchPlan(Search):
 
     def frozen(self) -> list[FrozenTrial]:
         """Return the trials for Optuna, with the ID of the job as user attribute."""
-        jobs = {job.id: job for job in read_ledger(self.folder)}
-        return [self._frozen(trial, jobs.get(trial.job)) for trial in self.recorded().trials]
+        jobs, trials = read_ledger(self.folder), self.recorded().trials
+        known = {trial.job for trial in trials}
+        outcomes = {job.id: self._outcome(job) for job in jobs if job.id in known}  # trials may share a job
+        return [self._frozen(trial, *outcomes.get(trial.job, (FAILED, math.nan, {}))) for trial in trials]
 
-    def _frozen(self, trial: Trial, job: Job | None) -> FrozenTrial:
+    def _outcome(self, job: Job) -> tuple[str, float, dict[int, float]]:
+        """Return the status of a job, its last score if it has finished, and all its scores if it was pruned."""
+        status = job.status()
+        last = RunFolder(job.folder).last.get(self.metric, math.nan) if status == FINISHED else math.nan
+        return status, last, self.scores(job) if status == PRUNED else {}
+
+    def _frozen(self, trial: Trial, status: str, last: float, scores: dict[int, float]) -> FrozenTrial:
         """Return a trial for Optuna. It fails if its job failed, was deleted, or finished without a score."""
         params = self.params(trial.chosen)
-        status = FAILED if job is None else job.status()
-        last = RunFolder(job.folder).last.get(self.metric, math.nan) if job and status == FINISHED else math.nan
         if status not in ENDED:
             state = TrialState.RUNNING
         elif status == PRUNED:
@@ -312,7 +318,7 @@ class SearchPlan(Search):
             value=None if math.isnan(last) else last,
             params=params,
             distributions={one.key: one.distribution for one in self.space if one.key in params},
-            intermediate_values=self.scores(job) if job and status == PRUNED else {},
+            intermediate_values=scores,
             user_attrs={"job": trial.job},
         )
 
@@ -378,7 +384,7 @@ def _metric(settings: SearchSettings, base: Config, space: Sequence[Dimension]) 
         requested = [one.name for one in task.measured(classes, (metric,), model) if metric in one.names]
         hint = f" Add fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
         raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
-    losses = of_loss(metric, task)
+    losses = loss_settings_of(metric, task)
     for one in space if losses else ():
         if one.key.startswith(losses):
             raise UserError(

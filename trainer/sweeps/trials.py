@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from augment.support.untrusted_files import locked, read_as
+from augment.support.untrusted_files import UnreadableError, locked, read_as
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.loop.lazy_learner import Learner
-from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.config.sweep_settings import MAX_TRIALS, SearchSettings
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import PRUNED
 from trainer.sweeps.ledger import Job, read_ledger
@@ -61,7 +61,10 @@ class Search:
     def recorded(self) -> Trials:
         """Read the trials so far."""
         file = self.folder / TRIALS_FILE
-        return read_as(Trials, file) if file.exists() else Trials()
+        recorded = read_as(Trials, file) if file.exists() else Trials()
+        if len(recorded.trials) > MAX_TRIALS:
+            raise UnreadableError(f"{file}: more than {MAX_TRIALS:,} trials, which no search has. Restore it.")
+        return recorded
 
     def scores(self, job: Job) -> dict[int, float]:
         """Return the scores of a job by the number of its epochs so far."""

@@ -11,17 +11,17 @@ from dataclasses import replace
 from augment.support.lazy_torch import Tensor
 from trainer.tasks.metric import METRICS, SHARE, mean_of_known, metric
 
-# Numbers of samples or pixels, float64: true positives, predictions and targets of each class, (K,) each, and the total
-# number, ().
+# Numbers of samples or pixels, float64: the true positives, predictions and targets of each class, (K,) each, and the
+# total number, ().
 Counts = tuple[Tensor, Tensor, Tensor, Tensor]
 CountClasses = Callable[[Tensor, Tensor], Counts]  # takes the outputs and targets of a pass
 
 # Each rate takes `Counts` and returns a value for each class. An undefined rate is NaN.
 RATES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
-    "recall": lambda right, predicted, having, total: right / having,
-    "precision": lambda right, predicted, having, total: right / predicted,
-    "specificity": lambda right, predicted, having, total: (total - having - predicted + right) / (total - having),
-    "f1": lambda right, predicted, having, total: 2 * right / (predicted + having),
+    "recall": lambda right, predicted, actual, total: right / actual,
+    "precision": lambda right, predicted, actual, total: right / predicted,
+    "specificity": lambda right, predicted, actual, total: (total - actual - predicted + right) / (total - actual),
+    "f1": lambda right, predicted, actual, total: 2 * right / (predicted + actual),
 }
 
 
@@ -32,19 +32,19 @@ def rates_of_classes(counts: Counts, names: Sequence[str]) -> dict[str, dict[str
     return dict(zip(names, rows, strict=True))
 
 
-def kappa_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
+def kappa_of(right: Tensor, predicted: Tensor, actual: Tensor, total: Tensor) -> float:
     """Return Cohen's kappa: the agreement beyond chance, relative to perfect agreement (Cohen 1960)."""
-    chance = (predicted * having).sum() / total**2
+    chance = (predicted * actual).sum() / total**2
     return float((right.sum() / total - chance) / (1 - chance))
 
 
-def matthews_of(right: Tensor, predicted: Tensor, having: Tensor, total: Tensor) -> float:
+def matthews_of(right: Tensor, predicted: Tensor, actual: Tensor, total: Tensor) -> float:
     """Return Matthews' correlation coefficient for any number of classes (Gorodkin 2004).
 
     As in scikit-learn, it is 0 if all targets or all predictions have the same class.
     """
-    variances = (total**2 - predicted.square().sum()) * (total**2 - having.square().sum())
-    return float((right.sum() * total - (predicted * having).sum()) / variances.sqrt()) if variances else 0.0
+    variances = (total**2 - predicted.square().sum()) * (total**2 - actual.square().sum())
+    return float((right.sum() * total - (predicted * actual).sum()) / variances.sqrt()) if variances else 0.0
 
 
 def declare_rates(task: str, count: CountClasses) -> None:

@@ -20,6 +20,7 @@ from trainer.tasks.task import S, Task, is_asked
 # Up to _BESIDE classes, the report shows the confusion matrix next to the bars. With more classes, it shows the _PAIRS
 # most confused pairs next to the bars, and the matrix below. With more than _TABLE classes, the matrix is an image.
 _BESIDE, _PAIRS, _TABLE = 12, 20, 150
+_MATRIX = 5000  # with more classes, there is no confusion matrix, which would take gigabytes
 
 _TOP = 5
 
@@ -59,10 +60,10 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 def class_counts(targets: Tensor, predictions: Tensor, classes: int) -> Counts:
     """Count the images of each class. Targets and predictions are classes, (N,)."""
-    right, predicted, having = (
+    right, predicted, actual = (
         of.bincount(minlength=classes).double() for of in (targets[targets == predictions], predictions, targets)
     )
-    return right, predicted, having, having.sum()
+    return right, predicted, actual, actual.sum()
 
 
 def _counts(outputs: Tensor, targets: Tensor) -> Counts:
@@ -214,7 +215,9 @@ class Classify(ClassTask[ClassSamples]):
     def right_of(self, samples: ClassSamples) -> tuple[int, int]:
         return int((samples.prediction == samples.target).sum()), len(samples.target)
 
-    def figure(self, samples: ClassSamples, names: Sequence[str]) -> Matrix:
+    def figure(self, samples: ClassSamples, names: Sequence[str]) -> Matrix | None:
+        if len(names) > _MATRIX:
+            return None
         return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
@@ -227,12 +230,11 @@ class Classify(ClassTask[ClassSamples]):
             ("class", "accuracy and 95% interval", "correct images"),
             bars,
         )
-        return scores, *self.confused(matrix), self.rates_table(self.per_class(samples, names))
+        return scores, *(self.confused(matrix) if matrix else ()), self.rates_table(self.per_class(samples, names))
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
-        counts = confusion(samples.target, samples.prediction, len(names))
         # The accuracy of a model that always predicts the largest class.
-        chance = float(counts.sum(axis=1).max()) / int(counts.sum())
+        chance = int(samples.target.bincount().max()) / len(samples.target)
         if len(names) > 1 and wilson_interval(*self.right_of(samples))[0] <= chance:
             yield Finding(
                 f"The best accuracy is not significantly better than always predicting the largest class "
@@ -246,7 +248,8 @@ class Classify(ClassTask[ClassSamples]):
         if worst["right"] == worst["of"]:
             yield Finding("All validation images are classified correctly.")
             return
-        other, count = most_often(counts, names, name)
+        predicted = samples.prediction[samples.target == list(names).index(name)].bincount(minlength=len(names))
+        other, count = most_often(predicted.numpy(), names, name)
         times = "once" if count == 1 else f"{count} times"
         yield Finding(
             f"Worst class: {name} at {percent(worst['recall'])} ({worst['right']} of {worst['of']}), "
@@ -277,9 +280,11 @@ def most_confused(confusion: NDArray[np.int64], names: Sequence[str], count: int
     ]
 
 
-def most_often(confusion: NDArray[np.int64], names: Sequence[str], name: str) -> tuple[str, int]:
-    """Return the class that the class `name` is most often mistaken for, and how often."""
-    true = list(names).index(name)
-    others = confusion[true].copy()
-    others[true] = 0
-    return names[others.argmax()], int(others.max())
+def most_often(predicted: NDArray[np.int64], names: Sequence[str], name: str) -> tuple[str, int]:
+    """Return the class that the class `name` is most often mistaken for, and how often.
+
+    `predicted` counts the predictions for this class, (C,).
+    """
+    others = predicted.copy()
+    others[list(names).index(name)] = 0
+    return names[int(others.argmax())], int(others.max())

@@ -23,7 +23,7 @@ from augment.support.formatting import percent
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import BarChart, Block, Evaluation, Finding, FoundObject, WrongSample
 from trainer.tasks.instance_masks import COLUMNS, mask_overlaps, object_masks
-from trainer.tasks.keypoints import PlacedSamples, PlacedTask, placed
+from trainer.tasks.keypoints import CoordinateSamples, CoordinateTask, transform_points
 from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import SHARE, mean_of_known, metric
 from trainer.tasks.object_matches import best_thresholds, match_all, match_objects, rates_at
@@ -69,25 +69,13 @@ def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False)
     Returns:
         The average precisions for each IoU threshold and class, (10, C), and the labels of the C classes.
     """
-    from faster_coco_eval import COCO, COCOeval_faster
-    from torchvision.ops import box_convert
+    from faster_coco_eval import COCOeval_faster
 
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # suppresses a table per pass
     is_true, is_found = ~targets[..., 4].isnan(), outputs[..., 5] > 0
     labels = sorted({*targets[is_true][:, 4].long().tolist(), *outputs[is_found][:, 4].long().tolist()})
-    truth, results = COCO(), COCO()
-    for coco, rows, known in ((truth, targets, is_true), (results, outputs, is_found)):
-        objects: list[dict[str, Any]] = []
-        table = torch.cat([box_convert(rows[..., :4], "xyxy", "xywh"), rows[..., 4:6]], dim=2)[known].tolist()
-        for (image, _), (*box, label, last) in zip(known.nonzero().tolist(), table, strict=True):
-            one = {"id": len(objects) + 1, "image_id": image, "category_id": int(label), "bbox": box}
-            objects.append(one | {"area": box[2] * box[3], "score": last, "iscrowd": int(rows is targets and last)})
-        coco.dataset = {
-            "images": [{"id": image} for image in range(len(rows))],
-            "categories": [{"id": label, "name": str(label)} for label in labels],
-            "annotations": objects,
-        }
-        coco.createIndex()
+    truth = _as_coco(targets, is_true, labels, is_truth=True)
+    results = _as_coco(outputs, is_found, labels, is_truth=False)
 
     def overlaps_of_masks(image: int, label: int) -> Any:
         columns = (is_found[image] & (outputs[image, :, 4] == label)).nonzero()[:, 0]
@@ -106,8 +94,27 @@ def average_precisions(outputs: Tensor, targets: Tensor, *, masks: bool = False)
     return values[:, kept], tuple(torch.tensor(labels)[kept].tolist())
 
 
+def _as_coco(rows: Tensor, known: Tensor, labels: Sequence[int], *, is_truth: bool) -> Any:
+    """Return the objects of a pass, (N, K, 6), as a COCO dataset. `known` selects them, (N, K) bool."""
+    from faster_coco_eval import COCO
+    from torchvision.ops import box_convert
+
+    coco, objects = COCO(), list[dict[str, Any]]()
+    table = torch.cat([box_convert(rows[..., :4], "xyxy", "xywh"), rows[..., 4:6]], dim=2)[known].tolist()
+    for (image, _), (*box, label, last) in zip(known.nonzero().tolist(), table, strict=True):
+        one = {"id": len(objects) + 1, "image_id": image, "category_id": int(label), "bbox": box}
+        objects.append(one | {"area": box[2] * box[3], "score": last, "iscrowd": int(is_truth and last)})
+    coco.dataset = {
+        "images": [{"id": image} for image in range(len(rows))],
+        "categories": [{"id": label, "name": str(label)} for label in labels],
+        "annotations": objects,
+    }
+    coco.createIndex()
+    return coco
+
+
 @register
-class Detect(PlacedTask):
+class Detect(CoordinateTask):
     """Any number of objects in each image, including none."""
 
     name, kind, own_models, own_loss = "detect", BOXES, True, True
@@ -153,7 +160,7 @@ class Detect(PlacedTask):
         padded = nn.utils.rnn.pad_sequence(overlaps, batch_first=True, padding_value=math.nan)
         return {"target": torch.cat([self.unmixed(targets).double(), padded], dim=2)}
 
-    def condensed(self, samples: PlacedSamples) -> PlacedSamples:
+    def condensed(self, samples: CoordinateSamples) -> CoordinateSamples:
         return replace(samples, target=samples.target[..., :COLUMNS].float())
 
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
@@ -174,19 +181,19 @@ class Detect(PlacedTask):
             label, score = int(row[4]), float(row[5])
             one = FoundObject(names[label], label, score, tuple(box))
             if one.width > 0 and one.height > 0:
-                found.append(one._replace(runs=_mask_code(row, frame, one.box, size)))
+                found.append(one._replace(runs=_encoded_mask(row, frame, one.box, size)))
         return sorted(found, key=lambda of: -of.score)
 
-    def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def per_class(self, samples: CoordinateSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return average precision, AP50, number of objects and images, best threshold and its rates of each class."""
         values, known = average_precisions(samples.output, samples.target)
         precisions = dict(zip(known, values.unbind(1), strict=True))
         unknown = torch.full((1,), math.nan)
-        labels, counted, scores = samples.target[..., 4], samples.target[..., 5] == 0, {}
+        labels, scored, scores = samples.target[..., 4], samples.target[..., 5] == 0, {}
         matches = match_all(samples.output, samples.target)
         rates = rates_at(matches, names, best_thresholds(matches, len(names), math.nan))
         for label, name in enumerate(names[1:], 1):
-            has = (labels == label) & counted
+            has = (labels == label) & scored
             by_iou = precisions.get(label, unknown)
             scores[name] = {
                 "average_precision": float(by_iou.mean()),
@@ -197,12 +204,12 @@ class Detect(PlacedTask):
             }
         return scores
 
-    def choose_thresholds(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[float, ...]:
+    def choose_thresholds(self, samples: CoordinateSamples, names: Sequence[str]) -> tuple[float, ...]:
         """Return the threshold with the best F1 score of each class. A class that is never found keeps the default."""
         return best_thresholds(match_all(samples.output, samples.target), len(names), self.threshold)
 
     def at_thresholds(
-        self, scores: Evaluation, samples: PlacedSamples, names: Sequence[str], thresholds: Sequence[float]
+        self, scores: Evaluation, samples: CoordinateSamples, names: Sequence[str], thresholds: Sequence[float]
     ) -> Evaluation:
         """Add the rates at the thresholds that a run has chosen, and their means over the classes with true objects."""
         rates = rates_at(match_all(samples.output, samples.target), names, thresholds)
@@ -210,10 +217,10 @@ class Detect(PlacedTask):
         means = {key: mean_of_known(found[name] for found in rates.values()) for name, key in keys.items()}
         return scores.with_run_rates(means, rates)
 
-    def figure(self, samples: PlacedSamples, names: Sequence[str]) -> BarChart:
+    def figure(self, samples: CoordinateSamples, names: Sequence[str]) -> BarChart:
         return self.bar_chart(self.per_class(samples, names), "objects", len(names) - 1)
 
-    def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
+    def section(self, samples: CoordinateSamples, names: Sequence[str]) -> tuple[Block, ...]:
         per_class = self.per_class(samples, names)
         bars = self.bars(
             per_class,
@@ -227,16 +234,16 @@ class Detect(PlacedTask):
         rates = "threshold", "precision", "recall", "f1"
         return (*bars, self.rates_table(per_class, rates, "Best threshold, precision, recall and F1")) if bars else ()
 
-    def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
+    def findings(self, samples: CoordinateSamples, names: Sequence[str]) -> Iterator[Finding]:
         absent = "has no object in validation and does", "have no object in validation and do"
         return self.worst(self.per_class(samples, names), "average precision", "object", absent)
 
-    def shown_output(self, samples: PlacedSamples, position: int, names: Sequence[str]) -> Tensor:
+    def shown_output(self, samples: CoordinateSamples, position: int, names: Sequence[str]) -> Tensor:
         """Return the found objects of an image that reach the thresholds of the pass."""
         output, lowest = samples.output[position], torch.tensor(self.choose_thresholds(samples, names))
         return output[output[:, 5] >= lowest[output[:, 4].long()]]
 
-    def draw_places(
+    def draw_coordinates(
         self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
     ) -> Sequence[int]:
         """Draw the boxes, and the scores of the found objects. Return the labels for the legend."""
@@ -248,7 +255,7 @@ class Detect(PlacedTask):
                 side.texts(boxes, labels, [f"{score:.0%}" for score in rows[:, 5].tolist()])
         return sorted({*true[:, 4].long().tolist(), *output[:, 4].long().tolist()})
 
-    def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
+    def mistakes(self, samples: CoordinateSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images with missed or wrong objects at the thresholds of the pass, worst first."""
         found, lowest = [], torch.tensor(self.choose_thresholds(samples, names))
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
@@ -265,8 +272,8 @@ class Detect(PlacedTask):
             yield WrongSample(i, counted(rows[~rows[:, 4].isnan(), 4].long().tolist(), names), text)
 
 
-def _mask_code(row: Tensor, frame: Tensor, box: tuple[float, ...], size: tuple[int, int]) -> dict[str, Any] | None:
-    """Return an object's mask in COCO's run-length code, or None if the detector has no masks."""
+def _encoded_mask(row: Tensor, frame: Tensor, box: tuple[float, ...], size: tuple[int, int]) -> dict[str, Any] | None:
+    """Return an object's mask in COCO's run-length encoding, or None if the detector has no masks."""
     if len(row) == COLUMNS:
         return None
     left, top, right, bottom = math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])
@@ -279,5 +286,5 @@ def _mask_code(row: Tensor, frame: Tensor, box: tuple[float, ...], size: tuple[i
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
     """Transform boxes, (K, 4), with a pixel-to-pixel matrix, (3, 3). Return their bounding boxes, float64."""
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).double() - 0.5
-    moved = placed(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
+    moved = transform_points(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
     return torch.cat([moved.amin(dim=1), moved.amax(dim=1)], dim=1)

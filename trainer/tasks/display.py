@@ -53,7 +53,7 @@ class FoundObject(NamedTuple):
     label: int  # index of its class
     score: float
     box: tuple[float, ...]  # left, top, right and bottom edge in pixels
-    runs: Mapping[str, Any] | None = None  # the mask in COCO's run-length code, {"size": ..., "counts": ...}
+    runs: Mapping[str, Any] | None = None  # the mask in COCO's run-length encoding (RLE), {"size": ..., "counts": ...}
 
     @property
     def width(self) -> float:
@@ -184,7 +184,7 @@ class Evaluation:
     per_class: Mapping[str, Any]  # scores of each class, label or number by name
     table: Table  # `per_class` for a terminal
     sentence: str  # the most important score
-    others: Mapping[str, float]  # the other scores, without those in `table`
+    others: Mapping[str, float]  # the scores that are neither in `table` nor in `sentence`
     figure: FigureData | None  # the figure of the task, if it has one
     tta: str = "none"  # test-time augmentation
     # Precision, recall, specificity and F1 of each class by name, if `per_class` does not contain them

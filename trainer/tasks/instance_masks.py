@@ -47,10 +47,10 @@ def mask_overlaps(rows: Tensor, target: Mapping[str, Tensor], size: tuple[int, i
     ignored = (target["iscrowd"] | target["difficult"])[:, None]
     if "masks" not in target:
         return rows.new_full((len(ignored), len(rows)), math.nan, dtype=torch.float64)
-    same, true = torch.eye(3, device=rows.device), target["masks"].flatten(1).float()
+    identity, true = torch.eye(3, device=rows.device), target["masks"].flatten(1).float()
     overlaps = []
     for part in torch.split(rows, 20):  # each mask is as large as the image, so few are expanded at once
-        found = object_masks(part, same, (0, 0, size[1], size[0])).flatten(1).float()
+        found = object_masks(part, identity, (0, 0, size[1], size[0])).flatten(1).float()
         shared = (true @ found.T).double()  # exact, because the factors are 0 and 1
         areas = found.sum(dim=1).double()
         union = areas + true.sum(dim=1, keepdim=True).double() - shared

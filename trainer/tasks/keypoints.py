@@ -73,18 +73,18 @@ def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedSamples(OutputSamples):
+class CoordinateSamples(OutputSamples):
     """Predicted coordinates of a pass."""
 
     frame: Tensor  # (N, 3, 3) float64, from pixels of the stored image to the coordinates of targets and outputs
 
 
-class PlacedTask(Task[PlacedSamples]):
+class CoordinateTask(Task[CoordinateSamples]):
     """Base of the tasks whose outputs are coordinates in an image."""
 
-    samples = PlacedSamples
+    samples = CoordinateSamples
 
-    def draw_places(
+    def draw_coordinates(
         self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
     ) -> Sequence[int]:
         """Draw a sample's target on the left image and its output on the right. Return the classes for the legend.
@@ -93,15 +93,15 @@ class PlacedTask(Task[PlacedSamples]):
         """
         raise NotImplementedError
 
-    def shown_output(self, samples: PlacedSamples, position: int, names: Sequence[str]) -> Tensor:
+    def shown_output(self, samples: CoordinateSamples, position: int, names: Sequence[str]) -> Tensor:
         """Return the part of a sample's output that `draw` shows."""
         return samples.output[position]
 
     def draw(
         self,
         image: Image.Image,
-        place: NDArray[np.float64],
-        samples: PlacedSamples,
+        matrix: NDArray[np.float64],
+        samples: CoordinateSamples,
         position: int,
         names: Sequence[str],
     ) -> Image.Image:
@@ -111,16 +111,16 @@ class PlacedTask(Task[PlacedSamples]):
         # A wide result gets a gap in the middle. Its text stays readable when the result is shown at half size.
         scale, weight, gap = (max(1, self.thumbnail // max(image.size)), 2, 8) if self.panels > 1 else (1, 1, 0)
         sides = Drawing(np.asarray(image), scale, weight), Drawing(np.asarray(image), scale, weight)
-        matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
+        to_image = torch.from_numpy(matrix) @ samples.frame[position].inverse()
         output = self.shown_output(samples, position, names)
-        labels = self.draw_places(sides, samples.target[position], output, matrix)
+        labels = self.draw_coordinates(sides, samples.target[position], output, to_image)
         halves = np.pad(sides[0].pixels, ((0, 0), (0, gap), (0, 0)), constant_values=255), sides[1].pixels
         return Image.fromarray(
             with_legend(np.concatenate(halves, axis=1), [(label, names[label]) for label in labels], weight)
         )
 
 
-def placed(points: Tensor, matrices: Tensor) -> Tensor:
+def transform_points(points: Tensor, matrices: Tensor) -> Tensor:
     """Transform points, (N, K, 2), with a matrix for each image, (N, 3, 3). The result is float64."""
     ends = torch.cat([points.double(), points.new_ones(*points.shape[:-1], 1).double()], dim=-1)
     found = ends @ matrices.double().transpose(1, 2)
@@ -145,7 +145,7 @@ class PointLoss:
 
 
 @register
-class KeypointTask(PlacedTask):
+class KeypointTask(CoordinateTask):
     """A fixed number of keypoints in each image. Targets are (N, P, 3): x, y and visibility."""
 
     name, kind = "keypoints", KEYPOINTS
@@ -201,10 +201,10 @@ class KeypointTask(PlacedTask):
     def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[list[str], Tensor]:
         """Return x and y of each keypoint in pixels of the images."""
         assert frames is not None
-        found = placed(outputs.reshape(len(outputs), -1, 2), frames.inverse())
+        found = transform_points(outputs.reshape(len(outputs), -1, 2), frames.inverse())
         return [f"{name}_{axis}" for name in names for axis in "xy"], found.flatten(1)
 
-    def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def per_class(self, samples: CoordinateSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return PCK, mean error and number of images of each keypoint, over the images in which it is visible."""
         errors, relative = point_errors(samples.output, samples.target)
         points = {}
@@ -214,7 +214,7 @@ class KeypointTask(PlacedTask):
             points[name] = {"pck": _share_correct(relative[:, number]), "error": error, "images": len(known)}
         return points
 
-    def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
+    def section(self, samples: CoordinateSamples, names: Sequence[str]) -> tuple[Block, ...]:
         return self.bars(
             self.per_class(samples, names),
             "Correct keypoints in the best epoch, worst first",
@@ -224,18 +224,18 @@ class KeypointTask(PlacedTask):
             "visible keypoints. The mean error is a share of the image's longer side.",
         )
 
-    def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
+    def findings(self, samples: CoordinateSamples, names: Sequence[str]) -> Iterator[Finding]:
         return self.worst(self.per_class(samples, names), "correct in")
 
-    def draw_places(
+    def draw_coordinates(
         self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor
     ) -> Sequence[int]:
         for side, points in zip(sides, (target[:, :2], output.reshape(-1, 2)), strict=True):
-            at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
+            at = torch.cat([transform_points(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
             side.points(at.numpy())
         return ()
 
-    def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
+    def mistakes(self, samples: CoordinateSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images by the mean error of their visible keypoints, the worst first."""
         errors, relative = point_errors(samples.output, samples.target)
         means = errors.nanmean(dim=1).nan_to_num(-1)

@@ -11,10 +11,11 @@ from augment.support.formatting import percent
 Array = NDArray[np.float64]
 
 _FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
-_LEAST_SCORE = 0.6  # lowest validation score for an estimate. A worse model is often wrong where it disagrees
-# The share of labels about which a confident model is wrong, relative to the square of its validation error. In seven
-# runs on Imagenette with validation errors of 12 to 30%, confident models disagreed with 0.3 to 1.6 times the square of
-# right labels. Models that memorize small datasets agree with wrong labels.
+# Lowest validation score for an estimate. If a worse model disagrees with a label, the model is often wrong.
+_LEAST_SCORE = 0.6
+# How far the interval extends because of the model's own errors, relative to the square of its validation error. In
+# seven runs on Imagenette with validation errors of 12 to 30%, confident models disagreed with a share of the right
+# labels that was 0.3 to 1.6 times this square. Models that memorize small datasets agree with wrong labels.
 _OWN_ERRORS = 2.0
 # The interval adds a share of the estimate and an absolute error to the sampling error.
 _RELATIVE, _ABSOLUTE = 0.15, 0.01
@@ -52,8 +53,8 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Learned:
-    """How much a model has learned.
+class TrainingResult:
+    """The training of a model, which determines how reliable an estimate is.
 
     Attributes:
         epochs: the number of epochs.
@@ -67,30 +68,31 @@ class Learned:
 
     @property
     def own_errors(self) -> float:
-        """The share of labels about which the model may be wrong where it is confident. 0 if it is unknown."""
+        """The share of labels about which a confident model may be wrong. 0 if the validation score is unknown."""
         return 0.0 if math.isnan(self.score) else _OWN_ERRORS * (1 - self.score) ** 2
 
 
-def why_unknown(count: int, learned: Learned) -> str:
+def why_unknown(count: int, training: TrainingResult) -> str:
     """Return why an estimate is not possible, or an empty string."""
     if count < _FEWEST:
         return f"Too few samples: {count:,}. An estimate needs at least {_FEWEST}."
-    if learned.epochs < _EPOCHS:
-        return f"Too few epochs: {learned.epochs}. An estimate needs at least {_EPOCHS}."
-    if learned.score < _LEAST_SCORE:
+    if training.epochs < _EPOCHS:
+        return f"Too few epochs: {training.epochs}. An estimate needs at least {_EPOCHS}."
+    if training.score < _LEAST_SCORE:
         return (
-            f"The model is too weak, so many disagreements are its own errors: {learned.metric} is "
-            f"{percent(learned.score, 1)}. An estimate needs at least {percent(_LEAST_SCORE)}. Train longer, or use a "
+            f"The model is too weak, so many disagreements are its own errors: {training.metric} is "
+            f"{percent(training.score, 1)}. An estimate needs at least {percent(_LEAST_SCORE)}. Train longer, or use a "
             "better model."
         )
     return ""
 
 
-def confident(means: Array) -> NDArray[np.int64]:
+def confident_classes(means: Array) -> NDArray[np.int64]:
     """Return the predicted classes of the samples about which the model is most confident, (N,), and -1 for the others.
 
-    These are the half of the samples of each predicted class that have the highest probability of it. A model makes few
-    errors on them, so where it disagrees with their labels, the labels are probably wrong.
+    For each predicted class, the model is most confident about the half of the samples with the highest probability of
+    this class. A model makes few errors on these samples. If it disagrees with a label there, the label is probably
+    wrong.
 
     Args:
         means: (N, K) mean probabilities of the classes.
@@ -116,9 +118,9 @@ def estimate(
     Args:
         scores: (N,) mean margins, see `LabelAudit`. Lower scores are more suspicious.
         given: (N,) the labels.
-        sure: (N,) the result of `confident`.
+        sure: (N,) the result of `confident_classes`.
         what: see `Estimate`.
-        own_errors: see `Learned`. Both limits of the interval are farther away by this share.
+        own_errors: see `TrainingResult`. It widens the interval by this share on both sides.
 
     Returns:
         The estimate, and the probabilities, (N,).

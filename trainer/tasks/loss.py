@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from augment.support.lazy_torch import F, Tensor
 from augment.support.user_code import reject_duplicate
 
@@ -164,7 +164,7 @@ def loss_names(given: str, known: Collection[str], task: str) -> list[str]:
     for name in names:
         if name not in known:
             allowed = suggest(name, [*known, "null"])
-            raise UserError(f"fit.loss={given}: the task {task} has no loss '{name}'.{allowed} {own_hint('loss')}")
+            raise UserError(f"fit.loss={given}: the task {task} has no loss '{name}'.{allowed} {plugin_hint('loss')}")
     return names
 
 
@@ -200,7 +200,7 @@ def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
 
 
 def smooths(term: LossFunction) -> bool:
-    """Whether a term of a named loss smooths targets itself."""
+    """Return whether a term of a named loss smooths targets itself."""
     return _SMOOTHING in getattr(term, "keywords", {})
 
 

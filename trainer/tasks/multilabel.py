@@ -23,10 +23,10 @@ def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     return mean_of_known(average_precisions(outputs.double().sigmoid(), targets > 0.5))
 
 
-def label_counts(predicted: Tensor, having: Tensor) -> Counts:
+def label_counts(predictions: Tensor, targets: Tensor) -> Counts:
     """Count the images of each label. The arguments are (N, K) bool."""
-    right, said, has = (of.sum(dim=0).double() for of in (predicted & having, predicted, having))
-    return right, said, has, right.new_tensor(len(having))
+    right, predicted, actual = (of.sum(dim=0).double() for of in (predictions & targets, predictions, targets))
+    return right, predicted, actual, right.new_tensor(len(targets))
 
 
 # These rates use a probability threshold of 0.5.

@@ -56,11 +56,11 @@ def pixel_loss(
 
 def _dice_loss(shares: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
     """Return the Dice loss of each image, (N,), for probabilities, (N, classes, height, width)."""
-    there = torch.zeros_like(shares).scatter(1, truth, counted[:, None].to(shares.dtype))
-    common, in_truth, in_shares = (part.flatten(2).sum(dim=2) for part in (shares * there, there, shares))
-    has = in_truth > 0
-    lost = 1 - 2 * common / (in_truth + in_shares).clamp(min=1e-6)
-    return (lost * has).sum(dim=1) / has.sum(dim=1).clamp(min=1)
+    true = torch.zeros_like(shares).scatter(1, truth, counted[:, None].to(shares.dtype))
+    common, true_pixels, predicted_pixels = (part.flatten(2).sum(dim=2) for part in (shares * true, true, shares))
+    occurs = true_pixels > 0
+    losses = 1 - 2 * common / (true_pixels + predicted_pixels).clamp(min=1e-6)
+    return (losses * occurs).sum(dim=1) / occurs.sum(dim=1).clamp(min=1)
 
 
 @loss("classify")
@@ -118,8 +118,8 @@ def sce(outputs: Tensor, targets: Tensor, *, alpha: float = 0.1, beta: float = 1
     Target shares below 1e-4 count as 1e-4, because the logarithm of 0 is infinite.
     """
     logs, shares = outputs.log_softmax(dim=1), _shares(outputs, targets)
-    exchanged = logs.exp() * shares.clamp(min=1e-4).log()
-    return -(alpha * shares * logs + beta * exchanged).sum(dim=1)
+    swapped = logs.exp() * shares.clamp(min=1e-4).log()
+    return -(alpha * shares * logs + beta * swapped).sum(dim=1)
 
 
 @loss("multilabel", name="focal")
@@ -185,15 +185,15 @@ def _shares(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
 
 
-_OF_PIXELS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "dice", pixel_focal: "focal"}
+_PIXEL_TERMS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "dice", pixel_focal: "focal"}
 
 
-def joined(loss: NamedLoss) -> LossFunction:
+def merge_terms(loss: NamedLoss) -> LossFunction:
     """Merge the terms of a segmentation loss into one function, so that they share computations.
 
     A loss with terms from other modules is returned unchanged.
     """
-    terms = tuple(_OF_PIXELS.get(getattr(term, "func", None), "") for term in loss.terms)
+    terms = tuple(_PIXEL_TERMS.get(getattr(term, "func", None), "") for term in loss.terms)
     options = {key: value for term in loss.terms for key, value in getattr(term, "keywords", {}).items()}
     return partial(pixel_loss, terms=terms, **options) if all(terms) else loss
 

@@ -2,7 +2,7 @@
 
 Matches are rows of label, score and whether the object is true, (M, 3). The score of a true object is the score with
 which it was found, or 0 if it was missed. The other rows are wrong objects. Crowd objects, difficult objects, and found
-objects that match only these are left out.
+objects that match only such objects are left out.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 from augment.support.lazy_torch import F, Tensor, torch
 from trainer.tasks.class_rates import RATES
 
-_RIGHT = 0.5  # lowest IoU of a correct box
+_MIN_IOU = 0.5  # lowest IoU of a correct box
 _RATES = ("precision", "recall", "f1")
 
 
@@ -32,7 +32,7 @@ def match_objects(target: Tensor, output: Tensor) -> Tensor:
     counts = (true[:, 5] == 0).numpy()
     boxes = [box_convert(rows[:, :4], "xyxy", "xywh").double().numpy() for rows in (found, true)]
     overlaps = np.reshape(mask.iou(*boxes, (~counts).tolist()), (len(found), len(true)))
-    fits = (overlaps >= _RIGHT) & (found[:, 4:5] == true[:, 4]).numpy()
+    fits = (overlaps >= _MIN_IOU) & (found[:, 4:5] == true[:, 4]).numpy()
     scores, wrong = torch.zeros(len(true)), ~fits.any(axis=1)
     for i in np.flatnonzero(~wrong):
         free = fits[i] & counts & (scores == 0).numpy()
@@ -53,7 +53,7 @@ def match_all(outputs: Tensor, targets: Tensor) -> Tensor:
 def best_thresholds(matches: Tensor, classes: int, default: float) -> tuple[float, ...]:
     """Return the threshold with the best F1 score of each class. Classes without a right object keep the default.
 
-    A threshold is in the middle between the lowest score above it and the highest score below it.
+    A threshold lies halfway between the lowest score above it and the highest score below it.
     """
     thresholds = [default] * classes
     for label in {*matches[:, 0].long().tolist()}:
@@ -74,8 +74,8 @@ def rates_at(matches: Tensor, names: Sequence[str], thresholds: Sequence[float])
     """
     labels, (scores, true) = matches[:, 0].long(), matches[:, 1:].double().unbind(1)
     found = scores >= torch.tensor(thresholds, dtype=torch.float64)[labels]
-    right, predicted, having = (torch.bincount(labels, of, len(names)) for of in (found * true, found.double(), true))
-    rates = [RATES[name](right, predicted, having, having).nan_to_num(0) for name in _RATES]
-    columns = [rate.masked_fill(having == 0, math.nan).tolist() for rate in rates]
+    right, predicted, actual = (torch.bincount(labels, of, len(names)) for of in (found * true, found.double(), true))
+    rates = [RATES[name](right, predicted, actual, actual).nan_to_num(0) for name in _RATES]
+    columns = [rate.masked_fill(actual == 0, math.nan).tolist() for rate in rates]
     rows = zip(names, thresholds, *columns, strict=True)
     return {name: dict(zip(("threshold", *_RATES), row, strict=True)) for name, *row in [*rows][1:]}

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.params import Choice, settings
-from augment.support.errors import UserError, own_hint, suggest
+from augment.support.errors import UserError, plugin_hint, suggest
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
@@ -21,7 +21,7 @@ _TASKS: dict[str, Task[Any]] = {}
 DEFAULT = "classify"  # the task of runs that do not name one
 
 # Settings that change the meaning of the validation loss, except in classification.
-OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
+LOSS_SETTINGS = ("fit.loss", "fit.loss_options", "fit.standardize")
 
 
 @cache
@@ -52,8 +52,8 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-# Names of metrics in other libraries, and our names.
-METRICS_AS = {
+# Names of metrics in other libraries -> our names.
+METRIC_ALIASES = {
     "acc": "accuracy",
     "f1_macro": "f1",
     "dice": "f1",
@@ -61,13 +61,19 @@ METRICS_AS = {
     "mcc": "matthews_corrcoef",
     **{rate: f"{rate}_macro" for rate in ("precision", "recall", "specificity")},
 }
-MONITORED_AS = {f"val_{name}": f"val_{known}" for name, known in METRICS_AS.items()} | {"train_acc": "train_accuracy"}
+_KEY_ALIASES = {f"val_{name}": f"val_{known}" for name, known in METRIC_ALIASES.items()}
+_KEY_ALIASES["train_acc"] = "train_accuracy"
 
 
 def monitor_param(doc: str) -> Choice:
     """Return a callback's parameter for the metric to monitor."""
     return Choice(
-        aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, hint=own_hint("metric"), doc=doc
+        aliases=("metric",),
+        default=AUTO,
+        options=ALL_MONITORED,
+        others=_KEY_ALIASES,
+        hint=plugin_hint("metric"),
+        doc=doc,
     )
 
 
@@ -105,10 +111,10 @@ def monitored(monitor: str, task: Task[Any]) -> str:
     return task.monitor if monitor == AUTO else monitor
 
 
-def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
+def loss_settings_of(key: str, task: Task[Any]) -> tuple[str, ...]:
     """Return the settings that change the meaning of a score. Only losses have such settings."""
     plain = key != "train_loss" and task.loss_type is not NamedLoss
-    return OF_LOSSES if key.endswith("_loss") and not plain else ()
+    return LOSS_SETTINGS if key.endswith("_loss") and not plain else ()
 
 
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str], model: object = None) -> None:
@@ -126,10 +132,10 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str],
         # There may be thousands of per-class metrics, so only their form is listed.
         forms = [f", {metric.stem}_{task.unit.upper()}" for metric in task.metrics if metric.of_class is not None]
         tops = ", topK" if DEFAULT in task.lineage else ""
-        others = {name: other for name, other in METRICS_AS.items() if other in allowed}
+        others = {name: other for name, other in METRIC_ALIASES.items() if other in allowed}
         raise UserError(
             f"fit.metrics: the task {task.name} with {task.count(len(classes))} has no metric '{unknown}'."
-            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {own_hint('metric')}"
+            f"{suggest(unknown, allowed, others)[:-1]}{''.join(forms)}{tops}. {plugin_hint('metric')}"
         )
 
 
@@ -157,8 +163,8 @@ def range_of(key: str) -> tuple[float, float]:
 
 def _columns(key: str) -> list[Column]:
     known = [column for task in known_tasks().values() for column in task.columns if column.key == key]
-    if not known and key in _READ:
-        return [_READ[key]]
+    if not known and key in _FROM_RUNS:
+        return [_FROM_RUNS[key]]
     return known or [*_unit_columns(key)]
 
 
@@ -171,7 +177,7 @@ def _unit_columns(key: str) -> Iterator[Column]:
 
 
 # Columns of plugin metrics, as run folders describe them. The plugins are not imported here.
-_READ: dict[str, Column] = {}
+_FROM_RUNS: dict[str, Column] = {}
 
 
 def describe_metrics(task: Task[Any]) -> dict[str, list[Any]]:
@@ -186,7 +192,7 @@ def learn_metrics(described: object) -> None:
         match value:
             case [bool(smaller), int() | float() | None as low, int() | float() | None as high]:
                 within = (-inf if low is None else low, inf if high is None else high)  # JSON has no infinity
-                _READ[key] = Column(key, key, smaller=smaller, within=within)
+                _FROM_RUNS[key] = Column(key, key, smaller=smaller, within=within)
 
 
 def best_row(rows: Iterable[Mapping[str, float]], key: str) -> MetricsRow:

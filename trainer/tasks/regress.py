@@ -56,7 +56,7 @@ def number_scores(outputs: Tensor, targets: Tensor) -> list[tuple[float, ...]]:
     return list(zip(errors.abs().mean(0).tolist(), square.sqrt().tolist(), r2.tolist(), strict=True))
 
 
-def standard_of(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
+def mean_and_std(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of a split's targets, (K,) float32. A constant number gets deviation 1."""
     values = np.array(targets, np.float64)
     mean, std = values.mean(axis=0), values.std(axis=0)
@@ -98,7 +98,7 @@ class Regress(Task[OutputSamples]):
         """
         if not fit.standardize:
             return ""
-        mean, std = standard_of(train.targets)
+        mean, std = mean_and_std(train.targets)
         standardize(network, mean, std)
         pairs = zip(names, mean.tolist(), std.tolist(), strict=True)
         scales = ", ".join(f"{name} {mean:.4g} +- {std:.4g}" for name, mean, std in pairs)

@@ -25,7 +25,7 @@ from trainer.tasks.classify import ClassTask, most_often
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import SHARE, Samples, mean_of_known, metric
-from trainer.tasks.named_losses import joined
+from trainer.tasks.named_losses import merge_terms
 from trainer.tasks.registry import register
 
 _NAMED = 3  # maximum number of classes in the caption of a mask
@@ -45,8 +45,8 @@ def pixel_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _counts(outputs: Tensor, targets: Tensor) -> Counts:
-    predicted, right, having = (*outputs.sum(dim=0).double(), targets.sum(dim=0).double())
-    return right, predicted, having, having.sum()
+    predicted, right, actual = (*outputs.sum(dim=0).double(), targets.sum(dim=0).double())
+    return right, predicted, actual, actual.sum()
 
 
 declare_rates("segment", _counts)
@@ -120,7 +120,7 @@ class Segment(ClassTask[MaskSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss for training and validation. Only training smooths labels."""
-        return joined(self.named_loss(fit)), joined(self.named_loss(replace(fit, label_smoothing=0)))
+        return merge_terms(self.named_loss(fit)), merge_terms(self.named_loss(replace(fit, label_smoothing=0)))
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         return torch.zeros(2, names, 32, 32, requires_grad=True), torch.zeros(2, 32, 32, dtype=torch.int64)
@@ -148,9 +148,9 @@ class Segment(ClassTask[MaskSamples]):
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return IoU, recall, precision, specificity, F1, and the numbers of pixels and images of each class."""
-        right, predicted, having, _ = counts = _counts(samples.output, samples.target)
-        rates, pixels = rates_of_classes(counts, names), having.long().tolist()
-        iou = (right / (having + predicted - right)).tolist()
+        right, predicted, actual, _ = counts = _counts(samples.output, samples.target)
+        rates, pixels = rates_of_classes(counts, names), actual.long().tolist()
+        iou = (right / (actual + predicted - right)).tolist()
         images = (samples.target > 0).sum(dim=0).tolist()
         return {
             name: {"iou": iou[i], **rates[name], "pixels": pixels[i], "images": images[i]}
@@ -175,7 +175,7 @@ class Segment(ClassTask[MaskSamples]):
         counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
         if len(known) > 1:
             name, worst = known[0]
-            other, times = most_often(counts, names, name)
+            other, times = most_often(counts[list(names).index(name)], names, name)
             more = f", most often mistaken for {other}" if times else ""
             images = amount(int(worst["images"]), "image")
             yield Finding(f"Worst class: {name} at an IoU of {percent(worst['iou'])} ({images}){more}.")
@@ -191,7 +191,7 @@ class Segment(ClassTask[MaskSamples]):
             yield WrongSample(i, true, f"mIoU {percent(scores[i])}: {predicted}")
 
     def draw(
-        self, image: Image.Image, place: NDArray[np.float64], samples: MaskSamples, position: int, names: Sequence[str]
+        self, image: Image.Image, matrix: NDArray[np.float64], samples: MaskSamples, position: int, names: Sequence[str]
     ) -> Image.Image:
         """Return three panels: the image, the image with its target, and the image with the prediction."""
         from augment.drawing.target_overlays import Drawing, with_legend
@@ -202,7 +202,7 @@ class Segment(ClassTask[MaskSamples]):
         pixels = np.asarray(image)
         # From pixels of `image` to pixels of the model's input.
         y, x = np.indices(pixels.shape[:2])
-        frame = np.asarray(samples.frame[number]) @ np.linalg.inv(place)
+        frame = np.asarray(samples.frame[number]) @ np.linalg.inv(matrix)
         x, y, w = np.einsum("ij,jhw->ihw", frame, np.stack([x, y, np.ones_like(x)]))
         row, column = (np.floor(at / w + 0.5).astype(int) for at in (y, x))
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)

@@ -86,7 +86,8 @@ class Task(Generic[S]):
     panels: ClassVar[int] = 1  # width of `draw`'s result, as a multiple of a usual thumbnail's width
     thumbnail: ClassVar[int] = 160  # longer side of the image for `draw`, in pixels
     mistakes_title: ClassVar[str] = "Most confidently wrong"  # heading of the report's worst samples
-    mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"  # after "Validation images"
+    # The end of the sentence below this heading, which starts with "Validation images".
+    mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"
 
     # --- training ---
 
@@ -229,9 +230,9 @@ class Task(Generic[S]):
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass. `values` come from the meter, with their keys in metrics.jsonl."""
         per_class, images = self.per_class(samples, names), len(samples.index)
-        alone = [metric.columns[-1].key for metric in self.unit_metrics(names, values)]  # shown in the table
+        in_table = [metric.columns[-1].key for metric in self.unit_metrics(names, values)]
         sentence = f"{self.monitor} {values[self.monitor]:.4f} ({amount(images, 'image')})"
-        others = {key: value for key, value in values.items() if key not in (self.monitor, *alone)}
+        others = {key: value for key, value in values.items() if key not in (self.monitor, *in_table)}
         figure = self.figure(samples, names)
         return Evaluation(images, values, per_class, self.table(per_class), sentence, others, figure)
 
@@ -256,12 +257,12 @@ class Task(Generic[S]):
         """Yield the samples with wrong predictions, the worst first."""
         return iter(())
 
-    def draw(self, image: Image, place: NDArray[np.float64], samples: S, position: int, names: Sequence[str]) -> Image:
+    def draw(self, image: Image, matrix: NDArray[np.float64], samples: S, position: int, names: Sequence[str]) -> Image:
         """Return the thumbnail of one of the `mistakes` for report and trackers. A task may draw on it.
 
         Args:
             image: the image, upright, in RGB, scaled to a longer side of at most `thumbnail`.
-            place: (3, 3) matrix from pixels of the stored image to pixels of `image`.
+            matrix: (3, 3), from pixels of the stored image to pixels of `image`.
             samples: the pass.
             position: position of the sample in the pass.
             names: names of the units.
@@ -326,8 +327,8 @@ class Task(Generic[S]):
             per_class: scores of the units.
             score: how the first sentence names `unit_score`.
             of: the noun for the number in the first sentence. Its plural is a key of `per_class`, such as "images".
-            absent: the end of the second sentence before "not count", in singular and plural, such as "is on no image
-                and does".
+            absent: what the second sentence states about the units without a score, before "not count", in singular and
+                plural, such as "is on no image and does".
         """
         known = self.worst_first(per_class)
         if len(known) > 1:

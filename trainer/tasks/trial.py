@@ -89,7 +89,7 @@ def check_own_metrics(task: Task[Any], metrics: Iterable[TaskMetric], classes: i
     """Check metrics of plugins by measuring a few samples. Errors that may depend on the data are ignored.
 
     Raises:
-        UserError: a metric returns something else than a number or one value per sample, or its code is wrong.
+        UserError: a metric returns neither a number nor one value per sample, or its code raises an error.
     """
     for metric in metrics:
         if not metric.own or task.own_loss:  # such a task has no samples without a network

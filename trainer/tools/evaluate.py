@@ -31,7 +31,7 @@ from augment.support.secrets import masked
 from augment.support.untrusted_files import append
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.run.config.schema import check_same, load_config
 from trainer.run.folder.reader import TEST_NAME, RunFolder
 from trainer.run.folder.run_names import RunParser
@@ -43,7 +43,7 @@ _EXAMPLES = """\
   RUN DIR                          on DIR/<class>/* or DIR/val/<class>/*, or in the layout of the training data
   RUN test.csv                     on a file in the format of the run's training data
   RUN data=folder data.root=DIR    on another source's validation data
-  RUN --tta flip                   averages over each image and its mirror image
+  RUN --tta flip                   average over each image and its mirror image
   RUN DIR fit.device=cpu fit.batch_size=256
 
 RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. The scores are written to evaluation.json or
@@ -76,7 +76,7 @@ def evaluate(
     Raises:
         UserError: the folder is not a run or has no checkpoint, or the images cannot be used.
     """
-    trained = load_trained(run, overrides, tta=tta, trust=trust, data=folder is None)
+    trained = load_best_model(run, overrides, tta=tta, trust=trust, data=folder is None)
     recorder = Recorder(everything=True)
     trained.run_over(evaluated_split(trained, folder, split), recorder, description="evaluating")
     scores: Evaluation = trained.task.evaluate(recorder.val, recorder.samples, trained.classes)
@@ -96,7 +96,7 @@ def _of_test(values: Mapping[str, Any]) -> dict[str, Any]:
     return {re.sub("^val_", "test_", key): value for key, value in values.items()}
 
 
-def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -> Split:
+def evaluated_split(trained: LoadedModel, folder: Path | None, split: str = "val") -> Split:
     """Return the images of a folder or a file, or a split of the run's own data.
 
     Args:
@@ -137,7 +137,7 @@ def evaluated_split(trained: Trained, folder: Path | None, split: str = "val") -
     return dataset.val if folder is None else dataset.train
 
 
-def _load_fitting(source: Source, trained: Trained) -> Dataset:
+def _load_fitting(source: Source, trained: LoadedModel) -> Dataset:
     """Load a dataset with the classes of the model, even if its images have only some of them."""
     if getattr(source, "task", "") is None and not getattr(source, "multilabel", False):
         source = replace(source, task=trained.task.kind.task)  # type: ignore[call-arg]  # a field of subclasses

@@ -111,7 +111,7 @@ class LRFinder(Callback):
         weight = learner.progress.share * (weight_of(learner.loss_function, targets) / len(targets))
         self._losses[self._done] += learner.loss.detach() * weight
         self._weights[self._done] += weight
-        if learner.progress.position.batch < sum(learner.progress.group):
+        if learner.progress.position.batch < sum(learner.progress.step_batches):
             return
         self._done += 1
         if self._done == self._steps or (self._done % _EVERY == 0 and len(self._read().losses) < self._done):

@@ -26,7 +26,7 @@ from augment.support.untrusted_files import read_object, unlinked_folder
 from trainer.loop.settings import TTA
 from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.predict import predict
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.run.folder.facts import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import RunParser
@@ -39,8 +39,8 @@ STDOUT = "-"
 _EXAMPLES = """\
   RUN cat.jpg photos/              images, and folders of images at any depth
   RUN photos/ --top 5 --csv FILE   a line for each image (- writes to the terminal)
-  RUN photos/ --tta flip           averages over each image and its mirror image
-  RUN photos/ --overlay            also draws each prediction on its image
+  RUN photos/ --tta flip           average over each image and its mirror image
+  RUN photos/ --overlay            also draw each prediction on its image
   RUN photos/ --out masks/         a mask for each image (segmentation models)
   RUN photos/ --explain maps/      a map of what the model looks at, for each image (needs captum)
   RUN photos/ fit.device=cpu fit.batch_size=256
@@ -49,7 +49,7 @@ RUN is the folder of a run, or last, best, SWEEP:last or SWEEP:best. Images that
 skipped. The exit code is then 1, or 2 if no image is left."""
 
 
-def known_ids(trained: Trained, annotations: Path | None) -> Ids:
+def known_ids(trained: LoadedModel, annotations: Path | None) -> Ids:
     """Return the ids of a COCO file, or else the ids of the run's data.
 
     Raises:
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
         replaced = [token.lstrip("+") for token in overrides]
-        trained = load_trained(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
+        trained = load_best_model(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
         ids = known_ids(trained, options.annotations)
         has_masks = isinstance(trained.task, Segment)
         folder = options.out

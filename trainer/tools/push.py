@@ -15,7 +15,7 @@ from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.formatting import markdown, one_line, printable
 from trainer.loop.checkpoint import BEST, BestModel, load, save
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.run.config.schema import CONFIG_FILE, config_text
 from trainer.run.folder.run_names import RunParser
 from trainer.run.hub import hub_errors
@@ -76,7 +76,7 @@ def push(run: Path, name: str, options: Namespace) -> str:
     from huggingface_hub import HfApi
 
     try:
-        trained, best = load_trained(run, trust=options.trust, data=False), load(run / BEST, BestModel)
+        trained, best = load_best_model(run, trust=options.trust, data=False), load(run / BEST, BestModel)
     except UntrustedError as error:  # the error suggests passing a setting, but push takes none
         raise UserError(f"{str(error).rpartition(' Pass ')[0]} Add {TRUST_FLAG} if you trust the folder.") from error
     resolved = {**trained.config.resolved, "data": {"source": "sample"}, "callbacks": {}, "run": {}}

@@ -25,7 +25,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import digest, open_file, read_file
-from augment.support.formatting import amount
+from augment.support.formatting import amount, plural
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class AnnotatedImage:
     image_id: int = 0
     fault: str = ""
 
-    def blame(self, fault: str) -> None:
+    def record_fault(self, fault: str) -> None:
         """Record a fault, unless there is one already."""
         self.fault = self.fault or fault
 
@@ -145,12 +145,12 @@ class AnnotatedImage:
         try:
             yield
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            self.blame(f"has a bad object, {where}: {f'no {error}' if isinstance(error, KeyError) else error}")
+            self.record_fault(f"has a bad object, {where}: {f'no {error}' if isinstance(error, KeyError) else error}")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The targets to make: boxes (optionally with masks or keypoints), class masks, or the keypoints of one object."""
+    """The targets to create: boxes, optionally with masks or keypoints, or class masks, or keypoints of one object."""
 
     task: str = "detect"
     instances: bool = False
@@ -209,7 +209,8 @@ def make_objects(
         notices.append(f"data: clipped {boxes} beyond the image, such as {next(iter(clipped))}")
     if repeated := [found.where for image in chain.from_iterable(splits) for found in _repeated(image.objects)]:
         objects = amount(len(repeated), "object")
-        notices.append(f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}")
+        have = plural(len(repeated), "has", "have")
+        notices.append(f"data: {objects} {have} the class and the box of an earlier object, such as {repeated[0]}")
     return replace(dataset, problems=problems).noting(*notices)
 
 
@@ -272,7 +273,7 @@ def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) 
 
 
 def _repeated(objects: Sequence[AnnotatedObject]) -> list[AnnotatedObject]:
-    """Return the objects that have the class and the box of an earlier one."""
+    """Return the objects that have the class and the box of an earlier object."""
     first: dict[Any, AnnotatedObject] = {}
     return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
@@ -312,7 +313,7 @@ def set_labels(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] 
     for image, found in objects:
         found.label = numbers.get(found.name, 0)
         if not found.label:
-            image.blame(f"has a bad object, {found.where}: the class {found.name} is missing from data.classes")
+            image.record_fault(f"has a bad object, {found.where}: the class {found.name} is missing from data.classes")
     return names
 
 
@@ -324,21 +325,10 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
         raise FaultError(f"has {shown} pixels, but {given} in {image.where}")
     if wanted.task == "keypoints":
         return _make_points(image, header, turn, wanted.points)
-    objects = image.objects
-    height, width = header.size_of(turn)
+    objects, size = image.objects, header.size_of(turn)
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
-    inside = _clip(objects, boxes, (height, width))
-    regions = None
-    if wanted.shapes:
-        shapes = tuple(found.shape for found in objects if found.shape is not None)
-        if len(shapes) < len(objects):
-            bare = next(found.where for found in objects if found.shape is None)
-            raise FaultError(f"has an object without an outline, {bare}")
-        classes = tuple(found.label for found in objects)
-        labels = classes if wanted.task == "segment" else tuple(range(1, len(objects) + 1))
-        regions = Regions(image.where, height, width, shapes, labels, turn)
-        if len(shapes) * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
-            raise FaultError(f"has objects of {count:,} pixels, but at most {MOST_COVERED:,} are allowed")
+    inside = _clip(objects, boxes, size)
+    regions = _regions_of(image, size, turn, wanted) if wanted.shapes else None
     moved = (np.abs(boxes - inside) > 1).any(axis=1)  # less than a pixel is rounding
     if moved.any():
         clipped[objects[int(np.argmax(moved))].where] += int(moved.sum())
@@ -361,6 +351,22 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
         raise FaultError(f"has a bad object in {image.where}: {error}") from error
 
 
+def _regions_of(image: AnnotatedImage, size: tuple[int, int], turn: int, wanted: Wanted) -> Regions:
+    """Return the mask of an image's objects: their classes for segmentation, otherwise their numbers."""
+    shapes = tuple(found.shape for found in image.objects if found.shape is not None)
+    if len(shapes) < len(image.objects):
+        bare = next(found.where for found in image.objects if found.shape is None)
+        raise FaultError(f"has an object without an outline, {bare}")
+    labels = tuple(range(1, len(shapes) + 1))
+    if wanted.task == "segment":
+        labels = tuple(found.label for found in image.objects)
+    height, width = size
+    regions = Regions(image.where, height, width, shapes, labels, turn)
+    if len(shapes) * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
+        raise FaultError(f"has objects of {count:,} pixels, but at most {MOST_COVERED:,} are allowed")
+    return regions
+
+
 def _clip(objects: Sequence[AnnotatedObject], boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float32]:
     """Clip boxes, (K, 4), to an image of a size, (height, width)."""
     with np.errstate(over="ignore"):
@@ -380,7 +386,7 @@ def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequen
     if outside.any():
         size = f"{header.upright_size[1]} x {header.upright_size[0]}"
         name = names[int(np.argmax(outside))]
-        raise FaultError(f"has the point {name} outside of its {size} pixels, {image.where}")
+        raise FaultError(f"has the point {name} outside its {size} pixels, {image.where}")
     return tuple(map(tuple, points.tolist()))
 
 

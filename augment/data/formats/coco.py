@@ -15,7 +15,7 @@ from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, Wa
 from augment.data.formats.polygons import FAR, Shape, read_polygons, read_runs
 from augment.data.formats.text_files import read_text, whole_number
 from augment.support.errors import UserError, nearest
-from augment.support.formatting import amount
+from augment.support.formatting import amount, plural
 
 _LISTS = ("images", "annotations", "categories")
 
@@ -82,7 +82,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):
-            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Needed: {', '.join(_LISTS)}.")
+            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Required: {', '.join(_LISTS)}.")
     categories: dict[Id, str] = {}
     known: set[str] = set()  # searching the values of a dict takes minutes for 100,000 categories
     points: dict[tuple[str, ...], str] = {}
@@ -116,22 +116,7 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
     Raises:
         UserError: an image has no file name, or repeats an id.
     """
-    images: dict[Id, AnnotatedImage] = {}
-    for number, image in enumerate(coco.content["images"]):
-        try:
-            identity, name = identity_of(image["id"]), str(image["file_name"])
-            size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
-        except _MALFORMED:
-            raise coco.error(f"images[{number}] is {image!r:.80}. It needs an id and a file_name.") from None
-        if identity in images:
-            other = images[identity].file.name
-            raise coco.error(f"images[{number}], {name}, repeats the id {identity} of {other}. Use each id once.")
-        where = f"images[{number}] of {coco.file.name}"
-        images[identity] = AnnotatedImage(folder / name, where, size)
-    # Tensors hold ids as int64. If any image id does not fit, the images are numbered instead.
-    ids_fit = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
-    for number, (identity, image) in enumerate(images.items(), 1):
-        image.image_id = int(identity) if ids_fit else number
+    images = _listed_images(coco, folder)
     labels = {identity: label for label, identity in enumerate(coco.categories, 1)}
     unlisted = 0
     for number, annotation in enumerate(coco.content["annotations"]):
@@ -146,8 +131,32 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
             if label is None:
                 raise ValueError(f"the category {annotation['category_id']} is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
-    notice = f"{coco.file}: {amount(unlisted, 'annotation')} of images that are not listed" if unlisted else ""
+    notice = ""
+    if unlisted:
+        belong = plural(unlisted, "belongs", "belong")
+        notice = f"{coco.file}: {amount(unlisted, 'annotation')} {belong} to images that are not listed"
     return list(images.values()), notice
+
+
+def _listed_images(coco: CocoFile, folder: Path) -> dict[Id, AnnotatedImage]:
+    """Return the images that a file lists, by their ids and without objects."""
+    images: dict[Id, AnnotatedImage] = {}
+    for number, image in enumerate(coco.content["images"]):
+        try:
+            identity, name = identity_of(image["id"]), str(image["file_name"])
+            size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
+        except _MALFORMED:
+            raise coco.error(f"images[{number}] is {image!r:.80}. It needs an id and a file_name.") from None
+        if identity in images:
+            other = images[identity].file.name
+            raise coco.error(f"images[{number}], {name}, repeats the id {identity} of {other}. Use each id once.")
+        where = f"images[{number}] of {coco.file.name}"
+        images[identity] = AnnotatedImage(folder / name, where, size)
+    # Tensors hold ids as int64. If any image id does not fit, the images are numbered instead.
+    ids_fit = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
+    for number, (identity, listed) in enumerate(images.items(), 1):
+        listed.image_id = int(identity) if ids_fit else number
+    return images
 
 
 def _object(

@@ -51,7 +51,7 @@ class Lines:
         return UserError(f"{self.key}: line {line.number} of {self.file}: {text}")
 
 
-def read_list(
+def read_image_list(
     key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str], label_key: str = "data.label"
 ) -> Lines:
     """Read a list: CSV if it has an extension in `SEPARATORS`, otherwise text.
@@ -73,7 +73,7 @@ def read_list(
     """
     columns = tuple(targets)
     if len(set(columns)) < len(columns):
-        raise UserError(f"data.targets: {', '.join(columns)}. Name each column once.")
+        raise UserError(f"data.targets: {', '.join(columns)}. List each column once.")
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:

@@ -34,7 +34,7 @@ FOREIGN_EXTENSIONS = frozenset(
 _SPLIT = re.compile(r"(train(ing)?|val|valid|validation|dev|eval|test(ing)?)([_ -]?(set|data|images))?", re.IGNORECASE)
 
 # The remedy for a missing validation split.
-CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
+CUT_VAL = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
 
 
 def describe_nested(dataset: Dataset) -> str:
@@ -118,7 +118,7 @@ def _split_folders(
         raise UserError(f"the folder does not exist.{near} Set data.root to the folder of the images.")
     if not root.is_dir():
         raise UserError(
-            "this is a file. Unpack it if it is an archive. Then name a folder that holds the folders train and val."
+            "this is a file. Unpack it if it is an archive. Then set data.root to a folder that holds train and val."
         )
     names = [train_dir or "train", val_dir or "val"]
     train, val = (root / name for name in names)
@@ -177,7 +177,7 @@ def _advice(root: Path, found: dict[str, Path], missing: str) -> str:
             return f" Did you mean data.root={folder}?"
     return nearest(missing, found) + (
         " Use train/<class>/* and val/<class>/*, or folders named by data.train_dir and data.val_dir. For <class>/*, "
-        f"set {CUT}. For a list of images and their classes, use data=filelist."
+        f"set {CUT_VAL}. For a list of images and their classes, use data=filelist."
     )
 
 
@@ -238,7 +238,7 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
 
 
 def _has_images(folder: Path) -> bool:
-    """Whether `folder` itself holds images. Subfolders are not searched, as a wrong root may be a whole disk."""
+    """Whether `folder` itself holds images. Subfolders are not searched, because a wrong root may be a whole disk."""
     try:
         return any(map(_is_image, os.listdir(folder)))
     except OSError:

@@ -50,7 +50,7 @@ def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
             raise UserError(f"{key}: line {number} is {','.join((name, *words))}. Allowed: {allowed}.")
         labels[values] = names.setdefault(name, len(names)) if name else IGNORE
     if not names or len(names) > _MOST:
-        raise UserError(f"{key} names {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
+        raise UserError(f"{key} has {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
     colors = tuple((color[0], color[1], color[2]) for color in labels if len(color) == 3)
     if colors:
         return tuple(names), MaskFile(Path(), tuple(labels.values()), colors)
@@ -91,7 +91,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
         raise _nothing_to_learn(facts, highest)
     notices: list[str] = []
     if not plain.labels and not plain.colors:
-        notices.append(_compare(facts, highest))
+        _compare(facts, highest)
     if not names:
         labels = {label for mask_facts in facts.values() for label in mask_facts.colors}
         notices.append(describe_gaps(labels, "name them: data.palette=FILE with lines name,value"))
@@ -124,8 +124,8 @@ def _nothing_to_learn(facts: Mapping[Path, _MaskFacts], highest: int) -> UserErr
     )
 
 
-def _compare(facts: Mapping[Path, _MaskFacts], highest: int) -> str:
-    """Check that values mean the same in all masks, and return a notice if only some masks have a palette."""
+def _compare(facts: Mapping[Path, _MaskFacts], highest: int) -> None:
+    """Check that values mean the same in all masks."""
     good = {file: found.colors for file, found in facts.items() if not found.fault}
     remedy = "set data.palette=FILE with lines such as"
     odd = next((file for file, colors in good.items() if set(colors) == {0, IGNORE}), None)
@@ -144,14 +144,6 @@ def _compare(facts: Mapping[Path, _MaskFacts], highest: int) -> str:
                     f"data.root: the label {label} is #{known} in the palette of {where}, but #{color} in the palette "
                     f"of {file}. Use one palette, or {remedy} name,red,green,blue or name,value."
                 )
-    gray = next((file for file, colors in good.items() if colors and not any(colors.values())), None)
-    if not (first and gray):
-        return ""
-    where = next(iter(first.values()))[1]
-    return (
-        f"data.root: some masks have a palette, such as {where}, but others do not, such as {gray}. Pixel values are "
-        "used as labels"
-    )
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:

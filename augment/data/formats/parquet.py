@@ -22,7 +22,7 @@ from augment.support.untrusted_files import parse_json
 _MAX_RATIO, _ALWAYS, _ROW = 100, 2**26, 100
 
 
-def read_table(
+def read_parquet(
     file: RecordFile, *, image: str, label: str, targets: Sequence[str] = (), destination: Callable[[RecordFile], Path]
 ) -> Iterator[Record]:
     """Copy the images of a file to its destination, and yield its rows with their spans in the copy.
@@ -80,7 +80,7 @@ def _require_size(size: int, most: int) -> None:
         )
 
 
-def class_names(file: Path, label: str) -> tuple[str, ...] | None:
+def schema_class_names(file: Path, label: str) -> tuple[str, ...] | None:
     """Return the class names that the hub's library writes into a file's schema, or None."""
     from pyarrow import parquet
 
@@ -98,7 +98,7 @@ def _bytes(cell: Any, row: str, column: str) -> bytes:
     if (path and not content) or not isinstance(content or b"", bytes):
         raise UserError(
             f"{row} has {cell!r:.60} in column '{column}' (data.image). Allowed: bytes, or a struct with bytes. A path "
-            "alone is not enough."
+            "without bytes is not enough."
         )
     return content or b""
 

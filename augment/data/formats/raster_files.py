@@ -12,7 +12,7 @@ from io import BytesIO
 from math import prod
 from threading import Lock, local
 from typing import IO, Any, Literal
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ MIXED_EXTENSIONS = frozenset({".png", ".tif", ".tiff"})
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 # Maximum size of a decoded image in bytes.
-MAX_BYTES = 2**31
+MAX_DECODED_BYTES = 2**31
 
 # Do not log faults, because errors report them with the name of the file.
 for _name in ("PIL.TiffImagePlugin", "pydicom", "tifffile"):
@@ -114,10 +114,10 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
         raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
     if not (0 < channels <= MAX_CHANNELS and height > 0 and width > 0):
         raise PixelsError(f"has the shape {opened.shape}. Allowed: (height, width, 1 to {MAX_CHANNELS} channels)")
-    if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_BYTES:
+    if height * width > MAX_PIXELS or prod(opened.shape) * np.dtype(dtype).itemsize > MAX_DECODED_BYTES:
         raise PixelsError(
             f"claims {width} x {height} pixels with {amount(channels, 'channel')}. The limit is {MAX_PIXELS:,} pixels "
-            f"and {MAX_BYTES:,} bytes"
+            f"and {MAX_DECODED_BYTES:,} bytes"
         )
 
     def load() -> NDArray[Any]:
@@ -181,6 +181,8 @@ def _open_npz(content: Content) -> OpenedRaster:
     members = archive.infolist()
     if len(members) != 1:
         raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
+    if members[0].compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python unpacks others without a limit
+        raise PixelsError("is compressed by another method than NumPy's. Use numpy.savez_compressed")
     size = members[0].file_size
     with archive.open(members[0]) as stream:
         shape, _, dtype, start = _read_npy_header(stream, size)
@@ -277,7 +279,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         )
     if page.photometric.name == "PALETTE":
         raise PixelsError("has a palette. Save it as RGB")
-    if prod(page.chunks) * page.dtype.itemsize > MAX_BYTES:
+    if prod(page.chunks) * page.dtype.itemsize > MAX_DECODED_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
     if prod(page.chunked) > len(page.dataoffsets):  # tifffile would replace missing ones by zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
@@ -333,17 +335,9 @@ def _open_dicom(content: Content) -> OpenedRaster:
     if b"1.2.840.10008.1.2.1.99" in bytes(content):  # pydicom would unpack the whole file, of any size
         raise PixelsError("is a deflated DICOM file. Save it with another transfer syntax")
     header = pydicom.dcmread(BytesIO(content))
+    _reject_dicom_variants(header)
     colors, samples, size = header.PhotometricInterpretation, header.SamplesPerPixel, (header.Rows, header.Columns)
-    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
-        raise PixelsError(f"has {frames} frames. Save each frame in its own file")
-    if colors == "PALETTE COLOR":
-        raise PixelsError("has a palette. Save it as RGB")
-    if "ModalityLUTSequence" in header or header.get("HighBit", header.BitsStored - 1) != header.BitsStored - 1:
-        raise PixelsError("stores its values as a lookup table or in high bits. Save it with plain values")
-    groups = [*header.get("SharedFunctionalGroupsSequence", []), *header.get("PerFrameFunctionalGroupsSequence", [])]
-    nested = [item for group in groups for item in group.get("PixelValueTransformationSequence", [])]
-    rescale = next((item for item in (header, *nested) if "RescaleSlope" in item), header)
-    slope, intercept = float(rescale.get("RescaleSlope") or 1), float(rescale.get("RescaleIntercept") or 0)
+    slope, intercept = _rescaling(header)
     dtype = f"{'int' if header.PixelRepresentation else 'uint'}{header.BitsAllocated}"
     is_rescaled = (slope, intercept) != (1, 0)
     if is_rescaled:
@@ -368,15 +362,36 @@ def _open_dicom(content: Content) -> OpenedRaster:
             found = (-1 if header.PixelRepresentation else 2**header.BitsStored - 1) - found
         if not is_rescaled:
             return np.asarray(found)
-        values, (low, high) = found * slope + intercept, DTYPES["int16"]
-        if dtype == "float32":
-            return np.asarray(values)
-        used = values[is_used]
-        if used.min(initial=0) < low or used.max(initial=0) > high:
-            raise PixelsError(
-                f"has values from {used.min():g} to {used.max():g} after its rescale slope and intercept. Save it as a "
-                "float32 TIFF or .npy file"
-            )
-        return np.asarray(values.clip(low, high))
+        values = np.asarray(found * slope + intercept)
+        return values if dtype == "float32" else _clip_to_int16(values, is_used)
 
     return OpenedRaster((*size, samples), dtype, load)
+
+
+def _reject_dicom_variants(header: Any) -> None:
+    if (frames := int(header.get("NumberOfFrames") or 1)) > 1:
+        raise PixelsError(f"has {frames} frames. Save each frame in its own file")
+    if header.PhotometricInterpretation == "PALETTE COLOR":
+        raise PixelsError("has a palette. Save it as RGB")
+    if "ModalityLUTSequence" in header or header.get("HighBit", header.BitsStored - 1) != header.BitsStored - 1:
+        raise PixelsError("stores its values as a lookup table or in high bits. Save it with plain values")
+
+
+def _rescaling(header: Any) -> tuple[float, float]:
+    """Return the rescale slope and intercept of a DICOM file, which may be nested in its functional groups."""
+    groups = [*header.get("SharedFunctionalGroupsSequence", []), *header.get("PerFrameFunctionalGroupsSequence", [])]
+    nested = [item for group in groups for item in group.get("PixelValueTransformationSequence", [])]
+    rescale = next((item for item in (header, *nested) if "RescaleSlope" in item), header)
+    return float(rescale.get("RescaleSlope") or 1), float(rescale.get("RescaleIntercept") or 0)
+
+
+def _clip_to_int16(values: NDArray[Any], is_used: NDArray[np.bool_]) -> NDArray[Any]:
+    """Clip padding to the range of int16, and reject used values beyond this range."""
+    low, high = DTYPES["int16"]
+    used = values[is_used]
+    if used.min(initial=0) < low or used.max(initial=0) > high:
+        raise PixelsError(
+            f"has values from {used.min():g} to {used.max():g} after its rescale slope and intercept. Save it as a "
+            "float32 TIFF or .npy file"
+        )
+    return np.asarray(values.clip(low, high))

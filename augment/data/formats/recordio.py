@@ -29,7 +29,7 @@ def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
     If labels are `padded`, labels that equal `PADDING` are left out.
 
     Raises:
-        UserError: the file is not a RecordIO file, or is cut short or damaged.
+        UserError: the file is not a RecordIO file, or is truncated or damaged.
     """
     with mapped(file) as buffer:
         for number, (start, stop) in enumerate(_records(buffer)):

@@ -164,7 +164,7 @@ Reader = Callable[[RecordFile], Iterator[Record]]
 
 def cut_short(size: int, record: int) -> UserError:
     """Return the error about a file that ends within a record."""
-    return UserError(f"is cut short: it ends at byte {size:,}, within record {record}.")
+    return UserError(f"is truncated: it ends at byte {size:,}, within record {record}.")
 
 
 def damaged(offset: int, record: int, kind: str) -> UserError:
@@ -221,7 +221,7 @@ def load_indexes(
                 except OSError as error:
                     raise UserError(f"{name} cannot be read: {error.strerror}.") from None
                 try:
-                    index = build(file, read)
+                    index = build_index(file, read)
                 except UserError as error:
                     raise UserError(f"{name}: {error}") from None
                 del held
@@ -229,7 +229,7 @@ def load_indexes(
             yield file, index, is_new
 
 
-def build(file: RecordFile, read: Reader) -> Index:
+def build_index(file: RecordFile, read: Reader) -> Index:
     """Return the index of a file.
 
     Raises:
@@ -281,7 +281,7 @@ def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
         logging.getLogger(__name__).warning(notice, entry, error.strerror)
 
 
-MATCHES = re.compile(r"[*?\[]")
+GLOB = re.compile(r"[*?\[]")
 
 
 def find_shards(pattern: str, key: str) -> list[Path]:
@@ -292,7 +292,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     """
     found: list[Path] = []
     for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
-        if MATCHES.search(name) and not Path(name).exists():
+        if GLOB.search(name) and not Path(name).exists():
             paths = expanded_values(iglob(name, recursive=True), f"{key}={pattern}")
             matches = [Path(path) for path in sorted(paths) if Path(path).is_file()]
             if not matches:
@@ -301,13 +301,13 @@ def find_shards(pattern: str, key: str) -> list[Path]:
             shards = [match for match in matches if match.suffix not in (".idx", ".index", ".lst")]
             found += shards or matches
         elif Path(name).is_dir():
-            raise UserError(f"{key}={pattern}: {name} is a folder. Name files, such as {Path(name) / '*'}.")
+            raise UserError(f"{key}={pattern}: {name} is a folder. Use the names of files, such as {Path(name) / '*'}.")
         elif not Path(name).is_file():
             raise UserError(f"{key}={pattern}: the file {name} does not exist.{near_file(Path(name))}")
         else:
             found.append(Path(name))
     if len(set(found)) < len(found):
-        raise UserError(f"{key}={pattern} names {Counter(found).most_common(1)[0][0]} twice. Name each file once.")
+        raise UserError(f"{key}={pattern} names {Counter(found).most_common(1)[0][0]} twice. List each file once.")
     return found
 
 

@@ -12,14 +12,14 @@ from augment.support.errors import UserError
 from augment.support.files import near_file, open_file
 from augment.support.formatting import amount
 
-Number = TypeVar("Number")
+Otherwise = TypeVar("Otherwise")
 
 _MAX_BYTES = 2**31
 
 _COLUMNS = ("path", "label")  # an example for messages
 
 # A row of a table: the number of its line, from 1, and its cells.
-Row = tuple[int, list[str]]
+TableRow = tuple[int, list[str]]
 
 
 def read_text(key: str, file: Path, allowed: str) -> str:
@@ -50,7 +50,7 @@ def read_text(key: str, file: Path, allowed: str) -> str:
     raise UserError(f"{key}: {file} {why}. Allowed: {allowed}.")
 
 
-def whole_number(text: str, otherwise: Number) -> int | Number:
+def whole_number(text: str, otherwise: Otherwise) -> int | Otherwise:
     """Convert a text to an integer of up to 18 digits. Return `otherwise` for any other text, such as 007."""
     return int(text) if re.fullmatch("0|-?[1-9][0-9]{,17}", text) else otherwise
 
@@ -70,7 +70,7 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
     return tuple(found)
 
 
-def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[Row]:
+def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[TableRow]:
     """Return the rows of a CSV file, without empty rows."""
     reader = csv.reader(
         read_text(key, file, allowed).splitlines(keepends=True), delimiter=separator, skipinitialspace=True
@@ -95,7 +95,7 @@ def header_error(
 
 def read_table(
     key: str, file: Path, allowed: str, separator: str = ",", columns: Sequence[str] = _COLUMNS
-) -> tuple[list[str], list[Row]]:
+) -> tuple[list[str], list[TableRow]]:
     """Return the header and the rows of a CSV file. A row with a single cell is filled with empty cells.
 
     `columns` are an example of a header, for messages.

@@ -77,9 +77,9 @@ def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
             with image.object_at(where := f"object {index} of {file}"):
                 image.objects.append(_object(found, where))
     except FileNotFoundError:
-        image.blame(f"has no {file}")
+        image.record_fault(f"has no {file}")
     except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:  # LookupError: an unknown encoding
-        image.blame(f"has unusable annotations in {file}: {getattr(error, 'strerror', None) or error}")
+        image.record_fault(f"has unusable annotations in {file}: {getattr(error, 'strerror', None) or error}")
     return image
 
 

@@ -20,7 +20,7 @@ from augment.support.files import near_file, read_file
 from augment.support.formatting import amount
 from augment.support.yaml_files import read_yaml
 
-_BEYOND = 0.01  # share of a side by which rounded coordinates may be outside of the image
+_BEYOND = 0.01  # share of a side by which rounded coordinates may be outside the image
 
 
 def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
@@ -30,7 +30,7 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
         UserError: the file is missing or malformed.
     """
     if not file.is_file():
-        raise UserError(f"data.root: the file {file} does not exist.{near_file(file)} Name a data.yaml, or its folder.")
+        raise UserError(f"data.root: the file {file} does not exist.{near_file(file)} Use a data.yaml, or its folder.")
     values, texts = read_yaml(file), read_yaml(file, as_text=True)
     content: dict[str, Any] = {}
     if isinstance(values, dict) and isinstance(texts, dict):
@@ -47,7 +47,7 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
             f"data.root={file} has no 'names'. Allowed: a list of names, or a mapping from numbers to names."
         )
     if len(names) < len(given) or len(set(names.values())) < len(names):
-        raise UserError(f"data.root={file} has the same class twice. Name each class once.")
+        raise UserError(f"data.root={file} has the same class twice. List each class once.")
     if "kpt_shape" in content:
         raise UserError(f"data.root={file} has keypoints (kpt_shape), which are not supported here. Use data=coco.")
     return content, names
@@ -97,14 +97,14 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
             why = "is not a .txt list." if found.exists() else f"does not exist.{near_file(found)}"
-            raise UserError(f"data.root={yaml}: {split}: {found} {why} Name a folder of images, or a .txt list.")
+            raise UserError(f"data.root={yaml}: {split}: {found} {why} Use a folder of images, or a .txt list.")
     if not files:
         raise UserError(f"data.root={yaml}: {split}: {given} lists no images. Add images, or change the path.")
     return files
 
 
 def _labels_of(image: Path) -> Path:
-    """Return the label file of an image: the last folder "images" becomes "labels". Without one, it is next to it."""
+    """Return the label file of an image: the last folder "images" becomes "labels". Default: next to the image."""
     head, middle, tail = str(image).rpartition("/images/")
     return Path(f"{head}/labels/{tail}" if middle else image).with_suffix(".txt")
 
@@ -115,7 +115,7 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
     try:
         lines = read_file(source).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        return image.blame(f"has labels that cannot be read: {error}")
+        return image.record_fault(f"has labels that cannot be read: {error}")
     image.size = header.upright_size
     for number, line in enumerate(lines, 1):
         where = f"line {number} of {source}"

@@ -25,18 +25,18 @@ from augment.data.generated.sample import (
     save,
     seeded,
 )
-from augment.data.generated.shapes import CLASSES, THINGS
+from augment.data.generated.shapes import THING_NAMES, THINGS
 
 # Part of the folders' names. Raise it when images change, here or in sample.py and shapes.py.
 VERSION = 1
 
 TRAIN, VAL = 400, 100
-NAMES = ("background", "car", "cup", "fish", "heart", "tree")
+OBJECT_NAMES = ("background", "car", "cup", "fish", "heart", "tree")
 SIZES = ((160, 120), (120, 160), (144, 144), (128, 152))  # width and height
 SMALLEST = 40  # fewest visible pixels of an object in the annotations
 
 POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
-FLIP_PAIRS = ((1, 2), (3, 4))
+HOUSE_FLIP_PAIRS = ((1, 2), (3, 4))
 # An image and its objects in COCO's format.
 _Described = tuple[dict[str, Any], list[dict[str, Any]]]
 
@@ -68,12 +68,12 @@ def draw_objects(split: str, index: int) -> Scene:
     stencil = Image.new("L", scene.size)
     quarter = scene.width // 2, scene.height // 2
     count = 0 if rng.random() < 0.04 else int(rng.integers(1, 5))
-    labels = rng.integers(1, len(NAMES), count)
+    labels = rng.integers(1, len(OBJECT_NAMES), count)
     for number, (label, corner) in enumerate(zip(labels.tolist(), rng.permutation(4).tolist(), strict=False), 1):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
         matrix = shift @ homography(rng, quarter, (0.38, 0.55))  # the thing may extend beyond its quarter of the image
-        draw_thing(rng, canvas, THINGS[NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
+        draw_thing(rng, canvas, THINGS[OBJECT_NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
     image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
     seen = [k for k in range(count) if np.count_nonzero(instances == k + 1) >= SMALLEST]
@@ -103,19 +103,21 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
     draw_thing(rng, canvas, house, matrix, (traced, 1))
     for _ in range(rng.integers(0, 3)):
         other = homography(rng, scene.size, (0.08, 0.14))  # may hide a part of the house
-        thing = THINGS[rng.choice([name for name in CLASSES if name != "house"])](rng)
+        thing = THINGS[rng.choice([name for name in THING_NAMES if name != "house"])](rng)
         draw_thing(rng, canvas, thing, other, (traced, 2))
     (_, walls), (_, roof) = house[-4], house[-3]
     x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T
-    places = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
+    positions = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
     if np.linalg.det(matrix) < 0:
-        places = places[[0, 2, 1, 4, 3]]  # left and right are the viewer's
+        positions = positions[[0, 2, 1, 4, 3]]  # left and right are the viewer's
     image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
     seen = reduced(np.asarray(stencil), 2)
-    column, row = np.rint(places).astype(int).T
+    column, row = np.rint(positions).astype(int).T
     inside = (row >= 0) & (row < image.height) & (column >= 0) & (column < image.width)
     hidden = seen[row.clip(0, image.height - 1), column.clip(0, image.width - 1)] == 2
-    return image, np.column_stack([np.where(inside[:, None], places, 0), np.where(inside, np.where(hidden, 1, 2), 0)])
+    return image, np.column_stack(
+        [np.where(inside[:, None], positions, 0), np.where(inside, np.where(hidden, 1, 2), 0)]
+    )
 
 
 def generate_objects(root: Path) -> Path:
@@ -124,8 +126,8 @@ def generate_objects(root: Path) -> Path:
     It holds `images/<index>.jpg`, `masks/<index>.png` and `instances/<index>.png` in the folders train and val,
     `{train,val}.json` in COCO's format, and classes.txt.
     """
-    categories = [{"id": label, "name": name} for label, name in enumerate(NAMES) if label]
-    classes = {"classes.txt": "\n".join(NAMES)}
+    categories = [{"id": label, "name": name} for label, name in enumerate(OBJECT_NAMES) if label]
+    classes = {"classes.txt": "\n".join(OBJECT_NAMES)}
     folder = root / f"objects-v{VERSION}-{TRAIN}-{VAL}"
     return generate_dataset(folder, _images(), _save_objects, lambda found: _described(found, categories) | classes)
 

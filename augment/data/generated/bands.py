@@ -1,8 +1,9 @@
 """A small generated dataset of satellite images with ten 16-bit channels, for classification and segmentation.
 
-An image shows fields of ten kinds of land cover. Its class is the cover around the fields. Six covers differ only
-outside red, green and blue: four kinds of vegetation look the same, and snow looks like clouds. So a model that sees
-only these three channels cannot tell them apart. An image is a pure function of its split, class and index.
+An image shows a few fields, each with one of ten kinds of land cover. Its class is the cover around the fields. Six
+covers differ only outside red, green and blue: four kinds of vegetation look the same, and snow looks like clouds. So a
+model that sees only these three channels cannot tell them apart. An image is a pure function of its split, class and
+index.
 """
 
 from pathlib import Path
@@ -35,15 +36,15 @@ SPECTRA = {
     "soil": (900, 1200, 1600, 1900, 2100, 2300, 2500, 2600, 3200, 2800),
     "water": (600, 550, 400, 350, 300, 280, 260, 250, 220, 200),
 }
-NAMES = tuple(SPECTRA)
+COVER_NAMES = tuple(SPECTRA)
 
 
 def draw_bands(split: str, name: str, index: int) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
     """Return an image of a class, (height, width, channels), and the cover of each pixel, (height, width)."""
     rng = seeded("bands", split, name, index)
-    covers = _draw_fields(rng, NAMES.index(name))
+    covers = _draw_fields(rng, COVER_NAMES.index(name))
     # Brightness and color of a cover vary between images.
-    varied = rng.uniform(0.85, 1.15, (len(NAMES), 1)) * rng.uniform(0.92, 1.08, (len(NAMES), len(BANDS)))
+    varied = rng.uniform(0.85, 1.15, (len(COVER_NAMES), 1)) * rng.uniform(0.92, 1.08, (len(COVER_NAMES), len(BANDS)))
     spectra = np.array(list(SPECTRA.values())) * varied
     cells = Image.fromarray(rng.integers(0, 256, rng.integers(4, 17, 2), np.uint8))
     texture = np.asarray(cells.resize((SIDE, SIDE), Image.Resampling.BILINEAR)) / 255
@@ -61,7 +62,7 @@ def _draw_fields(rng: Generator, main: int) -> NDArray[np.uint8]:
         center, radius, corners = rng.uniform(0, SIDE, 2), rng.uniform(9, 18), rng.integers(3, 9)
         angle = np.sort(rng.uniform(0, 2 * np.pi, corners))
         shape = center + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        canvas.polygon(shape.ravel().tolist(), fill=int(rng.integers(len(NAMES))))
+        canvas.polygon(shape.ravel().tolist(), fill=int(rng.integers(len(COVER_NAMES))))
     return np.asarray(covers)
 
 
@@ -73,7 +74,7 @@ def generate_bands(root: Path) -> Path:
     images = {
         f"{split}/{name}/{index:03d}.npy": (split, name, index)
         for split, count in {"train": TRAIN, "val": VAL}.items()
-        for name in NAMES
+        for name in COVER_NAMES
         for index in range(count)
     }
     return generate_dataset(root / f"bands-v{VERSION}-{TRAIN}-{VAL}", images, _save_bands)

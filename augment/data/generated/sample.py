@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from augment.data.generated.shapes import CLASSES, THINGS, Part, Points, Tone
+from augment.data.generated.shapes import THING_NAMES, THINGS, Part, Points, Tone
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -166,7 +166,7 @@ def generate_sample(root: Path, *, train_per_class: int = 32, val_per_class: int
     images = {
         f"{split}/{name}/{index:03d}.jpg": (name, split, index)
         for split, count in {"train": train_per_class, "val": val_per_class}.items()
-        for name in CLASSES
+        for name in THING_NAMES
         for index in range(count)
     }
     folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
@@ -174,7 +174,7 @@ def generate_sample(root: Path, *, train_per_class: int = 32, val_per_class: int
 
 
 def labels_of(split: str, index: int) -> tuple[str, ...]:
-    """Return the things in a scene: one to four of `CLASSES`, each at most once and equally likely."""
+    """Return the things in a scene: one to four of `THING_NAMES`, each at most once and equally likely."""
     return _choose(seeded("scene", split, index))
 
 
@@ -198,13 +198,13 @@ def generate_scenes(root: Path) -> Path:
     lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
     texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in SCENES}
     folder = root / f"scenes-v{VERSION}-{SCENES['train']}-{SCENES['val']}"
-    texts |= {"classes.txt": "\n".join(CLASSES)}
+    texts |= {"classes.txt": "\n".join(THING_NAMES)}
     return generate_dataset(folder, images, lambda file, *of: save(draw_scene(*of), file), lambda _: texts)
 
 
 def _choose(rng: Generator) -> tuple[str, ...]:
     count = int(rng.integers(1, 5))
-    return tuple(CLASSES[index] for index in sorted(rng.permutation(len(CLASSES))[:count]))
+    return tuple(THING_NAMES[index] for index in sorted(rng.permutation(len(THING_NAMES))[:count]))
 
 
 def save(image: Image.Image, file: Path) -> None:

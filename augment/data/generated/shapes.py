@@ -143,4 +143,4 @@ def tree(rng: Generator) -> list[Part]:
 THINGS: dict[str, Callable[[Generator], list[Part]]] = {
     f.__name__: f for f in (boat, car, cup, fish, flower, heart, house, mushroom, star, tree)
 }
-CLASSES = tuple(THINGS)
+THING_NAMES = tuple(THINGS)

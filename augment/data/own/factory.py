@@ -14,7 +14,7 @@ from augment.support.user_code import describe_raised, import_own
 
 
 class ObjectName(str):
-    """Stands for an object that cannot be imported, such as a local variable. The text, its name or class, is shown."""
+    """The name of an object that cannot be imported, such as a local variable. Messages show its name or class."""
 
     found: object
 

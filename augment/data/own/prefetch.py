@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 Loaded = NDArray[Any] | bytes
 
-ALLOWED = (
+ALLOWED_IMAGES = (
     "a path, encoded bytes, a Pillow image, an array (height, width, channels) or a tensor (channels, height, width)"
 )
 
@@ -165,7 +165,7 @@ class Items:
         try:
             return convert_image(image)
         except ValueError as error:
-            raise self.error(index, f"has {error} as its image. Allowed: {ALLOWED}.") from None
+            raise self.error(index, f"has {error} as its image. Allowed: {ALLOWED_IMAGES}.") from None
 
     def image_class(self, first: object) -> "type[ItemImage]":
         """Return the class of the images, given the first image. Set `stored_as`."""

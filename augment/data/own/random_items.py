@@ -47,7 +47,7 @@ def check_repeatable(items: Items) -> str:
         return ""
     return (
         f"{items.factory.key}: item {changed[0]} of {items.factory.name} has another image when read again. Random "
-        "transforms inside a Dataset ignore seed, so this run cannot be reproduced or resumed exactly. Use ops of aug"
+        "transforms inside a Dataset ignore seed, so this run cannot be reproduced or resumed exactly. Use ops instead"
     )
 
 

@@ -30,10 +30,10 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 
-ALLOWED = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
+ALLOWED_TARGETS = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
 
 # A target in plain types: a class or number, some labels, or a row.
-Plain = Label | list[Label] | NDArray[Any]
+PlainTarget = Label | list[Label] | NDArray[Any]
 
 _COMPARED = 32  # items to compare with a Dataset's `targets`. In a merged dataset, only a few may differ
 
@@ -66,7 +66,7 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
         labels = _labels(targets, name, numbers=numbers)
     except UserError as error:
         raise UserError(f"{items.factory.key}: {error}") from None
-    return LabeledSplit(items.factory.key, images, labels, name, class_names(items.sequence))
+    return LabeledSplit(items.factory.key, images, labels, name, dataset_class_names(items.sequence))
 
 
 def _match_items(targets: Sequence[Any] | NDArray[Any], items: Items, first: object) -> bool:
@@ -111,10 +111,10 @@ def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
     return None
 
 
-def class_names(sequence: Any) -> tuple[str, ...] | None:
+def dataset_class_names(sequence: Any) -> tuple[str, ...] | None:
     """Return the class names in a Dataset's `classes`, with synonyms of a class joined, or None."""
     if isinstance(sequence, Subset):
-        return class_names(sequence.dataset)
+        return dataset_class_names(sequence.dataset)
     names = getattr(sequence, "classes", None)
     if not isinstance(names, list | tuple) or not names:
         return None
@@ -141,11 +141,11 @@ def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str],
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return Labels.of_rows(values)
-    plain: list[Plain] = []
+    plain: list[PlainTarget] = []
     for index, value in enumerate(values):
         found = _plain(value)
         if found is None:
-            raise UserError(f"the target of {name(index)} is {describe(value)}. Allowed: {ALLOWED}.")
+            raise UserError(f"the target of {name(index)} is {describe(value)}. Allowed: {ALLOWED_TARGETS}.")
         plain.append(found)
     kinds = set(map(type, plain))
     packed = pack([value if isinstance(value, list) else np.atleast_1d(value).tolist() for value in plain], name)
@@ -154,7 +154,7 @@ def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str],
     return replace(packed, rows=np.ndarray in kinds or kinds <= {int, float} or predicted)
 
 
-def _plain(value: object) -> Plain | None:
+def _plain(value: object) -> PlainTarget | None:
     """Convert a target to plain types. Return None for anything else."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
@@ -223,7 +223,7 @@ def read_spatial(
     A bad target is a fault of its image, except for item 0.
 
     Args:
-        factories: of train, and of val if there is one.
+        factories: the factory of train, and of val if there is one.
         options: the task, and the names of classes or keypoints.
         with_masks: whether boxes have instance masks.
         flip_pairs: pairs of keypoints that swap in a mirrored image. Default: determined from their names.
@@ -234,7 +234,7 @@ def read_spatial(
     kind: Kind = known_kinds().get(options.task, MASKS)
     sequences = [Items(factory) for factory in factories]
     random_notices = [check_repeatable(items) for items in sequences]
-    names = given_names([class_names(items.sequence) for items in sequences], options) or ()
+    names = given_names([dataset_class_names(items.sequence) for items in sequences], options) or ()
     if kind == BOXES and names and names[0] in BACKGROUNDS:
         names = names[1:]
     read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in sequences]
@@ -252,14 +252,8 @@ def read_spatial(
         kind = _kind_of_boxes(read, options.names, flip_pairs)
         classes = (BACKGROUND, *names)
     blank = kind.blank(len(names))
-    splits: list[Split] = []
-    faults: dict[ImageRef, str] = {}
-    for factory, found in zip(factories, read, strict=True):
-        targets = tuple(blank if target is None else target for target in found.targets)
-        if fault := kind.fault(targets, len(classes)):
-            raise UserError(f"{factory.key}: has the target {fault}")
-        splits.append(Split(tuple(found.images), targets, kind))
-        faults |= found.faults
+    splits = [_split_of(factory, own, kind, blank, classes) for factory, own in zip(factories, read, strict=True)]
+    faults = {image: fault for own in read for image, fault in own.faults.items()}
     dataset = Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
     return dataset.noting(*random_notices, notice)
 
@@ -271,6 +265,14 @@ class _Targets(NamedTuple):
     targets: list[Any]
     faults: dict[ImageRef, str]
     labels: set[int]
+
+
+def _split_of(factory: SequenceFactory, read: _Targets, kind: Kind, blank: Any, classes: Sequence[str]) -> Split:
+    """Return a split. Images with a fault get a blank target."""
+    targets = tuple(blank if target is None else target for target in read.targets)
+    if fault := kind.fault(targets, len(classes)):
+        raise UserError(f"{factory.key}: has the target {fault}")
+    return Split(tuple(read.images), targets, kind)
 
 
 def _kind_of_boxes(

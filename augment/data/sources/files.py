@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from augment.data.dataset import Dataset, ImageRef
-from augment.data.formats.filelist import SEPARATORS, Lines, read_list
+from augment.data.formats.filelist import SEPARATORS, Lines, read_image_list
 from augment.data.formats.folder import EXTENSIONS, scan_flat, scan_folder
 from augment.data.formats.text_files import describe_absent
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
@@ -103,7 +103,7 @@ class FileList(CheckedSource, LabeledSource):
         """Read both lists. A missing image is a problem of the dataset, unless `skip_bad` is true."""
         options = self.target_options()
         lists = [
-            read_list(key, expanded(file), image=self.image, label=self.label, targets=self.targets)
+            read_image_list(key, expanded(file), image=self.image, label=self.label, targets=self.targets)
             for key, file in self.split_values().items()
         ]
         files = [_files(lines, self.root) for lines in lists]
@@ -131,7 +131,7 @@ class FileList(CheckedSource, LabeledSource):
         file = expanded(self.train)
         if file.suffix.lower() not in SEPARATORS:
             return None
-        lines = read_list("data.train", file, image=self.image, label=name, targets=(), label_key="data.group")
+        lines = read_image_list("data.train", file, image=self.image, label=name, targets=(), label_key="data.group")
         groups: dict[ImageRef, Hashable] = {}
         for file, line in zip(_files(lines, self.root), lines.lines, strict=True):
             if groups.setdefault(file, line.words) != line.words:

@@ -12,8 +12,8 @@ from augment.data.formats.annotations import AnnotatedImage, Wanted
 from augment.data.formats.coco import images_of, read_coco
 from augment.data.formats.folder import scan_folder
 from augment.data.formats.masks import find_pairs, read_masks
-from augment.data.generated.annotated import FLIP_PAIRS, POINTS, generate_objects, generate_points
-from augment.data.generated.bands import NAMES, RGB_BANDS, generate_bands
+from augment.data.generated.annotated import HOUSE_FLIP_PAIRS, POINTS, generate_objects, generate_points
+from augment.data.generated.bands import COVER_NAMES, RGB_BANDS, generate_bands
 from augment.data.generated.sample import generate_sample, generate_scenes
 from augment.data.sources.files import FileList
 from augment.data.sources.object_annotations import Coco, MaskPairs
@@ -67,7 +67,7 @@ class SampleBoxes(Sample):
 
     task: ClassVar[str] = "detect"
 
-    instances: bool = setting(Flag(default=False, doc="with boxes, also the mask of each object"))
+    instances: bool = setting(Flag(default=False, doc="whether to add the mask of each object"))
 
     def load(self) -> Dataset:
         """Generate the dataset if it is missing."""
@@ -104,7 +104,7 @@ def _pointed(images: Sequence[AnnotatedImage]) -> Split:
     """Return the keypoints of the only house in each image."""
     points = (np.asarray(image.objects[0].points) for image in images)
     targets = (tuple(map(tuple, found.tolist())) for found in points)
-    return Split(tuple(image.file for image in images), tuple(targets), Keypoints(FLIP_PAIRS))
+    return Split(tuple(image.file for image in images), tuple(targets), Keypoints(HOUSE_FLIP_PAIRS))
 
 
 @source("sample_bands")
@@ -131,4 +131,4 @@ class SampleBandsMasks(SampleBands):
         """Generate the dataset if it is missing."""
         folder = generate_bands(Path(self.dir))
         pairs = [find_pairs(folder / name, folder / "masks" / name) for name in ("train", "val")]
-        return read_masks(pairs, NAMES, MaskFile(Path()))
+        return read_masks(pairs, COVER_NAMES, MaskFile(Path()))

@@ -50,7 +50,7 @@ def prepare_archive(archive: Archive, directory: Path, mirror: str | None = None
     if not _holds_splits(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with locked(folder.parent / f".{folder.name}.lock"):  # removing the lock file afterwards would be a race
+            with locked(folder.parent / f".{folder.name}.lock"):  # removing the lock file afterwards would cause a race
                 if folder.exists() and not _holds_splits(folder):
                     raise UserError(f"{folder} lacks the folders train and val. Remove it to create it again.")
                 if not folder.exists():
@@ -87,7 +87,7 @@ def _unpack(file: Path, folder: Path) -> None:
     try:
         with TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as temporary, tarfile.open(file) as archive:
             content = Path(temporary) / "content"
-            archive.extractall(content, filter="data")  # rejects paths outside of content
+            archive.extractall(content, filter="data")  # rejects paths outside the folder content
             root = next((path for path in (content, *content.iterdir()) if _holds_splits(path)), None)
             if root is None:
                 raise UserError(f"{file} lacks the folders train and val. Use an archive that holds both.")
@@ -151,7 +151,7 @@ class Imagenette(Source):
     )
 
     def load(self) -> Dataset:
-        """Download and unpack missing files, and replace WordNet IDs by readable class names."""
+        """Download and unpack missing files, and replace WordNet IDs with readable class names."""
         dataset = scan_folder(prepare_archive(self.archives[self.variant], Path(self.dir), self.url))
         return replace(dataset, classes=tuple(CLASS_NAMES.get(name, name) for name in dataset.classes))
 

@@ -176,7 +176,7 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
 
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:
-    """Leave out the images that cannot be decoded, and find copies, in the splits that the source wants checked."""
+    """Leave out the images that cannot be decoded, and find copies, in the splits that `Source.must_check` returns."""
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
     found, digests = examine_files(images, cache=check_cache_of(source))

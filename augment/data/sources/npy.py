@@ -99,7 +99,7 @@ class ArrayImage:
 
 def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
     if targets is None:
-        raise UserError(f"{key}_targets: missing. Name a .npy file with one or several numbers per image.")
+        raise UserError(f"{key}_targets is required: a .npy file with one or several numbers per image.")
     path = expanded(file)
     array, rows = _open(path, f"{key}={file}"), _open(expanded(targets), f"{key}_targets={targets}")
     if array.ndim != 4 or array.shape[3] > MAX_CHANNELS or array.dtype.name not in DTYPES or 0 in array.shape:
@@ -126,9 +126,9 @@ def _mapped(file: RecordFile) -> NDArray[Any]:
 
 def _open(file: Path, what: str) -> NDArray[Any]:
     if not file.is_file():
-        raise UserError(f"{what}: the file {file} does not exist.{near_file(file)} Name a .npy file.")
+        raise UserError(f"{what}: the file {file} does not exist.{near_file(file)} Use a .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except damage(OSError, SyntaxError, TokenError) as error:  # the header is in Python's own notation
         why = first_line(error)
-        raise UserError(f"{what} cannot be read ({why}). Name a .npy file of numbers.") from None
+        raise UserError(f"{what} cannot be read ({why}). Use a .npy file of numbers.") from None

@@ -24,7 +24,7 @@ from augment.support.files import expanded, near_file
 _TASK = Choice(
     default="detect", options=("detect", "segment"), doc="boxes, or class masks drawn from the outlines of objects"
 )
-_INSTANCES = Flag(default=False, doc="with boxes, also the mask of each object, drawn from its outline")
+_INSTANCES = Flag(default=False, doc="whether boxes come with the mask of each object, drawn from its outline")
 _ROOT = Text(optional=True, doc="folder that paths are relative to. Default: the folder of each file")
 _CLASSES = Text(optional=True, doc="file with one class name per line. Default: the classes found")
 
@@ -55,7 +55,7 @@ class Coco(_Annotations):
     test_images: str | None = setting(Text(optional=True, doc="folder of the test images. Default: data.images"))
     task: str = setting(_TASK)
     instances: bool = setting(_INSTANCES)
-    keypoints: bool = setting(Flag(default=False, doc="with boxes, also the keypoints of each object"))
+    keypoints: bool = setting(Flag(default=False, doc="whether boxes come with the keypoints of each object"))
     flip_pairs: tuple[tuple[str, str], ...] | None = setting(FLIP_PAIRS)
 
     def load(self) -> Dataset:
@@ -122,7 +122,9 @@ class Voc(CheckedSource):
         )
     )
     val: str | None = setting(
-        Text(default="val", optional=True, doc="validation list, in the same form. null: with val_fraction or folds")
+        Text(
+            default="val", optional=True, doc="validation list, in the same form. null if val_fraction or folds are set"
+        )
     )
     test: str | None = setting(Text(optional=True, doc="test list, in the same form"))
     task: str = setting(Choice(default="detect", options=("detect", "segment"), doc="boxes, or class masks"))
@@ -176,7 +178,7 @@ class Voc(CheckedSource):
 @source("points")
 @dataclass(frozen=True, kw_only=True)
 class PointTable(_Annotations):
-    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells: not labeled."""
+    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells are unlabeled."""
 
     task: ClassVar[str] = "keypoints"
 
@@ -202,7 +204,7 @@ class PointTable(_Annotations):
 @source("boxes")
 @dataclass(frozen=True, kw_only=True)
 class BoxTable(_Annotations):
-    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels. Only a path: no objects."""
+    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels, or only the path without objects."""
 
     task: ClassVar[str] = "detect"
 
@@ -267,12 +269,11 @@ class MaskPairs(CheckedSource):
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
         if self.val_dir and not self.cuts_val and self._has(self.val_dir):
             splits.append(self.val_dir)
+        parent = replace(self, root=str(expanded(self.root).absolute().parent))
+        if not self._has(splits[0]) and parent._has(self.train_dir):
+            raise UserError(f"data.root={self.root}: no folder {self.train_dir}. Did you mean data.root={parent.root}?")
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
-        folders = [self._folders(split) for split in splits]
-        for split, (images, _) in zip(splits, folders, strict=True):
-            if split and not images.is_dir() and (hint := self._hint(split)):
-                raise UserError(f"data.root: the folder {images} does not exist. {hint}")
-        pairs = [find_pairs(*pair, *suffixes) for pair in folders]
+        pairs = [find_pairs(*self._folders(split), *suffixes) for split in splits]
         return read_masks(pairs, *self._names_and_labels())
 
     def of_folder(self, folder: Path) -> Source:
@@ -301,21 +302,10 @@ class MaskPairs(CheckedSource):
                     "data.classes and data.ignore_index."
                 )
             return read_palette(expanded(self.palette))
-        # 255 never counts.
+        # The label 255 is always ignored.
         labels = (IGNORE if label == self.ignore_index else label for label in range(IGNORE + 1))
         given = read_names(self.classes) if self.classes else ()
         return given, MaskFile(Path(), () if self.ignore_index == IGNORE else tuple(labels))
-
-    def _hint(self, split: str) -> str:
-        """Return the parent folder if it has the split, or the settings for folders such as train and trainannot."""
-        root = expanded(self.root)
-        parent = replace(self, root=str(root.absolute().parent))
-        if parent._has(split):
-            return f"Did you mean data.root={parent.root}?"
-        ends = sorted(folder.name.removeprefix(split) for folder in root.glob(f"{split}?*") if folder.is_dir())
-        if not ends or not (root / split).is_dir():
-            return ""
-        return f"If images are in {split} and masks in {split}{ends[0]}, set data.images=. data.masks={ends[0]}"
 
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()

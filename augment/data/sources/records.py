@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from augment.data.check import check_cache_of, examine_files
 from augment.data.dataset import DATA_DIR, Dataset
-from augment.data.formats.parquet import class_names, read_table
+from augment.data.formats.parquet import read_parquet, schema_class_names
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Reader, RecordFile, Span, find_shards, load_indexes
 from augment.data.formats.webdataset import read_shard
@@ -237,7 +237,7 @@ class Parquet(Records):
 
     def _reader(self) -> Reader:
         return partial(
-            read_table, image=self.image, label=self.label, targets=self.targets, destination=self._companion
+            read_parquet, image=self.image, label=self.label, targets=self.targets, destination=self._companion
         )
 
     def _companion(self, file: RecordFile) -> Path:
@@ -250,4 +250,4 @@ class Parquet(Records):
         return _spans(unpacked, index, label=file.path.name)
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
-        return None if self.targets else class_names(file.path, self.label)
+        return None if self.targets else schema_class_names(file.path, self.label)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from augment.data.corrections import pinned
 from augment.data.dataset import Dataset, ImageRef
-from augment.data.formats.folder import CUT
+from augment.data.formats.folder import CUT_VAL
 from augment.data.images import encoded_ref, name_of, portable_names
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
@@ -131,7 +131,7 @@ class Source:
         Channels(
             optional=True,
             within=(0, MAX_CHANNELS - 1),
-            doc="red, green and blue channel for color ops and pictures. Default: [0,1,2] for images with three",
+            doc="red, green and blue channel for color ops and pictures. Default: [0,1,2] for three channels",
         )
     )
     nodata: float | None = setting(
@@ -214,8 +214,8 @@ class Source:
                 "data.test_fraction=0.1."
             )
         if hasattr(self, "val"):
-            return f"data.val: missing. Name the validation data, or set {CUT}."
-        return f"data: the validation split is missing. Add it, or set {CUT}."
+            return f"data.val is missing. Set it to the validation data, or set {CUT_VAL}."
+        return f"data: the validation split is missing. Add it, or set {CUT_VAL}."
 
     @property
     def cuts_val(self) -> bool:
@@ -256,7 +256,7 @@ class Source:
         )
 
     @property
-    def part(self) -> str:
+    def selection(self) -> str:
         """The selection of images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         shares = {name: getattr(self, name) for name in ("val_fraction", "test_fraction", "fraction")}
@@ -267,11 +267,13 @@ class Source:
 class CheckedSource(Source):
     """Base of the sources whose images are checked."""
 
-    skip_bad: bool = setting(Flag(default=False, doc="skip images that cannot be decoded, instead of an error"))
+    skip_bad: bool = setting(
+        Flag(default=False, doc="whether to skip images that cannot be decoded. Default: they cause an error")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Param[tuple[tuple[str, str], ...]]):
+class PointPairs(Param[tuple[tuple[str, str], ...]]):
     _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
 
     def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
@@ -281,7 +283,7 @@ class Pairs(Param[tuple[tuple[str, str], ...]]):
             return None
 
 
-FLIP_PAIRS = Pairs(
+FLIP_PAIRS = PointPairs(
     optional=True,
     doc="pairs of keypoints that swap in a mirrored image. Default: names that differ only in left and right. []: none",
 )
@@ -323,7 +325,7 @@ class ListedSource(Source):
         files = sorted(folder.glob(f"*{ending}")) if is_folder else [folder]
         if len(files) != 1:
             raise UserError(
-                f"{folder}: it holds {amount(len(files), f'{ending} file')}. Name the file with the targets, or a "
+                f"{folder}: it holds {amount(len(files), f'{ending} file')}. Use the file with the targets, or a "
                 "pattern in quotes."
             )
         # In a folder, the images are next to the file. Ignore the folders in the run's settings.
@@ -418,9 +420,9 @@ def parse_data(given: object) -> Source:
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold} needs data.folds. Set data.folds=K, or remove data.fold.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
+        what = "data.fold is missing" if source.fold is None else f"data.fold={source.fold} is too large"
         raise UserError(
-            f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: 0 to {source.folds - 1}, or -m "
-            f"'data.fold=range({source.folds})' for all."
+            f"{what}. Allowed: 0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all folds."
         )
     if source.folds is not None and source.val_fraction is not None:
         raise UserError(

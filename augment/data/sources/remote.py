@@ -1,6 +1,6 @@
 """Download shards from object stores and web servers into a folder.
 
-`fetch_shards` downloads all shards before the training. `list_files` lists shards that are downloaded when they are
+`fetch_shards` downloads all shards before training starts. `list_files` lists shards that are downloaded when they are
 opened, by other processes (`serve`), and removed to make room for others.
 
 The modification time of a downloaded shard encodes its ETag. One rename therefore marks the shard as complete and
@@ -25,7 +25,7 @@ from threading import Event
 from time import monotonic, sleep, time_ns
 from typing import Any, ClassVar
 
-from augment.data.formats.records import MATCHES, RecordFile, close_files, expand_braces
+from augment.data.formats.records import GLOB, RecordFile, close_files, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, describe_error, first_line, missing_package, suggest
@@ -93,7 +93,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     try:
         if not all(shard.is_here for shard in shards.values()):
             folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder / ".lock"):  # removing the lock file afterwards would be a race
+            with locked(folder / ".lock"):  # removing the lock file afterwards would cause a race
                 _fetch_all([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
     except OSError as error:
         raise UserError(
@@ -117,7 +117,7 @@ def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
     store = _store(what, pattern.partition("://")[0])
 
     def find(url: str) -> list[Shard]:
-        if url.startswith("http") or not MATCHES.search(url):
+        if url.startswith("http") or not GLOB.search(url):
             return [_shard(store, what, url, _with_retries(lambda: _call(store, "info", url), what, url), folder)]
         found = _with_retries(lambda: _call(store, "glob", url, limit_s=_LISTING_S, detail=True), what, url)
         infos = {store.unstrip_protocol(name): info for name, info in sorted(found.items()) if info["type"] == "file"}
@@ -150,7 +150,7 @@ def _store(what: str, scheme: str) -> Any:
 
 def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Path) -> Shard:
     if info["type"] != "file" or info["size"] is None:
-        raise UserError(f"{what}: {url} is a folder, or its size is unknown. Name objects, such as {url}/*.")
+        raise UserError(f"{what}: {url} is a folder, or its size is unknown. Use the URLs of objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
     # Whole seconds, which every file system stores exactly.
     mtime_ns = int(digest(info["size"], version), 16) % 2**31 * 10**9
@@ -326,7 +326,7 @@ class RemoteFile(RecordFile):
                 if not self.is_here:
                     _reserve(self, folder)
                     try:
-                        fetch_elsewhere(self.shard, stopped)
+                        fetch_in_process(self.shard, stopped)
                     finally:
                         _DOWNLOADING.remove(self)
 
@@ -385,7 +385,7 @@ _SERVE = "from augment.data.sources.remote import serve; serve()"
 _IDLE: list[subprocess.Popen[bytes]] = []  # idle processes
 
 
-def fetch_elsewhere(shard: Shard, stopped: Event) -> None:
+def fetch_in_process(shard: Shard, stopped: Event) -> None:
     """Download a shard into its file in another process, until `stopped` is set. Several threads may call this.
 
     Raises:

@@ -154,9 +154,7 @@ class Boxes(SpatialKind):
         numbers = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         if any(mask is not None for mask in masks):
             shown = look_up([mask or MaskRuns.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
-            seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
-            seen.scatter_(1, shown.flatten(1).long(), value=True)
-            keep &= seen.cpu().numpy()[owners, numbers]
+            keep &= _visible_numbers(shown)[owners, numbers]
 
         kept = {name: values[keep] for name, values in fields.items()}
         own = motion.parts.own
@@ -167,11 +165,7 @@ class Boxes(SpatialKind):
         if shown is not None:
             number, owner = moved.pop("number"), moved.pop("owner")
             moved["masks"] = (shown[owner] == number[:, None, None]).to(torch.uint8)
-
-        ids = moved.pop("image_id")
-        left = np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist()
-        columns = {name: torch.split(values, left) for name, values in moved.items()} | {"image_id": ids.unbind()}
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return _by_image(moved, np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist())
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the boxes with their classes, and the masks and keypoints."""
@@ -186,7 +180,7 @@ class Boxes(SpatialKind):
         """Convert objects in torchvision's format, a list of dicts."""
         if not isinstance(targets, Sequence) or len(targets) != count:
             raise UserError(f"targets: {count} images need a list of {count} dicts. Use {_FORM}.")
-        found = [_given(target, f"targets[{number}]") for number, target in enumerate(targets)]
+        found = [_objects_of_dict(target, f"targets[{number}]") for number, target in enumerate(targets)]
         if fault := _fault_of_entries(*map(list, zip(*found, strict=True))):
             raise UserError(f"targets: {fault}")
         return found
@@ -252,7 +246,7 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
     return labels
 
 
-def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
+def _objects_of_dict(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
     """Convert the objects of an image in memory to a result of `Boxes.load`."""
     allowed = (*_ENTRIES, "image_id")
     if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
@@ -313,6 +307,20 @@ def _fault_of_entries(images: Sequence[Objects], masks: Sequence[object]) -> str
     return f"objects with {' and '.join(map(str, counts))} keypoints. Use the same number." if len(counts) > 1 else ""
 
 
+def _visible_numbers(shown: Tensor) -> NDArray[np.bool_]:
+    """Return whether each number occurs in each mask, (N, 256), for masks (N, height, width). Synchronizes the GPU."""
+    seen = torch.zeros(len(shown), IGNORE + 1, dtype=torch.bool, device=shown.device)
+    seen.scatter_(1, shown.flatten(1).long(), value=True)
+    return np.asarray(seen.cpu().numpy())
+
+
+def _by_image(fields: dict[str, Tensor], counts: list[int]) -> list[dict[str, Tensor]]:
+    """Split the fields of all objects into one dict for each image. `counts` are the images' numbers of objects."""
+    ids = fields.pop("image_id").unbind()  # one row for each image
+    columns = {name: torch.split(values, counts) for name, values in fields.items()} | {"image_id": ids}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
 def _joined_points(objects: Sequence[Objects]) -> NDArray[np.float32]:
     """Return the keypoints of all objects, (M, P, 3). Images without objects may have a different P."""
     points = [found.points for found in objects if found.points is not None]
@@ -335,8 +343,8 @@ def _move_boxes(
     visible, (low, high) = np.ones(len(boxes)), (np.tile(edge, 2) for edge in motion.edges)
 
     def hulls_of(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-        places = moved.reshape(count, -1, 2)
-        return np.concatenate([least.reduce(places), most.reduce(places)], axis=1)
+        positions = moved.reshape(count, -1, 2)
+        return np.concatenate([least.reduce(positions), most.reduce(positions)], axis=1)
 
     def watch(moved: NDArray[np.float64]) -> None:
         hulls = hulls_of(moved)

@@ -20,7 +20,7 @@ from augment.support.formatting import amount, list_some
 
 Label = int | float | str
 
-_MISSPELLED = 3  # most hints. More classes with a single image are rather a long tail
+_MISSPELLED = 3  # maximum number of hints. If more classes have a single image, they are probably spelled correctly
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,6 @@ class Labels:
         """
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
             raise UserError(f"the targets are {array.shape} {array.dtype}. Use numbers of shape (N,) or (N, K).")
-        if array.dtype.kind == "u" and array.max(initial=0) >= 2**63:
-            raise UserError(f"the target {array.max()} is too large. Use numbers below 2^63.")
         values = array.ravel().astype(np.float64 if array.dtype.kind == "f" else np.int64)
         return cls(values, np.full(len(array), len(values) // max(len(array), 1), np.int64), rows=True)
 

@@ -1,7 +1,7 @@
 """Choose the kind of targets from labels, or from the words of image lists, and convert them.
 
 Sources with image-level labels call `make_dataset`, unless folders already fix the classes. If labels are ambiguous, it
-asks for a setting instead of guessing.
+raises an error that asks for a setting.
 """
 
 import math
@@ -187,14 +187,14 @@ def _describe_repeated(lists: Sequence[Lines]) -> Iterator[str]:
                 repeated = equal if earlier.words == line.words else different
                 repeated.append(lines.describe(number))
     if different:
-        count = amount(len(different), "line")
+        count = amount(len(different), "line lists", "lines list")
         yield (
-            f"data: {count} with the image of an earlier line but a different target, such as {different[0]}. Write "
-            "several labels of an image in one line"
+            f"data: {count} an image again with a different target, such as {different[0]}. Write several labels of an "
+            "image in one line"
         )
     if equal:
-        count = amount(len(equal), "repeated line")
-        yield f"data: {count}, so that some images count several times, such as {equal[0]}"
+        count = amount(len(equal), "line is", "lines are")
+        yield f"data: {count} repeated, so some images count several times, such as {equal[0]}"
 
 
 def _value(word: str, *, fractions: bool) -> Label:

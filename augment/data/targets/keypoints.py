@@ -98,14 +98,14 @@ def move_points(
     count = points.shape[1]
     shown, (low, high) = np.ones((len(points), count), bool), motion.edges
 
-    def watch(places: NDArray[np.float64]) -> None:
-        shown[((places < low) | (places > high)).any(axis=1).reshape(shown.shape)] = False
+    def watch(positions: NDArray[np.float64]) -> None:
+        shown[((positions < low) | (positions > high)).any(axis=1).reshape(shown.shape)] = False
 
     with np.errstate(invalid="ignore"):
         moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count), watch)
-        places = moved.reshape(-1, count, 2)
-        visible = np.where(shown & motion.parts.shows(places, owners), points[..., 2], 0)
-    found = np.concatenate([np.nan_to_num(places), visible[..., None]], axis=-1).astype(np.float32)
+        positions = moved.reshape(-1, count, 2)
+        visible = np.where(shown & motion.parts.shows(positions, owners), points[..., 2], 0)
+    found = np.concatenate([np.nan_to_num(positions), visible[..., None]], axis=-1).astype(np.float32)
     rows = motion.mirrors[owners]
     found[rows] = found[rows][:, mirrored(count, flip_pairs)]
     return found

@@ -26,18 +26,18 @@ from augment.data.targets.visible_regions import Parts
 from augment.params import Size
 from augment.pipeline.batch import Batch
 from augment.pipeline.geometry.motion import BatchMotion, Motions
-from augment.pipeline.graph.parameter_feed import Ahead, Values, compact, stage_values
+from augment.pipeline.graph.parameter_feed import DrawAhead, FedValues, compact, stage_values
 from augment.pipeline.kernels.instructions import kernels_run
 from augment.pipeline.unreadable_images import unreadable_error
 from augment.recipe.op_kinds import BatchOp
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler, Where
+from augment.recipe.sampler import Sampler, SampleRange
 from augment.recipe.stage import Draws, Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
-_Made = tuple[Values, bool]  # the result of an op's `parts`, see `Parts.mixed`, and whether the op blends
+_OpParts = tuple[FedValues, bool]  # the result of an op's `parts`, see `Parts.mixed`, and whether the op blends
 
 
 class Mixer:
@@ -49,14 +49,21 @@ class Mixer:
         seed: the seed of the draws.
         rank: the rank, which also seeds the draws.
         classes: number of classes.
-        ahead: draws for several batches at once. A subclass of `Ahead`.
+        ahead: draws for several batches at once. A subclass of `DrawAhead`.
 
     Raises:
         UserError: masks, boxes or keypoints cannot follow an op.
     """
 
     def __init__(
-        self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, ahead: Callable[..., Ahead[Any]] = Ahead
+        self,
+        plan: Plan,
+        kind: Kind,
+        *,
+        seed: int,
+        rank: int,
+        classes: int,
+        ahead: Callable[..., DrawAhead[Any]] = DrawAhead,
     ) -> None:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._stages, self._kind, self._classes = plan.batch_stages, kind, classes
@@ -73,11 +80,11 @@ class Mixer:
                         f"follow. {remedy}."
                     )
         self._ahead = ahead
-        self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
-        # The values of the batch stages. They depend on the image size, and on whether the kernel runs. The parts of
-        # the stages depend on the image size only.
-        self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
-        self._made: dict[Size, Ahead[list[_Made]]] = {}
+        self._kernel_knows_ops = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
+        # The draws of the batch stages. Values depend on the image size, and on whether the kernel runs. Parts depend
+        # only on the image size.
+        self._values: dict[tuple[Size, bool], DrawAhead[list[_Values]]] = {}
+        self._parts: dict[Size, DrawAhead[list[_OpParts]]] = {}
 
     def mix(self, images: Tensor, targets: Any, *, epoch: int, start: int) -> tuple[Tensor, Any]:
         """Mix a batch, or one view of it, whose first sample is at position `start` of an epoch.
@@ -99,23 +106,23 @@ class Mixer:
 
     def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
         """Return the parts of samples that the mixed images of a batch show. Ignore ops that declare no `parts`."""
-        ahead = self._made.setdefault(size, self._ahead(partial(self._draw_parts, size)))
+        ahead = self._parts.setdefault(size, self._ahead(partial(self._draw_parts, size)))
         drawn, rows = ahead.take(epoch, start, count)
         parts = Parts.whole(count, size)
         for made, blends in drawn:
             parts = parts.mixed(made[rows], blends=blends)
         return parts
 
-    def _draw_parts(self, size: Size, where: Where) -> list[_Made]:
+    def _draw_parts(self, size: Size, where: SampleRange) -> list[_OpParts]:
         draws = self._sampler.draw(*where)
         fed = [(_op(stage), stage_values(stage, draws, size, neutral=True)) for stage in self._stages]
         return [(op.parts(size=size, **values), op.blends) for op, values in fed if op.parts]
 
     def _mix(self, images: Tensor, targets: Tensor, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
-        by_kernel = self._known and in_order and images.shape[1] == 3 and kernel_runs(images.device)
-        kind = Size(*images.shape[2:]), by_kernel
-        ahead = self._values.setdefault(kind, self._ahead(partial(self._draw, kind, images.device)))
+        by_kernel = self._kernel_knows_ops and in_order and images.shape[1] == 3 and kernel_runs(images.device)
+        variant = Size(*images.shape[2:]), by_kernel
+        ahead = self._values.setdefault(variant, self._ahead(partial(self._draw, variant, images.device)))
         drawn, rows = ahead.take(epoch, start, len(images))
         if by_kernel:
             from augment.pipeline.kernels.mix import mix
@@ -136,12 +143,12 @@ class Mixer:
             images, own = mixed, shared
         return images.contiguous(memory_format=torch.channels_last), own
 
-    def _draw(self, kind: tuple[Size, bool], device: torch.device, where: Where) -> list[_Values]:
+    def _draw(self, variant: tuple[Size, bool], device: torch.device, where: SampleRange) -> list[_Values]:
         """Return the values of each batch stage, with a mask `applied` if its op has no neutral values.
 
-        `kind` is the size of the images, and whether the kernel mixes them. The kernel takes only the `records`.
+        `variant` is the size of the images, and whether the kernel mixes them. The kernel takes only the `records`.
         """
-        size, by_kernel = kind
+        size, by_kernel = variant
         draws = self._sampler.draw(*where)
         if by_kernel:
             records = np.stack([_records(stage, draws, size) for stage in self._stages], axis=1)
@@ -181,16 +188,16 @@ def _mixed_targets(unmixed: Tensor, own: Tensor, share: Tensor) -> Tensor:
     return (torch.stack(every, dim=1) * share[..., None]).sum(dim=1)
 
 
-def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
+def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> FedValues:
     """Return the kernel's input for mixup or cutmix, (N, 6) float32, see `kernels.mix`."""
     op = _op(stage)
-    rows, own = stage.packed(draws)
+    rows, own = stage.applied_draws(draws)
     values, count = stage_values(stage, own, size, neutral=True), len(stage.applied(draws))
     assert op.parts is not None
     left, top, right, bottom = op.parts(size=size, **values)[:, 1, :4].T
     share = values["share"]
     made = np.stack([left, right, top, bottom, share * op.blends, share], axis=1).astype(np.float32)
-    records = np.tile(made[-1], (count, 1))  # the last row is neutral if samples skip the stage, see `packed`
+    records = np.tile(made[-1], (count, 1))  # the last row is neutral if samples skip the stage, see `applied_draws`
     records[rows] = made[: len(rows)]
     return records
 
@@ -209,7 +216,7 @@ class BatchMaker:
         rank: the rank, which also seeds the draws.
         frames: whether to add frames. Batches with masks, boxes or keypoints always have frames.
         mixer: mixes samples. None: nothing is mixed.
-        ahead: draws the motions of several batches at once. A subclass of `Ahead`.
+        ahead: draws the motions of several batches at once. A subclass of `DrawAhead`.
         names: the names of the classes or keypoints, for messages.
 
     Raises:
@@ -218,12 +225,12 @@ class BatchMaker:
 
     def __init__(
         self, plan: Plan, kind: Kind, seed: int, rank: int, *,
-        frames: bool, mixer: Mixer | None, ahead: Callable[..., Ahead[Any]] = Ahead, names: Sequence[str] = (),
+        frames: bool, mixer: Mixer | None, ahead: Callable[..., DrawAhead[Any]] = DrawAhead, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self._follow = kind if isinstance(kind, SpatialKind) else None
+        self._spatial = kind if isinstance(kind, SpatialKind) else None
         self._rules, self._mixer, self._motions = Rules(*plan.rules), mixer, None
-        if frames or self._follow is not None:
-            units = self._follow.units if self._follow is not None else ""
+        if frames or self._spatial is not None:
+            units = self._spatial.units if self._spatial is not None else ""
             self._motions = Motions(plan, seed, rank, targets=units, ahead=ahead)
             kinds = kind.kinds.values() if isinstance(kind, Several) else [kind]
             if self._motions.mirrors and any(getattr(of, "flip_pairs", ()) is None for of in kinds):
@@ -234,7 +241,7 @@ class BatchMaker:
         views: list[Tensor],
         targets: Any,
         indices: Tensor,
-        shown: tuple[Sequence[Tensor], Callable[[], NDArray[np.int64]]],
+        crops: tuple[Sequence[Tensor], Callable[[], NDArray[np.int64]]],
         *,
         epoch: int,
         start: int,
@@ -246,7 +253,7 @@ class BatchMaker:
             views: the images of each view, (N, C, height, width).
             targets: targets that describe whole images, (N, ...), or N results of `SpatialKind.load`.
             indices: (N,) int64, see `Batch`.
-            shown: the crop windows of each view, (N, 6) on the CPU, see `GraphImage`, and a function that returns the
+            crops: the crop windows of each view, (N, 6) on the CPU, see `GraphImage`, and a function that returns the
                 EXIF orientations, (N,). Only used with frames.
             epoch: the epoch of the draws.
             start: the position of the first sample in the epoch.
@@ -255,15 +262,15 @@ class BatchMaker:
         views, followed = list(views), [targets] * len(views)
         motions: list[BatchMotion] = []
         if self._motions is not None:
-            windows, orientations = shown
+            windows, orientations = crops
             motions = self._motions.of(windows, orientations(), epoch, start, indices.device)
         if self._mixer is not None:
             parts = partial(self._mixer.parts, count=len(indices), epoch=epoch, start=start)
             motions = [motion.mixed(parts(motion.size)) for motion in motions]
-        if self._follow is not None:
+        if self._spatial is not None:
             for view, motion in enumerate(motions):
                 of_parts = [targets[sample] for sample in motion.parts.samples]
-                followed[view] = self._follow.follow(of_parts, motion, self._rules)
+                followed[view] = self._spatial.follow(of_parts, motion, self._rules)
         if self._mixer is not None:
             for view, images in enumerate(views):
                 views[view], followed[view] = self._mixer.mix(images, followed[view], epoch=epoch, start=start)
@@ -276,11 +283,11 @@ class BatchMaker:
             share,
             frames[0] if frames else None,
             frames,
-            tuple(followed) if self._follow is not None else (),
+            tuple(followed) if self._spatial is not None else (),
         )
 
 
-_PART = 16  # number of targets that a thread reads at a time
+_TARGETS_PER_CALL = 16  # number of targets that a thread reads at a time
 
 
 class TargetReader:
@@ -309,8 +316,8 @@ class TargetReader:
         if self._pool is not None:
             wanted = dict.fromkeys(indices.tolist())
             new = [index for index in wanted if index not in self._coming and index not in self._kept]
-            for start in range(0, len(new), _PART):
-                part = new[start : start + _PART]
+            for start in range(0, len(new), _TARGETS_PER_CALL):
+                part = new[start : start + _TARGETS_PER_CALL]
                 self._coming.update(dict.fromkeys(part, self._pool.submit(self._load, part)))
 
     def take(self, indices: Sequence[int]) -> list[Any]:

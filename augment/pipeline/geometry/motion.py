@@ -19,11 +19,11 @@ from augment.data.images import SIDEWAYS
 from augment.data.targets.visible_regions import Parts
 from augment.params import Size
 from augment.pipeline.geometry.frames import resizes, turns
-from augment.pipeline.geometry.remap import apply, found, trace
-from augment.pipeline.graph.parameter_feed import Ahead, about_middle, remap_values
+from augment.pipeline.geometry.remap import find_points, map_points, trace
+from augment.pipeline.graph.parameter_feed import DrawAhead, about_middle, remap_values
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler, Where
+from augment.recipe.sampler import Sampler, SampleRange
 from augment.recipe.stage import Draws, Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
@@ -50,7 +50,7 @@ class _Matrix:
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
         """Move points, (M, 2), of the samples `owners`, (M,)."""
-        return apply(self.matrix[owners], points)
+        return map_points(self.matrix[owners], points)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Remap(_Matrix):
         A point becomes NaN if the search finds no output coordinate that shows it.
         """
         middle = (np.array(self.size)[::-1] - 1) / 2
-        moved = found(self.stage, self.size, self.values, points - middle, owners) + middle
+        moved = find_points(self.stage, self.size, self.values, points - middle, owners) + middle
         return np.where(self.moved[owners, None], moved, points)
 
     def back(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +158,7 @@ class BatchMotion:
             The points in output pixels, (M, 2). A point is NaN if a perspective puts it on or behind the horizon, or if
             no output coordinate of a remap shows it.
         """
-        moved = apply(self._first[owners], points)
+        moved = map_points(self._first[owners], points)
         for step in self._steps:
             watch(moved)
             moved = step.forward(moved, owners)
@@ -188,7 +188,7 @@ class BatchMotion:
         inside = self._shown(x, y, here, xp)
         for number in reversed(range(len(self._steps))):
             x, y, inside = self._undo(number, rows, (x, y, inside), arrays, here)
-        if border := self._beyond:
+        if border := self._crop_border:
             # The border belongs to the resized image, so fold coordinates in pixels of that image.
             first, resized = here["first"], here["resized"]
             sides = (resized[:, 1], resized[:, 0])
@@ -240,7 +240,7 @@ class BatchMotion:
         return [xp.where(mask, new, old) for new, old in zip(before, traced, strict=True)]
 
     @property
-    def _beyond(self) -> str:
+    def _crop_border(self) -> str:
         """The border of the crop, or "" if the crop never reaches beyond the image."""
         params = self._plan.crop.params
         return str(params.get("border", "constant" if params.get("side") == "long" else ""))
@@ -250,9 +250,9 @@ class BatchMotion:
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
         scale = self.size / (end - start)
         first, resized = start * scale, sides * scale
-        if self._beyond:
+        if self._crop_border:
             start = 0 * start
-        if self._beyond == "reflect_101":
+        if self._crop_border == "reflect_101":
             # The crop resized the image to a whole number of pixels around the same center, and cut at a whole pixel.
             whole = np.floor(resized)
             from_pixel = first - (resized - whole) / 2
@@ -286,15 +286,15 @@ class Motions:
         plan: the plan.
         seed: the seed of the draws.
         rank: the rank, which also seeds the draws.
-        targets: a name for the targets that follow the pixels, for messages. Empty if no targets do.
-        ahead: draws the steps of several batches at once. A subclass of `Ahead`.
+        targets: a name for the targets that follow the pixels, for messages. Empty without such targets.
+        ahead: draws the steps of several batches at once. A subclass of `DrawAhead`.
 
     Raises:
         UserError: targets cannot follow a step.
     """
 
     def __init__(
-        self, plan: Plan, seed: int, rank: int, *, targets: str = "", ahead: Callable[..., Ahead[Any]] = Ahead
+        self, plan: Plan, seed: int, rank: int, *, targets: str = "", ahead: Callable[..., DrawAhead[Any]] = DrawAhead
     ) -> None:
         moving = [own.moving for own in plan.per_view]
         for own in moving if targets else ():
@@ -307,7 +307,7 @@ class Motions:
                     )
         known = [own.only("geometry", "remap") for own in moving]
         self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(known)]
-        self._steps: Ahead[list[list[_Matrix]]] = ahead(self._draw)
+        self._steps: DrawAhead[list[list[_Matrix]]] = ahead(self._draw)
 
     def of(
         self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int, device: torch.device
@@ -332,7 +332,7 @@ class Motions:
                 return True
         return False
 
-    def _draw(self, where: Where) -> list[list[_Matrix]]:
+    def _draw(self, where: SampleRange) -> list[list[_Matrix]]:
         steps = []
         for sampler in self._samplers:
             draws = sampler.draw(*where)

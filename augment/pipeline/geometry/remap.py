@@ -41,16 +41,16 @@ def trace(
     stage: Stage, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor, *, after: int = -1
 ) -> tuple[Tensor, Tensor]:
     """Trace output coordinates back to the input of the stage, or only to the output of the part `after`."""
-    for number in reversed(range(after + 1, len(stage.parts))):
-        x, y = _traced(stage, number, size, values, x, y)
+    for number in reversed(range(after + 1, len(stage.warp_parts))):
+        x, y = _trace_part(stage, number, size, values, x, y)
     return x, y
 
 
-def _traced(
+def _trace_part(
     stage: Stage, number: int, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Trace output coordinates of one part back to its input."""
-    step, m = stage.parts[number][0], values["chain"][:, number, :, :, None, None]
+    step, m = stage.warp_parts[number][0], values["chain"][:, number, :, :, None, None]
     if step.op.kind != "remap":
         u, v, w = (m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in range(3))
         return u / w, v / w
@@ -65,17 +65,17 @@ def _traced(
     return torch.where(applies, made[0].to(x.dtype), x), torch.where(applies, made[1].to(y.dtype), y)
 
 
-def found(
+def find_points(
     stage: Stage, size: Size, arrays: Mapping[str, NDArray[Any]], points: Array, owners: NDArray[np.int64]
 ) -> Array:
     """Find where input points, (M, 2) as x and y, of the images `owners`, (M,), appear in the output.
 
     A point becomes NaN if no output coordinate shows it. Results can be outside the output image.
     """
-    for number, steps in enumerate(stage.parts):
+    for number, steps in enumerate(stage.warp_parts):
         chain = arrays["chain"][:, number]
         if steps[0].op.kind != "remap":
-            points = apply(np.linalg.inv(chain)[owners], points)
+            points = map_points(np.linalg.inv(chain)[owners], points)
             continue
         # Arrange the points in a table with one row per image: (rows, most points of an image, 2).
         moved = np.flatnonzero(chain[owners, 0, 0] == 0)
@@ -99,7 +99,7 @@ def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor]
     """
 
     def shown(points: Tensor) -> Tensor:
-        return torch.stack(_traced(stage, number, size, values, points[..., 0], points[..., 1]), dim=-1)
+        return torch.stack(_trace_part(stage, number, size, values, points[..., 0], points[..., 1]), dim=-1)
 
     # No starting point is on an edge, because a remap may jump there.
     share = (torch.arange(_STARTS, dtype=torch.float64) + 0.5) / _STARTS - 0.5
@@ -127,7 +127,7 @@ def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor]
     return torch.where(least < 0.5, best, torch.nan)
 
 
-def apply(matrix: Array, points: Array) -> Array:
+def map_points(matrix: Array, points: Array) -> Array:
     """Map points, (M, 2), with matrices, (M, 3, 3). A point on or behind the horizon of a perspective becomes NaN."""
     moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
     with np.errstate(all="ignore"):

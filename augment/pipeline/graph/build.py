@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from augment.data.images import ImageRef, Paths, are_decoded, are_paths, as_paths
-from augment.pipeline.graph.decoding import Form, GraphImage, Placement
+from augment.pipeline.graph.decoding import GraphImage, OutputFormat, Placement
 from augment.pipeline.graph.operators import Dali, GraphSource, add_views
 from augment.pipeline.graph.parameter_feed import Feed
 from augment.pipeline.graph.sample_order import ImageFeed, Reading
@@ -35,13 +35,21 @@ from augment.support.dali_versions import STORED_TYPES, Node
 
 @dataclass(frozen=True)
 class Outputs:
-    views: list[Tensor]  # the images of each view, (batch, height, width, channels), normalized float, or uint8
-    index: Tensor  # the index of each sample, (batch, 1) int32
-    windows: list[
-        Tensor
-    ]  # with frames: the window of each view, (batch, 6) int32 or float32 on the CPU, see `GraphImage`
-    cpu_index: Tensor  # with frames: a copy of `index` on the CPU. Otherwise `index` itself
-    loaded: list[Any] = field(default_factory=list)  # masks, boxes or keypoints, if any
+    """The outputs of a pipeline for one batch of N samples.
+
+    Attributes:
+        views: the images of each view, (N, height, width, channels), normalized float, or uint8.
+        index: the index of each sample, (N, 1) int32.
+        windows: with frames, the window of each view, (N, 6) int32 or float32 on the CPU, see `GraphImage`.
+        cpu_index: with frames, a copy of `index` on the CPU. Otherwise `index` itself.
+        loaded: masks, boxes or keypoints, if any.
+    """
+
+    views: list[Tensor]
+    index: Tensor
+    windows: list[Tensor]
+    cpu_index: Tensor
+    loaded: list[Any] = field(default_factory=list)
 
     def first(self, count: int) -> "Outputs":
         views = [view[:count] for view in self.views]
@@ -50,7 +58,7 @@ class Outputs:
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
-    form: Form
+    form: OutputFormat
     program: Program | None  # the program that a kernel runs after the graph, if any
     windows: list[int]  # with frames: the position of each view's window among the windows in the outputs
 
@@ -74,7 +82,7 @@ def build_pipeline(
     plan: Plan,
     reading: Reading,
     placement: Placement | None = None,
-    form: Form | None = None,
+    form: OutputFormat | None = None,
     checkpoint: str | None = None,
 ) -> BuiltPipeline:
     """Build the DALI pipeline of a plan, by default on the CPU.
@@ -82,7 +90,7 @@ def build_pipeline(
     Each run of the pipeline yields a batch. The last batch of an epoch is padded. The pipeline does not run batch
     stages, because they need targets. A checkpoint must come from a pipeline with the same arguments.
     """
-    placement, form = placement or Placement(), form or Form()
+    placement, form = placement or Placement(), form or OutputFormat()
     pipeline = BuiltPipeline(
         batch_size=reading.batch_size,
         num_threads=placement.threads,
@@ -101,7 +109,7 @@ def build_pipeline(
         with pipeline:
             stored, index = _read(plan, reading, placement, listed)
             source = _LoaderSource(plan, reading, placement, form, pipeline.program)
-            views, windows, pipeline.windows = add_views(plan, stored, source, form, raw=are_decoded(reading.files))
+            views, windows, pipeline.windows = add_views(plan, stored, source, form, decoded=are_decoded(reading.files))
             small = [*source.programs, index]
             moved = [node.gpu() for node in small] if placement.device == "gpu" else small
             pipeline.set_outputs(*views, *moved, *([index, *windows] if form.frames else []))
@@ -111,22 +119,24 @@ def build_pipeline(
 
 def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8]:
     """Apply a plan of the val split to files on the CPU. Return (N, height, width, 3) uint8 in the order of `files`."""
-    pipeline = build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True))
+    pipeline = build_pipeline(plan, Reading(files, len(files), seed), form=OutputFormat(raw=True))
     return np.array(pipeline.run()[0].as_tensor())
 
 
 class _LoaderSource(GraphSource):
     """Supplies the graph of a loader with random values. DALI draws windows and noise, and `Feed` all other values."""
 
-    def __init__(self, plan: Plan, reading: Reading, placement: Placement, form: Form, program: Program | None) -> None:
+    def __init__(
+        self, plan: Plan, reading: Reading, placement: Placement, form: OutputFormat, program: Program | None
+    ) -> None:
         super().__init__(placement, program)
         self._plans, self._reading, self._form = plan.per_view, reading, form
         self.programs: list[Node] = []  # the programs of each view, if a kernel runs them
 
-    def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
+    def image(self, view: int, stored: Node, *, decoded: bool) -> GraphImage:
         seed = self._seed(view, "crop", self._plans[view].crop.key)
         pixels = self._plans[view].pixels
-        return GraphImage(stored, self.placement, seed, raw=raw, frames=self._form.frames, pixels=pixels)
+        return GraphImage(stored, self.placement, seed, decoded=decoded, frames=self._form.frames, pixels=pixels)
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         plan, reading = self._plans[view], self._reading
@@ -194,7 +204,7 @@ def _listed(files: Paths, listed: IO[bytes]) -> dict[str, Any]:
     for start in range(0, len(files), 65536):
         names = files.names[start : start + 65536].tolist()
         if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format excludes such names
-            return {"files": list(files.texts())}  # DALI numbers them
+            return {"files": list(files.texts())}  # DALI then numbers the images itself
         listed.writelines(b"%b %d\n" % (name, index) for index, name in enumerate(names, start))
     listed.flush()
     return {"file_list": f"/proc/self/fd/{listed.fileno()}", "file_root": ""}

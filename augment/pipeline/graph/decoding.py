@@ -56,7 +56,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Form:
+class OutputFormat:
     """The data type of output images, and additional outputs."""
 
     half: bool = False  # float16 instead of float32
@@ -71,9 +71,9 @@ class GraphImage:
         stored: the image, encoded or decoded.
         placement: where the image is decoded.
         seed: the seed of DALI's random draws.
-        raw: whether `stored` is already decoded.
-        peek: read the image's height and width from the encoded header. Otherwise they would be copied from the GPU.
-        frames: set `window`.
+        decoded: whether `stored` is already decoded.
+        peek: whether to read the height and width from the encoded header, instead of copying them from the GPU.
+        frames: whether to set `window`.
         pixels: the pixel format. Resizing converts stored pixels to levels from 0 to 255.
 
     Attributes:
@@ -87,7 +87,7 @@ class GraphImage:
         placement: Placement,
         seed: int,
         *,
-        raw: bool = False,
+        decoded: bool = False,
         peek: bool = False,
         frames: bool = False,
         pixels: PixelFormat = RGB,
@@ -95,23 +95,23 @@ class GraphImage:
         self._pixels = pixels
         self.window: Node | None = None
         self._stored = stored
-        self._raw = raw
+        self._is_decoded = decoded
         self._peek = peek
         self._frames = frames
         self._placement = placement
-        self._mixed = placement.device == "gpu" and placement.decode == "mixed" and not raw
+        self._mixed = placement.device == "gpu" and placement.decode == "mixed" and not decoded
         self._decoder: dict[str, Any] = {"device": "mixed" if self._mixed else "cpu", "output_type": types.RGB}
         if self._mixed:
             self._decoder["hw_decoder_load"] = placement.hw_decoder_load
-        self._cached = placement.caches and not raw
+        self._cached = placement.caches and not decoded
         self._seed = seed
         self._whole: Node | None = None
 
     def decode(self) -> Node:
         """Return the whole upright image in its own size and pixel format: (height, width, 3) uint8 for 8-bit RGB."""
         cache = {"cache_size": self._placement.cache, "cache_type": "threshold"} if self._cached else {}
-        image = self._stored if self._raw else fn.decoders.image(self._stored, **self._decoder, **cache)
-        self._whole = self._here(image)
+        image = self._stored if self._is_decoded else fn.decoders.image(self._stored, **self._decoder, **cache)
+        self._whole = self._on_device(image)
         return self._whole
 
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
@@ -122,14 +122,16 @@ class GraphImage:
         """
         window = {"random_area": list(area_range), "random_aspect_ratio": list(aspect_range), "num_attempts": 10}
         drawn = {"seed": self._seed, **window}
-        whole = self.decode() if self._cached or self._raw else None  # the cache holds whole images
+        whole = self.decode() if self._cached or self._is_decoded else None  # the cache holds whole images
         if self._frames:
             shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
             anchor, sides = fn.random_crop_generator(shape, **drawn)
             self.window = fn.cat(fn.cast(shape, dtype=types.INT32)[:2], anchor, anchor + sides)
         if whole is not None:
-            return self._levels(fn.random_resized_crop(whole, **_to(size), **self._floats, **drawn))
-        return self._resized(self._here(fn.decoders.image_random_crop(self._stored, **drawn, **self._decoder)), size)
+            return self._levels(fn.random_resized_crop(whole, **_resize_arguments(size), **self._floats, **drawn))
+        return self._resized(
+            self._on_device(fn.decoders.image_random_crop(self._stored, **drawn, **self._decoder)), size
+        )
 
     def centered_window(self, image: Node, size: Size, scale: float) -> tuple[Node, Node]:
         """Return the start and the end, (y, x) in pixels, of a centered window with the aspect ratio of `size`.
@@ -214,7 +216,7 @@ class GraphImage:
         self.window = fn.cat(original, first, first + _of_each_side(size) / scale)
 
     def _resized(self, image: Node, size: Sequence[int], **how: Any) -> Node:
-        return self._levels(fn.resize(image, **_to(size), **self._floats, **how))
+        return self._levels(fn.resize(image, **_resize_arguments(size), **self._floats, **how))
 
     @property
     def _floats(self) -> dict[str, Any]:
@@ -241,11 +243,11 @@ class GraphImage:
             image, start=start, shape=list(size), axes=[0, 1], out_of_bounds_policy=policy, fill_values=float(fill)
         )
 
-    def _here(self, image: Node) -> Node:
+    def _on_device(self, image: Node) -> Node:
         return image.gpu() if self._placement.device == "gpu" and not self._mixed else image
 
 
-def _to(size: Sequence[int]) -> dict[str, Any]:
+def _resize_arguments(size: Sequence[int]) -> dict[str, Any]:
     return {"size": list(size), "interp_type": types.INTERP_LINEAR, "antialias": True}
 
 

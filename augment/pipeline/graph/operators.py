@@ -14,14 +14,14 @@ from augment.params import Size
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.geometry.remap import resample
 from augment.pipeline.graph.colors import change_colors
-from augment.pipeline.graph.decoding import Device, Form, GraphImage, Placement
+from augment.pipeline.graph.decoding import Device, GraphImage, OutputFormat, Placement
 from augment.pipeline.kernels.instructions import Program
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Stage
 from augment.support.dali_versions import Node, fn, math, merge, random_state_argument, split, types
 from augment.support.errors import UserError
 
-_AT_ONCE = 4  # the largest number of channels that some of DALI's GPU operators support
+_MAX_CHANNELS = 4  # the largest number of channels that some of DALI's GPU operators support
 
 # The name under which the state of a local op's random generators is fed. The space in the name keeps it apart from the
 # parameters of ops.
@@ -140,8 +140,8 @@ class GraphSource(ABC):
         self.placement, self.program = placement, program
 
     @abstractmethod
-    def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
-        """Return the input of a view's crop. `raw` means that `stored` is already decoded."""
+    def image(self, view: int, stored: Node, *, decoded: bool) -> GraphImage:
+        """Return the input of a view's crop. `decoded` means that `stored` is already decoded."""
 
     @abstractmethod
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
@@ -153,9 +153,9 @@ class GraphSource(ABC):
 
 
 def add_views(
-    plan: Plan, stored: Node, source: GraphSource, form: Form, *, raw: bool
+    plan: Plan, stored: Node, source: GraphSource, form: OutputFormat, *, decoded: bool
 ) -> tuple[list[Node], list[Node], list[int]]:
-    """Add the views of a plan to a graph. `raw` means that images are stored decoded.
+    """Add the views of a plan to a graph. `decoded` means that images are stored decoded.
 
     Returns:
         The images of each view, (height, width, channels). They are uint8 if a kernel runs after the graph.
@@ -163,17 +163,17 @@ def add_views(
         The position of each view's window among these windows.
     """
     # Decoding up to two windows is cheaper than decoding the whole image.
-    if plan.views.named and not raw and sum(not own.in_common(plan) for own in plan.others) > 1:
-        stored, raw = GraphImage(stored, source.placement, seed=0).decode(), True
+    if plan.views.named and not decoded and sum(not own.shared_results(plan) for own in plan.others) > 1:
+        stored, decoded = GraphImage(stored, source.placement, seed=0).decode(), True
     views: list[Node] = []
     windows: list[Node] = []
     shown: list[int] = []
     first: list[Node] = []  # the results of the first view's crop and stages
     for number, own in enumerate(plan.per_view):
-        made = first[: own.in_common(plan)] if number else []
+        made = first[: own.shared_results(plan)] if number else []
         shown.append(0 if made else len(windows))
         if not made:
-            image = source.image(number, stored, raw=raw)
+            image = source.image(number, stored, decoded=decoded)
             made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
             if form.frames and image.window is None:
                 raise UserError(
@@ -226,8 +226,8 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
 
 def channel_bounds(channels: int) -> list[int]:
     """Return the bounds of groups of channels. On a GPU, DALI's warp takes 1, 3 or 4 channels, not 2."""
-    bounds = [*range(0, channels, _AT_ONCE), channels]
-    if channels % _AT_ONCE == 2:
+    bounds = [*range(0, channels, _MAX_CHANNELS), channels]
+    if channels % _MAX_CHANNELS == 2:
         bounds.insert(-1, channels - 1)
     return bounds
 

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from augment.params import Size
 from augment.pipeline.graph.sample_order import Reading
-from augment.recipe.sampler import CALL, Sampler, Where
+from augment.recipe.sampler import CALL, Sampler, SampleRange
 from augment.recipe.stage import Draws, Stage
 from augment.support.background import Background
 from augment.support.errors import UserError
 from augment.support.lazy_torch import torch
 
 T = TypeVar("T")
-Values = NDArray[Any]
+FedValues = NDArray[Any]
 _Block = tuple[int, int]  # the epoch, and the number of the block in the epoch
 
 # Number of samples whose parameters are drawn at once. Drawing for several batches takes little longer than for one.
@@ -43,13 +43,13 @@ class Feed:
         self._sampler, self._reading, self._neutral = sampler, reading, neutral
         self._batches, self._fixed = reading.batches, sampler.plan.split == "val"
         self._together = max(1, BLOCK // reading.batch_size)
-        self._block: tuple[_Block, list[Values]] | None = None
-        self._coming: dict[_Block, Background[list[Values]]] = {}
+        self._block: tuple[_Block, list[FedValues]] | None = None
+        self._coming: dict[_Block, Background[list[FedValues]]] = {}
 
-    def __call__(self, info: Any) -> list[Values]:
+    def __call__(self, info: Any) -> list[FedValues]:
         return self.values(info.iteration)
 
-    def values(self, iteration: int) -> list[Values]:
+    def values(self, iteration: int) -> list[FedValues]:
         """Return the values of all stages, in order, for the batch with this number.
 
         Each array is (batch_size, ...), with the data type that DALI's operator needs.
@@ -78,18 +78,18 @@ class Feed:
             return epoch, number + 1
         return (epoch if self._fixed else epoch + 1), 0
 
-    def _draw(self, block: _Block) -> list[Values]:
+    def _draw(self, block: _Block) -> list[FedValues]:
         epoch, number = block
         batch, size = number * self._together, self._reading.batch_size
         count = min(self._together, self._batches - batch) * size
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
-    def by_stage(self, where: Where) -> list[dict[str, Values]]:
+    def by_stage(self, where: SampleRange) -> list[dict[str, FedValues]]:
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
 
-class Ahead(Generic[T]):
+class DrawAhead(Generic[T]):
     """Draws for the samples of several batches at once, which takes little longer than for one batch.
 
     Args:
@@ -97,7 +97,7 @@ class Ahead(Generic[T]):
         together: the smallest number of consecutive samples to draw for.
     """
 
-    def __init__(self, draw: Callable[[Where], T], together: int = BLOCK) -> None:
+    def __init__(self, draw: Callable[[SampleRange], T], together: int = BLOCK) -> None:
         self._draw, self._together = draw, together
         self._where = -1, 0, 0
         self._drawn: T | None = None
@@ -112,10 +112,10 @@ class Ahead(Generic[T]):
         return self._drawn, slice(start - first, start - first + count)
 
 
-class AheadOfCalls(Ahead[T]):
+class DrawAheadOfCalls(DrawAhead[T]):
     """Draws for several calls of a `Transform` at once.
 
-    While calls have the same size, it draws for twice as many calls each time, up to a limit.
+    While calls have the same size, it draws for twice as many calls each time, up to twice `together` samples.
     """
 
     _calls, _key = range(0), tuple[Any, ...]()
@@ -129,14 +129,14 @@ class AheadOfCalls(Ahead[T]):
         if self._drawn is None or key != self._key or call not in last:
             calls = 1
             if key == self._key and call == last.stop:
-                calls = max(1, min(2 * len(last), 2 * BLOCK // count))
+                calls = max(1, min(2 * len(last), 2 * self._together // count))
             self._calls, self._key = range(call, call + calls), key
             self._drawn = self._draw((epoch, start, count, calls))
         first = (call - self._calls.start) * count
         return self._drawn, slice(first, first + count)
 
 
-def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:
+def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, FedValues]:
     """Return the values to feed to a stage, by name.
 
     If the stage needs a mask of the samples that it changes, the mask has the name `applied`.
@@ -161,16 +161,16 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutra
     return {"applied": stage.applied(draws), **fed} if stage.is_gated and not uses_neutral else fed
 
 
-def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
+def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, FedValues]:
     """Return the matrices of a geometry or color stage in the form that its DALI operators take."""
     if stage.kind == "geometry":
-        return {"matrix": compact(_back(stage, stage.matrix(draws, size), size))}
+        return {"matrix": compact(_inverted(stage, stage.matrix(draws, size), size))}
     if not stage.chained:
         return _color_values(stage.matrix(draws, size))
     # Between the operators, levels are multiplied by `LEVEL` and stored as uint16. This clips them like bytes, but
     # hardly rounds them.
-    fed: dict[str, Values] = {}
-    links = stage.links(draws, size)
+    fed: dict[str, FedValues] = {}
+    links = stage.chain_matrices(draws, size)
     for number, matrix in enumerate(links):
         before = 1 if number == 0 else LEVEL
         after = 1 if number == len(links) - 1 else LEVEL
@@ -179,7 +179,7 @@ def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[
     return fed
 
 
-def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
+def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, FedValues]:
     """Return a color matrix by name.
 
     A matrix of shape (N, C, C + 1) stays whole. A matrix of shape (N, C, 2 C + 1) is split into the matrices for the
@@ -191,7 +191,7 @@ def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Valu
     return {f"matrix{link}": compact(matrix)}
 
 
-def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
+def _inverted(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
     """Invert a stage's matrices, (N, 3, 3), because a warp looks up each output pixel in the input.
 
     The inverses have their origin in the center of the top left pixel.
@@ -210,27 +210,27 @@ def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.f
     return total
 
 
-def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
+def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, FedValues]:
     """Return the values of a remap stage, for `augment.pipeline.geometry.remap`.
 
     Each part of the stage is a matrix or a remap. `chain`, (N, parts, 3, 3), holds the inverse of each matrix, in
     pixels from the middle of the image. For a remap, `chain` holds zeros if the remap applies to the sample, and
     otherwise the identity. The names of a remap's arguments end with the number of its part.
     """
-    values: dict[str, Values] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
-    for number, steps in enumerate(stage.parts):
+    values: dict[str, FedValues] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.warp_parts), 3, 3))}
+    for number, steps in enumerate(stage.warp_parts):
         own = replace(stage, positions=tuple((step,) for step in steps))
         if steps[0].op.kind == "remap":
             values["chain"][:, number] = np.where(own.applied(draws)[:, None, None], 0, np.eye(3))
             found = own.values(draws, size, neutral=own.is_gated)
             values |= {f"{name} {number}": value for name, value in found.items()}
         else:
-            # With Size(1, 1), `_back` keeps the origin in the middle.
-            values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))
+            # With Size(1, 1), `_inverted` keeps the origin in the middle.
+            values["chain"][:, number] = _inverted(own, own.matrix(draws, size), Size(1, 1))
     return values
 
 
-def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, Values]:
+def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, FedValues]:
     """Return the values of a remap stage, and of a warp that replaces the stage for samples without a remap.
 
     The warp gives these samples exactly the pixels that a recipe without remaps would give them.
@@ -239,9 +239,9 @@ def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks:
     if any(len(steps) == 1 and steps[0].p == 1 and steps[0].op.kind == "remap" for steps in stage.positions):
         return fed
     remapped = stage.remapped(draws)
-    if len(stage.parts) > 1:
+    if len(stage.warp_parts) > 1:
         matrix = np.where(remapped[:, None, None], np.eye(3), stage.matrix(draws, size))
-        fed["warp matrix"] = compact(_back(stage, matrix, size))
+        fed["warp matrix"] = compact(_inverted(stage, matrix, size))
         fed["chain"][~remapped] = np.eye(3)
         if masks:
             fed["warp applied"] = np.logical_and(stage.applied(draws), ~remapped)
@@ -263,6 +263,6 @@ def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(adjugate / determinant[:, None]).reshape(-1, 3, 3)
 
 
-def compact(values: Values) -> Values:
+def compact(values: FedValues) -> FedValues:
     """Make values contiguous, and convert float64 to float32, because DALI gets them in this form."""
     return np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype)

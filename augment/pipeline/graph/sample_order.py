@@ -63,6 +63,8 @@ class Order:
 
 @dataclass(frozen=True)
 class Reading:
+    """The images that a pipeline reads, and their order."""
+
     files: Sequence[ImageRef]  # a sample's index is its position here
     batch_size: int  # samples per batch. The last batch of an epoch is padded
     seed: int  # the seed of the run, from which shuffle, crop and steps derive their own seeds
@@ -108,12 +110,12 @@ class ImageFeed:
 
     def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
         self._reading, self._images, self._batches = reading, reading.files, reading.batches
-        self._raw, self.by_path = are_decoded(reading.files), are_paths(reading.files)
+        self._is_decoded, self.by_path = are_decoded(reading.files), are_paths(reading.files)
         paths = as_paths(reading.files) if self.by_path else None
         self._names = None if paths is None else paths.names
         # DALI gets an image as pixels or as bytes.
-        self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
-        self.dtype = reading.pixels.dtype if self._raw else "uint8"
+        self.ndim, self.layout = (3, "HWC") if self._is_decoded else (1, "")
+        self.dtype = reading.pixels.dtype if self._is_decoded else "uint8"
         kinds = kinds_of(reading.files)
         self._expects = all(hasattr(kind, "expect") for kind in kinds)
         kind = kinds.pop() if len(kinds) == 1 else None
@@ -160,7 +162,7 @@ class ImageFeed:
         """
         image = self._images[index]
         try:
-            if not self._raw:
+            if not self._is_decoded:
                 return np.frombuffer(read_encoded(image), np.uint8)
             assert is_decoded(image)
             pixels = np.ascontiguousarray(image.read_pixels())

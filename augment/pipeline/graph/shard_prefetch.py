@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.records import Opened, RecordFile, close_files
 
-_FETCHED = 4  # number of parallel downloads, each in a process of 70 MB or more
+_MAX_DOWNLOADS = 4  # number of parallel downloads, each in a process of 70 MB or more
 
 _Asked = SimpleQueue[tuple[RecordFile, Future[Opened]] | None]
 
@@ -45,7 +45,7 @@ class Stream:
         self._held: dict[int, Future[Opened]] = {}
         self._stopped, self._asked = Event(), _Asked()
         # Use daemon threads. When Python exits, it would wait for the threads of an executor, and for their downloads.
-        for _ in range(0 if self._stay else _FETCHED):
+        for _ in range(0 if self._stay else _MAX_DOWNLOADS):
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)
 
@@ -103,5 +103,5 @@ def _open(asked: _Asked, stopped: Event) -> None:
 
 def _stop(asked: _Asked, stopped: Event) -> None:
     stopped.set()
-    for _ in range(_FETCHED):
+    for _ in range(_MAX_DOWNLOADS):
         asked.put(None)

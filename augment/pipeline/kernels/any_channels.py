@@ -72,7 +72,7 @@ def launch(
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
-        raw: write levels instead of normalized numbers.
+        raw: whether to write levels instead of normalized numbers.
     """
     count, height, width, channels = images.shape
     buffers = torch.empty((2, *images.shape), dtype=images.dtype, device=images.device)

@@ -14,37 +14,42 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.pipeline.geometry.frames import COLUMNS, random_windows
-from augment.pipeline.graph.decoding import Form, Placement
-from augment.pipeline.graph.parameter_feed import Ahead, AheadOfCalls
-from augment.pipeline.images_in_memory import Images
-from augment.pipeline.kernels.instructions import LARGEST, Program, are_alike
+from augment.pipeline.graph.decoding import OutputFormat, Placement
+from augment.pipeline.graph.parameter_feed import BLOCK, DrawAhead, DrawAheadOfCalls
+from augment.pipeline.images_in_memory import InputImages
+from augment.pipeline.kernels.instructions import MAX_AREA, Program, are_alike
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import CALL, Sampler, Where
+from augment.recipe.sampler import CALL, Sampler, SampleRange
 from augment.support.device import to_device
 
+# Largest number of entries of color matrices, channels x channels each, that are drawn at once. Above it, the matrices
+# do not fit in the caches of the CPU: for ten channels, drawing takes twice as long with twice as many entries.
+_ENTRIES = 2**18
 
-class Direct:
+
+class KernelTransform:
     """Transforms the views of a batch with kernels instead of a DALI graph."""
 
     batch_size = math.inf
 
-    def __init__(self, plan: Plan, device: torch.device, form: Form, samplers: Sequence[Sampler]) -> None:
+    def __init__(self, plan: Plan, device: torch.device, form: OutputFormat, samplers: Sequence[Sampler]) -> None:
         self._program, self._device, self._form, self._samplers = Program(plan), device, form, samplers
-        self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # by the height and width of the images
+        self._drawn: dict[tuple[int, ...], DrawAhead[Any]] = {}  # by the height and width of the images
 
     @staticmethod
     def supports(plan: Plan, placement: Placement) -> bool:
         """Return whether the kernels support the whole plan and run here."""
         program = Program(plan)
-        known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= LARGEST
+        known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= MAX_AREA
         return placement.device == "gpu" and known and program.runs(placement.gpu)
 
-    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
+    def run(self, images: InputImages, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
         if sides not in self._drawn:
-            self._drawn = {sides: AheadOfCalls(partial(self._draw, sides))}
+            together = min(BLOCK, _ENTRIES // self._program.plan.pixels.channels**2)
+            self._drawn = {sides: DrawAheadOfCalls(partial(self._draw, sides), together)}
         (drawn, there), rows = self._drawn[sides].take(0, call * CALL, count)
         for view, sampler in enumerate(self._samplers):
             cropped = _resize(images.data, there[f"{view} windows"][rows], sampler.plan)
@@ -54,7 +59,7 @@ class Direct:
                 windows.append(torch.from_numpy(np.insert(drawn[view][rows], [0, 0], sides, axis=1)))
         return views, windows
 
-    def _draw(self, sides: Sequence[int], where: Where) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
+    def _draw(self, sides: Sequence[int], where: SampleRange) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
         """Draw for images with these sides. Return the windows of each view, and the kernels' inputs on the device."""
         sizes = np.tile(np.array(sides), (math.prod(where[2:]), 1))
         windows, there = [], {}
@@ -82,7 +87,7 @@ def _has_window(plan: Plan) -> bool:
     return name in {"random_resized_crop", "center_crop"} or (name == "resize" and plan.crop.params["side"] != "long")
 
 
-def _windows(sampler: Sampler, where: Where, sizes: NDArray[np.int64]) -> Array:
+def _windows(sampler: Sampler, where: SampleRange, sizes: NDArray[np.int64]) -> Array:
     """Return the crop windows for images of these sizes: start and end, (y, x) in pixels, (N, 4)."""
     crop, proportions = sampler.plan.crop, np.array(sampler.plan.size.proportions)
     if crop.op.random:

@@ -20,16 +20,16 @@ from torch import Tensor
 
 from augment.params import Size
 from augment.params.pixel_format import PixelFormat
-from augment.pipeline.graph.decoding import Form, Placement
-from augment.pipeline.graph.parameter_feed import Feed, Values, stage_values
+from augment.pipeline.graph.decoding import OutputFormat, Placement
+from augment.pipeline.graph.parameter_feed import FedValues, Feed, stage_values
 from augment.pipeline.graph.sample_order import Reading
-from augment.pipeline.kernels.opcodes import ANY_CHANNELS, BORDERS, CODES, OF_POLICIES, PLANES, ROUTINES
+from augment.pipeline.kernels.opcodes import ANY_CHANNELS, BORDER_CODES, CODES, LAST_OF_POLICIES, PLANES, ROUTINES
 from augment.recipe.fusion import positions_of
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler, Where
+from augment.recipe.sampler import Sampler, SampleRange
 from augment.recipe.stage import Stage
 
-LARGEST = 256**2  # the largest image area, in pixels, for which the kernel runs ops that policies do not use
+MAX_AREA = 256**2  # the largest image area, in pixels, for which the kernel runs ops that policies do not use
 
 
 class Program:
@@ -47,23 +47,23 @@ class Program:
         self.plan = plan
         self.before, self.stages = _split(plan)
         self.names = tuple(map(_name, self.stages))
-        self.every_op = any(CODES[name] > OF_POLICIES for name in self.names)
+        self.every_op = any(CODES[name] > LAST_OF_POLICIES for name in self.names)
 
     @staticmethod
     def of(plan: Plan) -> "Program | None":
         """Return the program of a plan, or None if DALI's operators must run the plan or may be as fast.
 
         With fewer than two local stages, DALI launches few operators for RGB images. For other images, each stage takes
-        several operators. Images above `LARGEST` use the kernel only for the RGB ops of policies, because one block of
+        several operators. Images above `MAX_AREA` use the kernel only for the RGB ops of policies, because one block of
         threads runs a whole sample.
         """
         program, is_rgb = Program(plan), plan.pixels.is_rgb
         local = sum(stage.kind == "local" for stage in program.stages)
         saves_operators = local > 1 if is_rgb else bool(program.stages)
-        is_small = math.prod(plan.size) <= LARGEST or (is_rgb and not program.every_op)
+        is_small = math.prod(plan.size) <= MAX_AREA or (is_rgb and not program.every_op)
         return program if saves_operators and is_small else None
 
-    def values(self, sampler: Sampler, where: Where) -> NDArray[np.float32]:
+    def values(self, sampler: Sampler, where: SampleRange) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
 
         For each stage, a program holds the stage's code, the count of its values, and the values. If the stage does not
@@ -71,25 +71,28 @@ class Program:
         blur, the count depends on these samples, because each convolution kernel is as large as the longest motion.
         """
         draws, size = sampler.draw(*where), self.plan.size
-        samples = math.prod(where[2:])
-        programs = [np.empty((samples, 0), np.float32)]
+        found = []
         for name, stage in zip(self.names, self.stages, strict=True):
-            rows, own = stage.packed(draws)
+            rows, own = stage.applied_draws(draws)
             fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
             fed.pop("applied", None)
             if stage.steps[0].op.random:
                 # The seed consists of two numbers, because a float32 holds only 24-bit integers exactly.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
-            values = np.hstack([np.empty((len(rows), 0), np.float32), *ROUTINES[name](stage, fed, size)])
-            count = values.shape[1]
-            program = np.zeros((samples, 2 + count), np.float32)
-            program[rows, 0] = CODES[name]
-            program[:, 1] = count
-            program[rows, 2:] = values
-            programs.append(program)
-        return np.hstack(programs)
+            found.append((CODES[name], rows, ROUTINES[name](stage, fed, size)))
+        counts = [sum(column.shape[1] for column in columns) for _, _, columns in found]
+        programs = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32)
+        at = 0
+        for (code, rows, columns), count in zip(found, counts, strict=True):
+            programs[rows, at] = code
+            programs[:, at + 1] = count
+            at += 2
+            for column in columns:
+                programs[rows, at : at + column.shape[1]] = column
+                at += column.shape[1]
+        return programs
 
-    def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
+    def run(self, images: Tensor, programs: Tensor, form: OutputFormat) -> Tensor:
         """Apply the stages to levels, (N, height, width, C). Return normalized floats, or levels if the form is raw.
 
         `programs` come from `values`, and must be on the device of the images.
@@ -125,7 +128,7 @@ def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
     before: list[Stage] = []
     after: list[Stage] = []
     for stage in plan.image_stages:
-        if _name(stage) in known and (stage.kind != "geometry" or stage.border[0] in BORDERS):
+        if _name(stage) in known and (stage.kind != "geometry" or stage.border[0] in BORDER_CODES):
             after.append(stage)
             continue
         at = len(after)
@@ -154,7 +157,7 @@ class ProgramFeed(Feed):
         super().__init__(sampler, reading)
         self._program = program
 
-    def by_stage(self, where: Where) -> list[dict[str, Values]]:
+    def by_stage(self, where: SampleRange) -> list[dict[str, FedValues]]:
         return [{"program": self._program.values(self._sampler, where)}]
 
 

@@ -9,41 +9,41 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from augment.params import Size
-from augment.pipeline.graph.parameter_feed import Values
+from augment.pipeline.graph.parameter_feed import FedValues
 from augment.recipe.stage import Stage
 
-BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
+BORDER_CODES = {"constant": 0, "reflect_101": 1, "replicate": 2}
 
 
-def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+def _as_fed(stage: Stage, fed: dict[str, FedValues], size: Size) -> list[FedValues]:
     """Return the values that DALI's operators would get, as columns, (N, any) each."""
     return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
 
 
-def _solarize(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+def _solarize(stage: Stage, fed: dict[str, FedValues], size: Size) -> list[FedValues]:
     return [np.ceil(value) for value in _as_fed(stage, fed, size)]  # the kernel compares whole levels
 
 
-def _warp(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
-    return [*_as_fed(stage, fed, size), *_constants(fed, BORDERS[stage.border[0]], stage.border[1])]
+def _warp(stage: Stage, fed: dict[str, FedValues], size: Size) -> list[FedValues]:
+    return [*_as_fed(stage, fed, size), *_constants(fed, BORDER_CODES[stage.border[0]], stage.border[1])]
 
 
-def _motion_blur(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+def _motion_blur(stage: Stage, fed: dict[str, FedValues], size: Size) -> list[FedValues]:
     return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
 
 
-def _downscale(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+def _downscale(stage: Stage, fed: dict[str, FedValues], size: Size) -> list[FedValues]:
     sides, whole = fed["side"], np.array(size, np.float32)
     return [sides, whole / sides, sides / whole, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
 
 
-def _erase(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+def _erase(stage: Stage, fed: dict[str, FedValues], size: Size) -> list[FedValues]:
     *window, seed = _as_fed(stage, fed, size)
     params = stage.steps[0].params
     return [*window, *_constants(fed, ("constant", "mean", "noise").index(params["fill"]), params["level"]), seed]
 
 
-def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
+def _constants(fed: dict[str, FedValues], *values: float) -> list[FedValues]:
     count = len(next(iter(fed.values())))
     return [np.full((count, 1), value, np.float32) for value in values]
 
@@ -51,7 +51,7 @@ def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
 # For each kind of stage and local op that the kernel runs, the function that returns its values. The code of a stage is
 # its position here, from 1. Code 0 means that a stage does not apply to a sample. Policies need only the first eight
 # entries. Without the others, the kernel compiles faster.
-ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]] = {
+ROUTINES: Mapping[str, Callable[[Stage, dict[str, FedValues], Size], list[FedValues]]] = {
     "geometry": _warp,
     "color": _as_fed,
     "color of mean": _as_fed,
@@ -68,7 +68,7 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]]
     "erase": _erase,
 }
 CODES = {name: number for number, name in enumerate(ROUTINES, 1)}
-OF_POLICIES = CODES["equalize"]
+LAST_OF_POLICIES = CODES["equalize"]  # the highest code that policies use
 ANY_CHANNELS = {"geometry", "color", "color of mean", "gaussian_noise", "erase"}  # for images other than 8-bit RGB
 PLANES = {"gaussian_blur", "jpeg", "downscale"}  # ops that need memory for one channel as floats
 

@@ -51,8 +51,8 @@ def launch(
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
-        every_op: also compile the ops that policies do not need.
-        plane: allocate float32 memory for one channel of each sample. Blur, JPEG and downscale need this memory.
+        every_op: whether to also compile the ops that policies do not use.
+        plane: whether to allocate float32 memory for one channel of each sample, which blur, JPEG and downscale need.
     """
     count, height, width = images.shape[:3]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)

@@ -16,7 +16,7 @@ def _beta(uniform: Array, alpha: float) -> Array:
 
 
 def _full_parts(size: Size, count: int, samples: int) -> Array:
-    """Return `parts`, (count, samples, 7), for images that show all of each sample."""
+    """Return `parts`, (count, samples, 7), in which each sample fills the whole image."""
     return np.tile([0.0, 0, size.width, size.height, 1, 0, 0], (count, samples, 1))
 
 

@@ -27,11 +27,18 @@ from PIL import Image
 
 from augment.data.check import Decoder, group_copies
 from augment.data.dataset import NO_VAL, Dataset, Split
-from augment.data.image_faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, is_rare, strict_pillow
+from augment.data.image_faults import (
+    DECODABLE_FORMATS,
+    DECODER_ERRORS,
+    describe_failure,
+    find_fault,
+    is_rare,
+    strict_pillow,
+)
 from augment.data.images import (
     ImageRef,
+    image_keys,
     is_decoded,
-    keys_of,
     known_of,
     open_image,
     orientation_of,
@@ -122,7 +129,7 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
         data = read_encoded(ref)
         fault = find_fault(BytesIO(data)) or (_DECODER.find_difference(data) if is_rare(data) else None)
         if not fault:
-            with Image.open(BytesIO(data), formats=FORMATS) as image:
+            with Image.open(BytesIO(data), formats=DECODABLE_FORMATS) as image:
                 return _facts(image, data, image.format or "")
     except (UserError, MemoryError, *DECODER_ERRORS) as error:
         fault = describe_failure(error)
@@ -167,8 +174,8 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
         cut = cut_val(source, replace(data, copies=group_copies(images, digests)))
     except UserError as error:
         return replace(data, problems=(*data.problems, str(error))), facts
-    indices = {key: index for index, key in enumerate(keys_of(images))}
-    return cut, facts[[indices[key] for key in keys_of(cut.train.files + cut.val.files)]]
+    indices = {key: index for index, key in enumerate(image_keys(images))}
+    return cut, facts[[indices[key] for key in image_keys(cut.train.files + cut.val.files)]]
 
 
 def test_split_of(source: Source, data: Dataset, facts: Facts) -> tuple[Split, Facts]:

@@ -18,7 +18,7 @@ from augment.data.images import portable_name, shown_limits
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
 from augment.pipeline.batch import as_levels
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
 from augment.pipeline.notebook_display import with_target
@@ -29,10 +29,10 @@ from augment.recipe.captions import (
     pin,
     pinned_values,
     ranges_of,
-    settings_of,
+    step_settings,
 )
 from augment.recipe.op import OPS
-from augment.recipe.op_kinds import Kind, Op
+from augment.recipe.op_kinds import Op, OpKind
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -96,7 +96,7 @@ def model_inputs(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> l
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
     raw = plan.pixels.is_bytes and not mixing
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=raw), classes=names)
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), OutputFormat(raw=raw), classes=names)
     inputs = []
     for epoch in range(epochs):
         (batch,) = loader
@@ -190,7 +190,7 @@ def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress
     rows = []
     for step, view in progress.track(shown, description="Drawing"):
         chance = f"p {step.p:.4g}" if "p" in step.op.params else ""
-        rows.append(renderer.row(step, [", ".join(filter(None, [view, chance, *settings_of(step)]))]))
+        rows.append(renderer.row(step, [", ".join(filter(None, [view, chance, *step_settings(step)]))]))
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
     return [SheetBlock("Single steps", how, tuple(rows)), _recipe_block(plan, aug, photos, seed)]
 
@@ -239,7 +239,7 @@ def channel_blocks(aug: Aug, split: SplitName, photos: Photos, *, seed: int) -> 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
     """Show ops with their default parameters on the first photo, a block for each kind. A mosaic uses four photos."""
     renderer = StepRenderer(aug, photos, seed)
-    kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
+    kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(OpKind)}
     for name in progress.track(names, description="Drawing"):
         kinds[OPS[name].kind].append(_op_row(renderer, OPS[name]))
     return [SheetBlock(kind.capitalize(), "", tuple(rows)) for kind, rows in kinds.items() if rows]
@@ -253,6 +253,6 @@ def _op_row(renderer: StepRenderer, op: Op) -> SheetRow:
     example = {"steps": dict.fromkeys(geometry[:2] + color[:2])}
     try:
         (step,) = parse_steps({op.name: example if op.nests else {}}, "preview")
-        return renderer.row(step, [doc, ", ".join(settings_of(step))])
+        return renderer.row(step, [doc, ", ".join(step_settings(step))])
     except UserError as error:
         return SheetRow((), op.name, (doc, f"not shown: {str(error).removeprefix('preview.')}"))

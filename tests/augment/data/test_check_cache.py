@@ -64,17 +64,6 @@ def test_a_torn_last_write_is_ignored(tmp_path: Path, judged: list[str], lost: i
     assert sorted(judged) == ["0.jpg", "1.jpg", "1.jpg", "2.jpg"]
 
 
-def test_a_cache_of_which_most_is_out_of_date_is_written_anew(tmp_path: Path) -> None:
-    cache = tmp_path / "check.txt"
-    file, other = write(tmp_path, "0.jpg", encoded("JPEG")), write(tmp_path, "1.jpg", encoded("JPEG"))
-    check_files([other], cache=cache)
-    for seconds in range(20):
-        stamp(file, seconds)
-        assert check_files([file], cache=cache) == {}
-    assert cache.read_bytes().count(b".jpg") < 8
-    assert cache.read_bytes().count(b"1.jpg") == 1
-
-
 def test_cached_files_are_not_opened_again_and_new_verdicts_appended(tmp_path: Path, judged: list[str]) -> None:
     cache = tmp_path / "new" / "folder" / "check.txt"
     files = [write(tmp_path, f"{name}.jpg", encoded("JPEG") if name else b"") for name in ("a", "", "b")]

@@ -9,7 +9,7 @@ from lazily import LazyModule
 from PIL import Image
 
 from augment.data.dataset import Dataset, Split
-from augment.data.selection import joined, share_out, take_fold, take_val
+from augment.data.selection import distribute_groups, join_groups, take_fold, take_val
 from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
 
@@ -50,13 +50,13 @@ def test_val_has_the_share_as_near_as_whole_groups_make_it(fraction: float) -> N
 
 def test_one_stratum_is_shared_out_as_by_scikit_learn() -> None:
     groups = np.array(of_groups(5)[1])
-    part = share_out(groups, np.zeros_like(groups), [0.2] * 5, np.zeros(30))
+    part = distribute_groups(groups, np.zeros_like(groups), [0.2] * 5, np.zeros(30))
     theirs = [len(test) for _, test in sklearn.GroupKFold(5).split(groups, groups=groups)]
     assert sorted(np.bincount(part).tolist()) == sorted(theirs)
 
 
 def test_copies_join_groups() -> None:
-    assert joined(["a", "b", "a", "c"], [0, 0, 1, 2]).tolist() == [0, 0, 0, 1]
+    assert join_groups(["a", "b", "a", "c"], [0, 0, 1, 2]).tolist() == [0, 0, 0, 1]
     whole, groups = of_groups(0)
     same = {whole.train.files[0]: 0, whole.train.files[groups.index(1 if groups[0] != 1 else 2)]: 0}
     whole = Dataset(whole.classes, whole.train, whole.val, copies=same)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Split
-from augment.data.images import Paths, keys_of, known_of, portable_name, portable_names, take_images
+from augment.data.images import Paths, image_keys, known_of, portable_name, portable_names, take_images
 
 NAMES = ("a.jpg", "/a.jpg", "b/a.jpg", "/c/b/ü.jpg", "../a b.jpg", "d/\udcff.jpg", "e\n/f.jpg", "long/" * 40 + "g.jpg")
 
@@ -38,7 +38,7 @@ def test_mixed_images_stay_a_tuple() -> None:
     assert Paths([Path("b.jpg")]) + mixed == (Path("b.jpg"), *mixed)
     assert mixed + Paths([Path("b.jpg")]) == (*mixed, Path("b.jpg"))
     assert known_of(mixed, {mixed[1]: 1}) == {1: 1}
-    assert keys_of(mixed) == list(mixed)
+    assert image_keys(mixed) == list(mixed)
 
 
 def test_what_is_known_of_paths_is_found_by_their_index() -> None:

@@ -151,8 +151,8 @@ def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"folds": 3}, "data.fold: missing. Allowed: 0 to 2, or -m 'data.fold=range(3)' for all."),
-        ({"folds": 3, "fold": 3}, "data.fold: 3. Allowed: 0 to 2, or -m"),
+        ({"folds": 3}, "data.fold is missing. Allowed: 0 to 2, or -m 'data.fold=range(3)' for all folds."),
+        ({"folds": 3, "fold": 3}, "data.fold=3 is too large. Allowed: 0 to 2, or -m"),
         ({"fold": 0}, "data.fold=0 needs data.folds. Set data.folds=K, or remove data.fold."),
         ({"folds": 1, "fold": 0}, "data.folds: 1 is not allowed. Use a whole number from 2 to 1000 or null."),
         ({"fraction": 0}, "data.fraction: 0 is not allowed. Use a number above 0 up to 1."),

@@ -45,14 +45,6 @@ def test_state_of_other_batches_is_rejected(
     assert "Resume with " in str(caught.value)
 
 
-def test_states_with_replaced_images_are_rejected(grays: Split) -> None:
-    """Versions before 0.21 replaced images that became unreadable."""
-    state = make(grays, torch.device("cpu")).state_dict()
-    make(grays, torch.device("cpu")).load_state_dict(state | {"stand_ins": {}})
-    with pytest.raises(UserError, match=r"^data: the saved run had replaced unreadable images, .* start a new run\.$"):
-        make(grays, torch.device("cpu")).load_state_dict(state | {"stand_ins": {2: 1}})
-
-
 def test_earlier_versions_did_not_save_what_other_ranks_need(grays: Split) -> None:
     loader = make(grays, torch.device("cpu"))
     take(loader, 2)

@@ -15,7 +15,7 @@ from augment.data.images import points_back
 from augment.data.targets.spatial import IGNORE
 from augment.params import Number
 from augment.pipeline.geometry.motion import Motions
-from augment.pipeline.graph.parameter_feed import Ahead
+from augment.pipeline.graph.parameter_feed import DrawAhead
 from augment.recipe.op import OPS, numpy_op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -182,7 +182,7 @@ def test_steps_drawn_for_several_batches_are_those_of_each() -> None:
     steps = {"rotate": {"p": 0.5}, "elastic": {"p": 0.5}}
     plan = build_plan(load_recipe({"size": SIZE, "train": steps}).aug, "train")
     windows, cpu = [torch.tensor([[30.0, 40, 0, 0, 30, 40]] * 4)], torch.device("cpu")
-    together, single = (Motions(plan, 0, 0, targets="masks", ahead=partial(Ahead, together=n)) for n in (10, 1))
+    together, single = (Motions(plan, 0, 0, targets="masks", ahead=partial(DrawAhead, together=n)) for n in (10, 1))
     for epoch, start in ((0, 0), (0, 4), (0, 8), (1, 8), (1, 4), (0, 4)):
         motions = [of.of(windows, np.ones(4, np.int64), epoch, start, cpu)[0] for of in (together, single)]
         for found, wanted in zip(*(motion.back(slice(None)) for motion in motions), strict=True):

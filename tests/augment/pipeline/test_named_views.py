@@ -72,7 +72,7 @@ def test_shared_steps_are_the_same_to_the_bit(varied: Split, device: torch.devic
     for other in (window, plain):
         assert (other != first).flatten(1).any(dim=1).sum() >= len(first) // 2
     # What is the same runs once: the crop and one stage or several.
-    assert [own.in_common(plan) for own in plan.others] == [5, 5, 3, 1, 3]
+    assert [own.shared_results(plan) for own in plan.others] == [5, 5, 3, 1, 3]
 
 
 def test_transform_shares_what_a_loader_shares(device: torch.device, varied: Split) -> None:

@@ -21,8 +21,8 @@ from augment import Transform, load_recipe
 from augment.data.images import MemoryImage
 from augment.params.pixel_format import DTYPES, PixelFormat
 from augment.pipeline.graph import build
-from augment.pipeline.graph.decoding import Form, Placement
-from augment.pipeline.kernels.decoded_images import Direct
+from augment.pipeline.graph.decoding import OutputFormat, Placement
+from augment.pipeline.kernels.decoded_images import KernelTransform
 from augment.pipeline.kernels.instructions import Program, kernels_run
 from augment.pipeline.kernels.opcodes import standard_tables
 from augment.recipe.plan import Plan, build_plan
@@ -204,7 +204,7 @@ def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
     program = Program.of(plan)
     assert program is not None
     programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, len(images))))
-    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), Form(half=True))
+    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), OutputFormat(half=True))
 
 
 @needs_gpu
@@ -212,7 +212,7 @@ def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
 def test_kernels_alone_make_of_decoded_images_what_dali_does_on_the_gpu(recipe: list[str]) -> None:
     cuda, made = torch.device("cuda"), load_recipe(*recipe, "aug.views.count=2")
     by_kernels, by_dali = (Transform(made, device=cuda, seed=SEED, threads=2) for _ in range(2))
-    assert Direct.supports(by_kernels.plan, Placement().on(cuda, 2))
+    assert KernelTransform.supports(by_kernels.plan, Placement().on(cuda, 2))
     images = torch.from_numpy(np.stack([draw_photo(190, 160, seed) for seed in range(24)])).to(cuda)
     levels = 255 * torch.tensor(by_dali.plan.std, device=cuda)[:, None, None]
     for call in range(4):
@@ -237,7 +237,7 @@ def test_kernels_for_any_channels_match_dali_on_the_gpu(channels: int, dtype: st
     aug = {"size": 128, "mean": numbers, "std": numbers, "train": {step: {} for step in steps}}
     recipe = load_recipe({**aug, "views": {"count": 2}})
     by_kernels, by_dali = (Transform(recipe, device=cuda, seed=SEED, threads=2, pixels=form) for _ in range(2))
-    assert Direct.supports(by_kernels.plan, Placement().on(cuda, 2))
+    assert KernelTransform.supports(by_kernels.plan, Placement().on(cuda, 2))
     low, high = DTYPES[dtype]
     stored = low + np.random.default_rng(0).random((24, 160, 190, channels)) * (high - low)
     images = torch.from_numpy(stored.astype(dtype)).to(cuda)

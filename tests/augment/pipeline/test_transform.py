@@ -193,7 +193,7 @@ def test_a_gpu_that_is_not_there() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_images_on_the_gpu_need_a_transform_there() -> None:
-    with pytest.raises(UserError, match=r"^images: on cuda:0, but the transform runs on cpu\."):
+    with pytest.raises(UserError, match=r"^images: the input is on cuda:0, but the transform runs on cpu\."):
         transform_of({}, torch.device("cpu"))(torch.from_numpy(ALIKE).cuda())
     with pytest.raises(UserError, match=r"^images: some are on the CPU and some on the GPU\."):
         transform_of({}, torch.device("cuda"))([torch.from_numpy(ALIKE[0]).cuda(), ALIKE[1]])

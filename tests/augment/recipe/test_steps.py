@@ -9,7 +9,6 @@ from augment.params import Size
 from augment.recipe.op import OPS
 from augment.recipe.step import parse_steps
 from augment.recipe.steps import Aug, parse_aug
-from augment.support.errors import UserError
 
 FULL: dict[str, Any] = {
     "size": 64,
@@ -65,11 +64,6 @@ def test_nothing_given_is_no_augmentation(given: object) -> None:
 def test_step_as_text(given: dict[str, Any], text: str) -> None:
     (step,) = parse_steps(given, "train")
     assert str(step) == text
-
-
-def test_duplicate_step_names() -> None:
-    with pytest.raises(UserError, match=r"aug.train.1: this name is used twice"):
-        parse_aug({"train": {1: {"op": "rotate"}, "1": {"op": "flip"}}})
 
 
 def test_hue_in_turns_is_noted(caplog: pytest.LogCaptureFixture) -> None:

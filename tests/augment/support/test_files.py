@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -75,6 +76,16 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     (tmp_path / f".{'a1' * 16}.part" / "inside").mkdir(parents=True)
     remove_parts(tmp_path)
     assert sorted(os.listdir(tmp_path)) == kept
+
+
+def test_a_part_that_is_nested_too_deeply_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove(folder: Path) -> None:
+        raise RecursionError
+
+    (tmp_path / f".{'a1' * 16}.part").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    with pytest.raises(UserError, match="nested too deeply"):
+        remove_parts(tmp_path)
 
 
 def test_json_has_null_for_numbers_that_are_not_finite(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_dataclass_is_read(tmp_path: Path) -> None:
 def test_values_of_other_types_are_rejected(wrong: str, tmp_path: Path) -> None:
     file = tmp_path / "made.json"
     file.write_text('{"count": 3, "best": {}, ' + wrong + "}")
-    with pytest.raises(UnreadableError, match=r"made\.json is damaged, or no run wrote it"):
+    with pytest.raises(UnreadableError, match=r"made\.json is damaged, or was not written by a run"):
         read_as(Made, file, folder=tmp_path)
 
 
@@ -100,7 +100,7 @@ def test_json_that_is_rejected(text: str) -> None:
 def test_other_contents_are_named(text: str, tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     file.write_text(text)
-    with pytest.raises(UnreadableError, match=r"summary\.json is damaged, or no run wrote it \(.+\)\."):
+    with pytest.raises(UnreadableError, match=r"summary\.json is damaged, or was not written by a run \(.+\)\."):
         read_object(file)
     with pytest.raises(UnreadableError, match=r"summary\.json is damaged"), explained_damage(file):
         int(float("inf"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from augment.support.errors import UserError
-from augment.support.yaml_files import MAX_VALUES, read_list, read_yaml
+from augment.support.yaml_files import MAX_YAML_VALUES, read_list, read_yaml
 
 TOO_LARGE = "the file is too large. The limits are 1,048,576 bytes, 20,000 values, 40 levels"
 
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     [
         pytest.param("[" * 100_000, TOO_LARGE, id="a deep list"),
         pytest.param("\n".join(" " * i + "a:" for i in range(500)), TOO_LARGE, id="a deep mapping"),
-        pytest.param("\n".join(f"k{i}: 1" for i in range(MAX_VALUES)), TOO_LARGE, id="many values"),
+        pytest.param("\n".join(f"k{i}: 1" for i in range(MAX_YAML_VALUES)), TOO_LARGE, id="many values"),
         pytest.param("#" * 2**21, "the file has 2,097,152 bytes, but at most 1,048,576", id="a large file"),
         pytest.param("a: !!python/object/apply:os.system [ls]", "the tag tag:yaml.org,2002:python/object", id="code"),
         pytest.param("a: !mine x", "the tag !mine", id="an unknown tag"),

@@ -8,7 +8,7 @@ from augment import load_recipe
 from augment.cli.compose import compose_recipe
 from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
-from augment.recipe.steps import border_doubts, parse_aug
+from augment.recipe.steps import border_notices, parse_aug
 from augment.tools.plan import main, summary
 
 
@@ -52,13 +52,13 @@ def test_summary_counts_steps_and_operations(given: dict[str, Any], expected: st
 
 def test_borders_that_repeat_the_image_without_its_boxes_are_named() -> None:
     steps = {"rotate": {"p": 0.5}, "one_of": {"steps": {"affine": {}, "shear": {"border": "constant"}}}, "flip": {}}
-    first, second = border_doubts(parse_aug({"train": steps}), "boxes")
+    first, second = border_notices(parse_aug({"train": steps}), "boxes")
     note = "aug.train.rotate: border reflect_101 repeats parts of the image beyond its edges, but not their boxes"
     assert first == f"{note}. To fill these areas instead, set aug.train.rotate.border=constant"
     assert second.startswith("aug.train.one_of.steps.affine: border reflect_101")
-    assert not [*border_doubts(parse_aug({"train": steps}), "")]
+    assert not [*border_notices(parse_aug({"train": steps}), "")]
     for recipe in ("detect", "keypoints"):
-        assert not [*border_doubts(load_recipe(recipe).aug, "boxes")]
+        assert not [*border_notices(load_recipe(recipe).aug, "boxes")]
 
 
 # --- as a program ---

@@ -18,7 +18,15 @@ from augment.params import settings
 from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.tracker import Tracker
-from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order, known_callbacks, parse_callbacks
+from trainer.loop.callback import (
+    EVENTS,
+    Callback,
+    CancelEpoch,
+    CancelFit,
+    known_callbacks,
+    parse_callbacks,
+    sort_callbacks,
+)
 from trainer.loop.learner import Learner
 from trainer.predictions.activation_maps import MapWriter
 from trainer.predictions.masks import MaskWriter
@@ -61,7 +69,7 @@ def _no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_callback
 def test_every_event_of_a_callback_exists(cls: type[Callback]) -> None:
-    in_order([make(cls)])
+    sort_callbacks([make(cls)])
     own = [name for name in dir(cls) if name.startswith(("before_", "after_"))]
     assert set(own) == set(EVENTS)
     for name in own:

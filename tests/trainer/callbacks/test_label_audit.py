@@ -16,13 +16,13 @@ from fakes import Logits, MemoryLoader, StateAt, frozen, logits_loader, make_lea
 
 from augment.data.dataset import Split
 from trainer.callbacks import label_audit
-from trainer.callbacks.label_audit import LabelAudit, _joined, _learned, _with_classes, _with_labels
+from trainer.callbacks.label_audit import LabelAudit, _joined, _training_result, _with_classes, _with_labels
 from trainer.callbacks.recorder import Recorder
 from trainer.figures.label_report import LabelReport, audit_classes
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.run.folder.reader import RunFolder
-from trainer.tasks.label_errors import Learned, confident, estimate
+from trainer.tasks.label_errors import TrainingResult, confident_classes, estimate
 
 LOGITS = [[2.0, 1.0, 0.0], [5.0, 1.0, 0.0], [0.0, 1.0, 4.0]]
 GIVEN = [0, 1, 0]
@@ -57,10 +57,12 @@ def test_margins_by_hand() -> None:
     assert torch.allclose(table[:, 2:], 1.5 * torch.tensor(LOGITS).softmax(dim=1))
 
 
-def test_the_last_part_of_a_long_run_does_not_count() -> None:
+def test_the_last_epochs_of_a_long_run_do_not_count() -> None:
     learner = learner_of(LabelAudit(), epochs=10)
     learner.fit()
-    assert table_of(learner)[0, 1] == pytest.approx(sum(range(1, 8)) / 10)
+    row = table_of(learner)[0]
+    assert row[1] == pytest.approx(sum(range(1, 10)) / 10)  # margins of nine epochs
+    assert row[2:].sum() == pytest.approx(sum(range(1, 8)) / 10)  # probabilities of seven epochs
 
 
 def test_changes_no_result() -> None:
@@ -168,7 +170,7 @@ def simulated(share: float, count: int, seed: int) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.25, 0.5])
 def test_the_estimated_share_is_near_the_true_one(share: float) -> None:
     (scores, means, given), wrong, _ = simulated(share, 4000, 0)
-    found, probability = estimate(scores, given, confident(means))
+    found, probability = estimate(scores, given, confident_classes(means))
     true = wrong.mean()
     assert found.share == pytest.approx(true, rel=0.15, abs=0.01)
     assert found.low <= true <= found.high
@@ -180,15 +182,15 @@ def test_the_estimated_share_is_near_the_true_one(share: float) -> None:
 
 def test_the_interval_allows_for_the_errors_of_the_model() -> None:
     (scores, means, given), _, _ = simulated(0.25, 4000, 0)
-    sure = confident(means)
-    perfect, _ = estimate(scores, given, sure, own_errors=Learned(5, score=1.0).own_errors)
-    usual, _ = estimate(scores, given, sure, own_errors=Learned(5, score=0.9).own_errors)
-    unknown, _ = estimate(scores, given, sure, own_errors=Learned(5).own_errors)
+    sure = confident_classes(means)
+    perfect, _ = estimate(scores, given, sure, own_errors=TrainingResult(5, score=1.0).own_errors)
+    usual, _ = estimate(scores, given, sure, own_errors=TrainingResult(5, score=0.9).own_errors)
+    unknown, _ = estimate(scores, given, sure, own_errors=TrainingResult(5).own_errors)
     assert usual.low == pytest.approx(perfect.low - 0.02)
     assert usual.high == pytest.approx(perfect.high + 0.02)
     assert usual.share == perfect.share
     assert unknown == perfect
-    weak, _ = estimate(scores, given, sure, own_errors=Learned(5, score=0.6).own_errors)
+    weak, _ = estimate(scores, given, sure, own_errors=TrainingResult(5, score=0.6).own_errors)
     assert weak.low == 0
     assert weak.sentence.endswith("These may all be errors of the model.")
     assert "errors of the model" not in usual.sentence
@@ -197,28 +199,28 @@ def test_the_interval_allows_for_the_errors_of_the_model() -> None:
 def test_the_best_validation_score_decides_whether_a_model_is_strong_enough() -> None:
     learner = learner_of()
     learner.find(Recorder).rows[:] = [{"val_accuracy": score} for score in (0.3, 0.7, math.nan, 0.5)]
-    assert _learned(learner, "val_accuracy").score == 0.7
-    assert math.isnan(_learned(learner, "val_map").score)
+    assert _training_result(learner, "val_accuracy").score == 0.7
+    assert math.isnan(_training_result(learner, "val_map").score)
 
 
 def test_the_model_is_confident_of_half_of_the_samples_of_each_predicted_class() -> None:
     means = np.array([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]])
-    assert confident(means).tolist() == [0, -1, 0, -1, -1, 1, 1]
+    assert confident_classes(means).tolist() == [0, -1, 0, -1, -1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("count", "learned", "why"),
+    ("count", "training", "why"),
     [
-        (50, Learned(5), "Too few samples"),
-        (500, Learned(1), "Too few epochs"),
-        (500, Learned(5, score=0.41), "val_accuracy is 41.0%"),
-        (500, Learned(5, "val_map", 0.5), "val_map is 50.0%"),
+        (50, TrainingResult(5), "Too few samples"),
+        (500, TrainingResult(1), "Too few epochs"),
+        (500, TrainingResult(5, score=0.41), "val_accuracy is 41.0%"),
+        (500, TrainingResult(5, "val_map", 0.5), "val_map is 50.0%"),
     ],
 )
-def test_answers_what_it_cannot_know(count: int, learned: Learned, why: str) -> None:
+def test_answers_what_it_cannot_know(count: int, training: TrainingResult, why: str) -> None:
     (scores, means, given), _, _ = simulated(0.2, count, 0)
     table = np.hstack([scores[:, None], np.ones((count, 1)), means])
-    found = audit_classes(table, given.tolist(), [str(number) for number in range(10)], learned)
+    found = audit_classes(table, given.tolist(), [str(number) for number in range(10)], training)
     assert why in found.estimates[0].sentence
     assert np.isnan(found.probability).all()
     assert found.order() == np.argsort(scores, kind="stable").tolist()
@@ -226,7 +228,7 @@ def test_answers_what_it_cannot_know(count: int, learned: Learned, why: str) -> 
 
 def test_a_model_that_knows_nothing_suspects_nothing() -> None:
     table = np.hstack([np.zeros((200, 1)), np.ones((200, 1)), np.full((200, 3), 1 / 3)])
-    found = audit_classes(table, [0] * 200, ("a", "b", "c"), Learned(5))
+    found = audit_classes(table, [0] * 200, ("a", "b", "c"), TrainingResult(5))
     assert not (found.probability > 0).any()
 
 
@@ -234,7 +236,7 @@ def test_suggests_the_class_that_the_model_predicts() -> None:
     (scores, means, given), wrong, true = simulated(0.3, 4000, 2)
     table = np.hstack([scores[:, None], np.ones((4000, 1)), means])
     names = [str(number) for number in range(10)]
-    found = audit_classes(table, given.tolist(), names, Learned(5))
+    found = audit_classes(table, given.tolist(), names, TrainingResult(5))
     assert (np.array(found.suggested)[wrong] == true[wrong].astype(str)).mean() > 0.85
     assert sum(found.pairs.values()) == (found.probability > 0.5).sum()
     report = found.report([], names, 0, several=False)

@@ -55,6 +55,17 @@ def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     assert max(len(line.rstrip()) for line in lines if "1/1 " in line and "train" not in line) <= 60
 
 
+def test_a_resumed_run_prints_its_last_epochs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_EARLIER", 3)
+    recorder = Recorder()
+    recorder.rows = [{"epoch": epoch} for epoch in range(9)]
+    make_learner(recorder, ProgressBar(), epochs=1).fit()
+    epochs = [line.split("/")[0].strip() for line in capsys.readouterr().out.splitlines() if "/1 " in line]
+    assert epochs == ["7", "8", "9", "1"]
+
+
 # --- the remaining time, with a clock that stands still unless a batch is made ---
 
 

@@ -117,7 +117,14 @@ def test_a_damaged_line_before_others_is_named(line: str, tmp_path: Path) -> Non
     assert "metrics.jsonl: line 2 is not a row of metrics (" in run.notes["metrics.jsonl"]
 
 
-@pytest.mark.parametrize(("text", "note"), [("[" * 10**6, "line 1 is not a row"), ('{"a":1}\n' * 2_100_000, "values")])
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("[" * 10**6, "line 1 is not a row"),
+        ("[[1, 2.0]]\n" * 2, "line 1 is not a row"),
+        ('{"a":1}\n' * 2_100_000, "values"),
+    ],
+)
 def test_rows_that_no_run_writes_are_noted(text: str, note: str, tmp_path: Path) -> None:
     (tmp_path / METRICS_FILE).write_text(text + '\n{"epoch": 0}\n')
     run = RunFolder(tmp_path)

@@ -10,7 +10,7 @@ from runs import BARE, draw_classes, rows_of
 
 from augment.support.errors import UserError
 from trainer import train
-from trainer.callbacks.optimizer_steps import Prepare
+from trainer.callbacks.optimizer_steps import PrepareValidation
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
 from trainer.run.folder.locks import owned, release
@@ -57,11 +57,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 def fail_in(monkeypatch: pytest.MonkeyPatch, epoch: int | None) -> None:
     """Let runs fail at the beginning of an epoch."""
 
-    def before_train(callback: Prepare, learner: Learner) -> None:
+    def before_train(callback: PrepareValidation, learner: Learner) -> None:
         if learner.progress.epoch == epoch:
             raise RuntimeError("the power is gone")
 
-    monkeypatch.setattr(Prepare, "before_train", before_train)
+    monkeypatch.setattr(PrepareValidation, "before_train", before_train)
 
 
 def started(folder: Path) -> list[Path]:

@@ -86,7 +86,7 @@ def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> N
 @pytest.mark.slow
 def test_ranks_draw_different_random_numbers(runs: dict[int, Path]) -> None:
     for state in (state_of(runs[3] / name) for name in ("command", "more")):
-        assert len({str(state.on(rank).random["cpu"].tolist()) for rank in range(3)}) == 3
+        assert len({str(state.for_rank(rank).random["cpu"].tolist()) for rank in range(3)}) == 3
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_four_batches_of_16_equal_one_of_64() -> None:
     torch.testing.assert_close(weights(128, 16, 4), expected, rtol=1e-5, atol=1e-6)
     learner = learner_of(101, 16, accumulate=4)
     learner.fit()
-    assert learner.find(ParamScheduler).now == {"lr": learner.optimizer.param_groups[0]["lr"]}  # as trackers get it
+    assert learner.find(ParamScheduler).current == {"lr": learner.optimizer.param_groups[0]["lr"]}  # as trackers get it
     for wrong in (1, 2, 8):
         assert (weights(128, 16, wrong) - expected).abs().max() > 1e-3
 

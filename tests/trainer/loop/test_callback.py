@@ -13,7 +13,7 @@ from trainer.callbacks.optimizer_steps import GradClip, Interrupt
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import EVENTS, Callback, in_order, loop_text
+from trainer.loop.callback import EVENTS, Callback, loop_text, sort_callbacks
 from trainer.loop.learner import Learner
 
 
@@ -53,7 +53,7 @@ def test_a_hook_of_another_library_is_rejected(hook: str) -> None:
 def test_callbacks_run_in_phases_and_an_integer_lies_between_them() -> None:
     between = on("before_fit", print, 70)
     given = [EMA(), Recorder(), GradClip(), Checkpoint(), Plots(), between, ProgressBar(), Interrupt()]
-    assert in_order(reversed(given)) == tuple(given)
+    assert sort_callbacks(reversed(given)) == tuple(given)
 
 
 def test_callbacks_run_in_their_order_at_every_event() -> None:
@@ -77,7 +77,7 @@ def test_what_is_no_callback_or_no_loader_is_rejected() -> None:
     with pytest.raises(
         UserError, match=r"^callbacks: 'mine' is not a callback\. Pass objects of subclasses of Callback"
     ):
-        in_order(["mine"])  # type: ignore[list-item]
+        sort_callbacks(["mine"])  # type: ignore[list-item]
     number: Any = 3
     with pytest.raises(UserError, match=r"^val_loader: int is not allowed\. Pass a loader from augment.make_"):
         Learner(tiny_model(), noise_loader(), number, optimizer=lambda model: torch.optim.SGD(model.parameters()))

@@ -146,7 +146,9 @@ def test_checkpoints_of_other_versions_are_rejected(name: str, kind: type[FitSta
         torch.save(content, file)
         with pytest.raises(UserError) as caught:
             load(file, kind)
-        assert str(caught.value).startswith(f"{file}: has {version}, but this version reads format {FORMAT}. ")
+        assert str(caught.value).startswith(
+            f"{file}: has {version}, but this version of dali-trainer reads format {FORMAT}. "
+        )
         assert "start a new run" in str(caught.value)
 
 
@@ -158,7 +160,7 @@ def test_a_format_that_is_no_number_is_rejected(tmp_path: Path) -> None:
 
 def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> None:
     save(BEST_MODEL, tmp_path / "last.pt")
-    with pytest.raises(UserError, match=r"last\.pt: not a last\.pt of a run\. Use"):
+    with pytest.raises(UserError, match=r"last\.pt: not the last\.pt of a run\. Use"):
         load(tmp_path / "last.pt", FitState)
 
 
@@ -209,7 +211,7 @@ def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("value", [2**60, -(2**60), 10**400], ids=["large", "negative", "huge"])
 def test_integers_that_are_no_scores(value: int, tmp_path: Path) -> None:
     save(replace(BEST_MODEL, row={"epoch": 3, "val_loss": value}), tmp_path / "best.pt")
-    with pytest.raises(UserError, match="types that no checkpoint contains"):
+    with pytest.raises(UserError, match="contains values of the wrong type"):
         load(tmp_path / "best.pt", BestModel)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelStep
-from trainer.loop.cuda_graph_runner import Ranked
+from trainer.loop.cuda_graph_runner import RankedRunner
 from trainer.run.config.fit import parse_fit
 from trainer.tasks.loss import LOSSES, declared
 from trainer.tasks.registry import known_tasks, task_named
@@ -159,7 +159,7 @@ def test_a_fit_that_is_resumed_within_a_step_equals_one_without_a_break(case: Ca
 
 @pytest.mark.parametrize("case", [WEIGHTED, ("keypoints", None, 0.0, False, POINTS)], ids=["weights", "points"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("runner", [Ranked, recording(warm_up=1)], ids=["ranks", "recorded"])
+@pytest.mark.parametrize("runner", [RankedRunner, recording(warm_up=1)], ids=["ranks", "recorded"])
 def test_every_runner_uses_the_same_definition(case: Case, runner: Any, precision: str) -> None:
     if precision == "fp16":
         found = [gradients(case, *how, runner=runner, precision=precision) for how in ((8, 4), (IMAGES, 1))]

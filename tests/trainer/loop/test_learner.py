@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.optimizer_steps import EarlyStopping, Prepare
+from trainer.callbacks.optimizer_steps import EarlyStopping, PrepareValidation
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CANCELS, EVENTS, Callback, CancelStep, CancelTrain
@@ -192,7 +192,7 @@ def test_a_fit_without_validation(capsys: pytest.CaptureFixture[str]) -> None:
         noise_loader(),
         settings=LoopSettings(epochs=2, device="cpu"),
         optimizer=sgd,
-        callbacks=[recorder, Prepare(), ProgressBar(), EarlyStopping(), Checkpoint()],
+        callbacks=[recorder, PrepareValidation(), ProgressBar(), EarlyStopping(), Checkpoint()],
     )
     learner.fit()
     learner.validate()

@@ -18,7 +18,7 @@ from torch import Tensor
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import CancelStep
-from trainer.loop.cuda_graph_runner import Ranked
+from trainer.loop.cuda_graph_runner import RankedRunner
 from trainer.loop.ranks import Ranks
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.loss import ClassLoss
@@ -45,7 +45,7 @@ class TwoRanks(Ranks):
 
 def test_a_repeated_image_has_no_weight() -> None:
     loss = ClassLoss(weights=torch.tensor([1.0, 2.0, 3.0]))
-    learner = make_learner(loss_function=loss, runner=Ranked, accumulate=2)
+    learner = make_learner(loss_function=loss, runner=RankedRunner, accumulate=2)
     batch = next(iter(noise_loader()))
     learner.runner.train(replace(batch, share=0.0), 1.0)
     assert not any(p.grad.any() for p in learner.model.parameters() if p.grad is not None)

@@ -22,7 +22,7 @@ from augment.pipeline.graph.decoding import Placement
 from augment.pipeline.graph.sample_order import RankShard
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
-from trainer.callbacks.optimizer_steps import Prepare
+from trainer.callbacks.optimizer_steps import PrepareValidation
 from trainer.loop.callback import RunDescription
 from trainer.loop.learner import Learner
 from trainer.loop.progress import Position
@@ -246,7 +246,7 @@ def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive:
         wait_for_threads()
         counts.append(len(alive))
 
-    learner = learner_of(data, Prepare(), on("after_train", look))
+    learner = learner_of(data, PrepareValidation(), on("after_train", look))
     learner.fit(Position(4, 0))  # no other stage comes after it
     # One for training and one for validation.
     assert counts == [2]

@@ -11,7 +11,7 @@ from augment.params import Size
 from augment.support.errors import UserError
 from trainer.callbacks.adapters import Adapters
 from trainer.loop.batch_runner import Runner
-from trainer.loop.checkpoint import differing
+from trainer.loop.checkpoint import first_difference
 from trainer.models.lora import base_state, plain_copy, plain_state, trained_state
 from trainer.models.registry import parse_model
 from trainer.models.timm_models import Timm
@@ -48,7 +48,7 @@ def test_adapters_merge_into_a_plain_model(name: str) -> None:
     assert base_state(network).keys() | trained == network.state_dict().keys()
     plain = settings_of(name).build(3, SIZE).eval()
     state = plain_state(network, network.state_dict())
-    assert not differing(state, plain)
+    assert not first_difference(state, plain)
     before = {key: value.clone() for key, value in network.state_dict().items()}
     with torch.inference_mode():
         expected = network(images)

@@ -15,7 +15,7 @@ from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: 
 
 from augment.support.files import json_line
 from trainer.callbacks.recorder import METRICS_FILE
-from trainer.figures.images import SIDE
+from trainer.figures.images import SIDE, read_png
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report import page
 from trainer.report.charts import charts
@@ -267,6 +267,38 @@ def test_blocks_of_a_stranger_are_an_error_of_one_line(
     error = capsys.readouterr().err
     assert "its files do not match each other" in error
     assert error.count("\n") == 1
+
+
+def test_numbers_of_a_stranger_are_an_error_of_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = {"estimates": [], "classes": [], "several": False, "pairs": [["a", "b", 0]]}
+    suspect = {"path": "a", "given": "a", "suggested": "b", "score": 0, "probability": None}
+    (run / "labels.json").write_text(json.dumps(labels | {"suspects": [suspect]}))
+    with pytest.raises(SystemExit):
+        main([str(run)])
+    assert "its files do not match each other (ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_thousands_of_classes_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.tasks.classify._MATRIX", 3)
+    monkeypatch.setattr("trainer.tasks.classify.confusion", None)
+    counts = [[4, 1, 0, 0], [0, 5, 0, 0], [0, 0, 5, 0], [0, 0, 0, 5]]
+    text = Page(render(record([row(0, 1, 1)], tmp_path, samples=counted(counts), classes=tuple("abcd")))).text
+    assert "Worst class: a at 80% (4 of 5), most often mistaken for b (once)." in text
+    assert "predicted" not in text.partition("Accuracy of each class")[2].partition("Mistakes")[0]
+
+
+def test_a_stranger_cannot_ask_for_many_curves(run: Path) -> None:
+    read = read_record(run)
+    read.run.facts = replace(read.run.facts, schedules={str(number): (0.1, 0.2) for number in range(20)})
+    assert len(charts(read)) == 12
+
+
+def test_a_figure_of_a_stranger_is_small(run: Path) -> None:
+    Image.new("RGB", (64, 64)).save(file := run / "batch.png")
+    assert read_png(file, 64**2, (64, 64))
+    with file.open("ab") as stream:
+        stream.truncate(2**23 + 1)  # Pillow ignores what follows the image
+    assert read_png(file, 64**2, (64, 64)) is None
 
 
 def test_the_name_of_a_folder_controls_no_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,11 +81,3 @@ def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, A
     else:
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             check_config(parsed)
-
-
-@pytest.mark.parametrize(("train", "val", "lacking"), [(1, 2, "train"), (2, 1, "val")])
-def test_each_process_needs_an_image(train: int, val: int, lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Dataset(("ant",), *(Split(("a.png",) * count, (0,) * count) for count in (train, val)))
-    monkeypatch.setattr("trainer.run.config.schema.load_dataset", lambda *_: data)
-    with pytest.raises(UserError, match=rf"^fit\.gpus=2, but {lacking} has only 1 image\. "):
-        check_config(config_of(fit={"device": "cpu", "gpus": 2}))

@@ -14,7 +14,7 @@ from runs import small_config
 from augment.support.errors import UserError
 from trainer.predictions.predict import predict
 from trainer.report.run_content import MISTAKES_FILE, REPORT_FILE
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.run.train import train
 from trainer.tools.predict import main
 
@@ -78,7 +78,7 @@ def test_predict_explains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_predict_needs_captum(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "captum", None)
     with pytest.raises(UserError, match=r"^--explain needs the package captum\. .*: pip install .*\[explain\]"):
-        predict(load_trained(run), [run.parent / "val"], explain=tmp_path / "maps")
+        predict(load_best_model(run), [run.parent / "val"], explain=tmp_path / "maps")
     assert not (tmp_path / "maps").exists()
 
 

@@ -109,5 +109,5 @@ def test_a_key_to_remove_that_is_not_there(run: Path) -> None:
 @pytest.mark.parametrize("lacks", ["last.pt", "config.yaml"])
 def test_a_folder_that_is_no_run(run: Path, lacks: str) -> None:
     (run / lacks).unlink()
-    with pytest.raises(UserError, match=r": .* contains no (last\.pt|config\.yaml)\. Name the folder of a run"):
+    with pytest.raises(UserError, match=r": .* contains no (last\.pt|config\.yaml)\. Use the folder of a run"):
         start_of([f"fit.resume={run}"])

@@ -15,7 +15,7 @@ from augment.cli.overrides import key_of, parse
 from augment.support.errors import UserError
 from trainer.predictions.trained_model import load_model
 from trainer.report.command import main as report
-from trainer.run.best_model import Trained
+from trainer.run.best_model import LoadedModel
 from trainer.run.folder.run_names import named_run
 from trainer.run.jobs import resumed_in, start_of
 from trainer.sweeps.compare.command import main as compare
@@ -102,7 +102,7 @@ def test_each_tool_takes_names(
     finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("trainer.tools.export.comparison.export", lambda trained, *_, **__: exported.append(trained))
-    exported: list[Trained] = []
+    exported: list[LoadedModel] = []
     run = Path(shutil.copytree(finished_run, own_folder / "outputs" / "run"))
     for name in ("red", "green"):
         (own_folder / "photos" / name).mkdir(parents=True)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError
 from trainer.loop.checkpoint import BEST, BestModel, load, save
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import Config
 from trainer.run.jobs import saved_run
@@ -45,7 +45,7 @@ def outputs_of(teacher: Path, pixels: Tensor) -> Tensor:
     """Return the teacher's outputs for images in [0, 1]."""
     mean, std = torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1), torch.tensor([0.2, 0.3, 0.4]).view(1, 3, 1, 1)
     with torch.inference_mode():
-        found: Tensor = load_trained(teacher, data=False).network.eval()((pixels - mean) / std)
+        found: Tensor = load_best_model(teacher, data=False).network.eval()((pixels - mean) / std)
     return found
 
 
@@ -104,7 +104,7 @@ def test_runs_with_a_teacher(images: Path, teacher: Path, own_folder: Path) -> N
     train(plain, own_folder / "plain", console=QUIET)
     assert rows_of(own_folder / "plain")[0]["train_loss"] != rows_of(own_folder / "whole")[0]["train_loss"]
     assert (teacher / BEST).read_bytes() == before
-    load_trained(own_folder / "whole", data=False)  # needs no teacher
+    load_best_model(own_folder / "whole", data=False)  # needs no teacher
     with pytest.raises(UserError, match=r"^fit\.teacher: .* is not used"):
         saved_run(own_folder / "whole", trust=False).with_overrides()
 

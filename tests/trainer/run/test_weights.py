@@ -19,7 +19,7 @@ from augment.cli.compose import compose
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn, Model, Timm, check_model
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import config_text, parse_config
 from trainer.run.initial_weights import check_weights, match, read_weights, start_from
@@ -98,7 +98,7 @@ def test_a_run_starts_from_another_one(finished_run: Path, photos: tuple[Path, .
     resumed = parse_config(compose([*given, f"fit.resume={tmp_path / 'begun'}"]))
     assert resumed.aug.mean == (0.5, 0.5, 0.25)
     check_config(resumed)
-    assert load_trained(tmp_path / "begun", data=False).config.aug.mean == (0.5, 0.5, 0.25)
+    assert load_best_model(tmp_path / "begun", data=False).config.aug.mean == (0.5, 0.5, 0.25)
 
 
 # --- layouts ---

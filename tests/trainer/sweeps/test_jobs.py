@@ -96,7 +96,10 @@ def test_only_a_failed_job_is_retried(tmp_path: Path) -> None:
         assert job.status() == then
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"order": 1}', '{"order": "x", "overrides": []}'])
+LONG = json.dumps({"order": 1, "overrides": ["x" * 2**20]})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"order": 1}', '{"order": "x", "overrides": []}', LONG], ids=str.__len__)
 def test_a_damaged_job_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "job.json").write_text(text)

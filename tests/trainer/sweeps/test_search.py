@@ -164,7 +164,9 @@ def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: P
     assert {rotated for _, rotated in first} == {0, 0.5}
 
 
-def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeRuns, tmp_path: Path) -> None:
+def test_failed_impossible_and_pruned_trials_count_but_have_no_score(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def when(value: float, then: Any, otherwise: Any) -> Any:
         return lambda config: then if config["aug"]["train"]["rotate"]["p"] == value else otherwise
 
@@ -175,9 +177,12 @@ def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeR
     found = {(trial.params["aug.train.rotate.p"], trial.state) for trial in plan.frozen()}
     failed = {(p, TrialState.FAIL) for p in (0.5, 2, 0.25)}
     assert found == {(0, TrialState.COMPLETE), (0.75, TrialState.PRUNED), *failed}
-    job = read_ledger(tmp_path)[0]
+    job, asked = read_ledger(tmp_path)[0], list[str]()
     assert [type(one) for one in plan.callbacks_of(job)] == [Prune]
     assert not make(tmp_path, prune=False).callbacks_of(job)
+    monkeypatch.setattr(Job, "status", lambda job: asked.append(job.id) or "finished")
+    assert len(plan.frozen()) == 16
+    assert len(asked) == len({*asked})  # several trials may have the same job, which is read once
 
 
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:

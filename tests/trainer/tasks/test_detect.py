@@ -25,7 +25,7 @@ from trainer.models.registry import parse_model
 from trainer.run.config.fit import parse_fit
 from trainer.tasks import detect
 from trainer.tasks.detect import boxes_at
-from trainer.tasks.keypoints import PlacedSamples
+from trainer.tasks.keypoints import CoordinateSamples
 from trainer.tasks.meter import Meter
 from trainer.tasks.object_matches import match_objects
 from trainer.tasks.registry import task_named
@@ -131,7 +131,7 @@ def test_map_does_not_depend_on_batches_and_ranks(batches: list[Batch]) -> None:
 def test_scores_of_classes_have_no_background(batches: list[Batch]) -> None:
     meter = measured(batches)
     samples = meter.kept()
-    assert isinstance(samples, PlacedSamples)
+    assert isinstance(samples, CoordinateSamples)
     classes = TASK.per_class(samples, NAMES)
     assert list(classes) == ["cat", "dog", "bird"]
     counted = [~(t["iscrowd"] | t["difficult"]) & (t["labels"] == 1) for _, targets in batches for t in targets]
@@ -224,7 +224,7 @@ def test_scores_at_other_ious_and_of_absent_classes_are_not_minus_one() -> None:
     meter = measured([(output, [target])])
     assert meter.scores() == pytest.approx({"map": 0.5, "map50": 1, "map75": 0})
     samples = meter.kept()
-    assert isinstance(samples, PlacedSamples)
+    assert isinstance(samples, CoordinateSamples)
     precisions, labels = detect.average_precisions(samples.output, samples.target)
     assert precisions.mean(dim=1).tolist() == pytest.approx([1] * 5 + [0] * 5)
     assert (labels, precisions.mean().item()) == ((2,), pytest.approx(0.5))
@@ -268,7 +268,7 @@ def test_mistakes_by_hand() -> None:
     assert torch.equal(match_objects(target[:0], output[:1]), torch.tensor([[1, 0.9, 0]]))
     assert torch.equal(match_objects(target[:1], output[:0]), torch.tensor([[1.0, 0, 1]]))
     assert match_objects(target[:0], output[:0]).shape == (0, 3)
-    samples = PlacedSamples(
+    samples = CoordinateSamples(
         index=torch.arange(2),
         target=torch.stack([torch.full_like(target, torch.nan), target]),
         output=torch.stack([torch.zeros_like(output), output]),
@@ -364,7 +364,7 @@ def test_frozen_norms_keep_their_statistics() -> None:
 def test_the_report_draws_objects_beside_those_found() -> None:
     target = torch.tensor([[[10.0, 10, 30, 30, 1, 0]]])
     output = torch.tensor([[[60.0, 10, 80, 30, 1, 0.9], [0, 0, 90, 40, 1, 0.2]]])
-    samples = PlacedSamples(torch.zeros(1), target, output, torch.eye(3, dtype=torch.float64)[None])
+    samples = CoordinateSamples(torch.zeros(1), target, output, torch.eye(3, dtype=torch.float64)[None])
     whole = np.asarray(TASK.draw(Image.new("RGB", (100, 50)), np.eye(3), samples, 0, NAMES))
     assert (whole[200:] == color_of(1)).all(axis=2).any(), "the legend"
     assert not (whole[200:] == color_of(2)).all(axis=2).any(), "classes that are not drawn"

@@ -14,7 +14,7 @@ from augment.data.dataset import Split
 from augment.data.targets.keypoints import Keypoints
 from augment.pipeline.batch import Batch
 from trainer.run.config.fit import parse_fit
-from trainer.tasks.keypoints import PlacedSamples, PointLoss
+from trainer.tasks.keypoints import CoordinateSamples, PointLoss
 from trainer.tasks.meter import Meter
 from trainer.tasks.registry import task_named
 
@@ -72,7 +72,7 @@ def test_metrics_by_hand() -> None:
     assert scores["pck"] == 0.5
     assert scores["error"] == pytest.approx((4 + 10 + 0 + 10) / 4 / 80)
     samples = meter.kept()
-    assert isinstance(samples, PlacedSamples)
+    assert isinstance(samples, CoordinateSamples)
     points = TASK.per_class(samples, NAMES)
     assert points["nose"] == {"pck": 1.0, "error": pytest.approx(2 / 80), "images": 2}
     assert points["left"]["pck"] == 0
@@ -107,7 +107,7 @@ def test_left_and_right_are_exchanged_in_mirror_images() -> None:
 def test_the_report_draws_targets_beside_predictions() -> None:
     frame = torch.tensor(np.diag([1 / 40, 1 / 40, 1.0]))[None]
     targets = torch.tensor([[[0.5, 0.5, 2.0]]])
-    samples = PlacedSamples(index=torch.zeros(1), target=targets, output=torch.tensor([[1.5, 0.5]]), frame=frame)
+    samples = CoordinateSamples(index=torch.zeros(1), target=targets, output=torch.tensor([[1.5, 0.5]]), frame=frame)
     place = np.diag([0.5, 0.5, 1.0])
     drawn = np.asarray(TASK.draw(Image.new("RGB", (60, 30)), place, samples, 0, NAMES[:1]))
     assert drawn.shape == (30, 120, 3)

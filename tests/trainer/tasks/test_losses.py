@@ -26,7 +26,7 @@ from trainer.run.train import train
 from trainer.tasks.loss import LOSSES, ClassLoss, LabelLoss, LossFunction, LossSettings
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import known_tasks, task_named, unused_settings
-from trainer.tasks.regress import standard_of, standardize
+from trainer.tasks.regress import mean_and_std, standardize
 from trainer.tasks.trial import check_loss
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
@@ -233,7 +233,7 @@ def test_sums_of_numbers_are_pytorchs_to_the_bit(name: str) -> None:
 
 def test_numbers_are_learned_in_standard_deviations() -> None:
     network = nn.Identity()
-    standardize(network, *standard_of([[0.0], [20.0]]))
+    standardize(network, *mean_and_std([[0.0], [20.0]]))
     loss, _ = task_named("regress").make_losses(parse_fit({"loss": "mae"}), network, CPU)
     assert loss(torch.tensor([[5.0]]), torch.tensor([[10.0]])) == 0.5
 

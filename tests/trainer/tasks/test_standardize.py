@@ -24,7 +24,7 @@ from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tasks.named_losses import huber, mae, mse
 from trainer.tasks.registry import task_named
-from trainer.tasks.regress import MEAN, STD, standard_of, standardize
+from trainer.tasks.regress import MEAN, STD, mean_and_std, standardize
 
 CPU = torch.device("cpu")
 QUICK = ["aug.size=16", "fit.batch_size=6", "fit.device=cpu", "fit.threads=1", "callbacks.progress_bar=null"]
@@ -32,15 +32,15 @@ TARGETS = ((1990.0, -3.0, 5.0), (1992.0, -3.0, 7.0), (2000.0, -3.0, 0.0))
 
 
 def test_mean_and_deviation_by_hand() -> None:
-    mean, std = standard_of(TARGETS)
+    mean, std = mean_and_std(TARGETS)
     assert mean.tolist() == pytest.approx([1994, -3, 4])
     assert std.tolist() == pytest.approx([np.sqrt(56 / 3), 1, np.sqrt(26 / 3)])
-    assert standard_of([(0.1,)] * 3)[1].tolist() == [1.0]
-    assert standard_of([(0.0,), (1e-9,)])[1].tolist() == pytest.approx([5e-10])
+    assert mean_and_std([(0.1,)] * 3)[1].tolist() == [1.0]
+    assert mean_and_std([(0.0,), (1e-9,)])[1].tolist() == pytest.approx([5e-10])
 
 
 def test_the_loss_is_measured_on_standardized_numbers() -> None:
-    (mean, std), targets, network = standard_of(TARGETS), torch.tensor(TARGETS), nn.Linear(2, 3)
+    (mean, std), targets, network = mean_and_std(TARGETS), torch.tensor(TARGETS), nn.Linear(2, 3)
     standardize(network, mean, std)
     raw = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     for loss in (mse, mae, huber):
@@ -51,7 +51,7 @@ def test_the_loss_is_measured_on_standardized_numbers() -> None:
 
 def test_a_network_predicts_numbers_in_their_own_units() -> None:
     torch.manual_seed(0)
-    network, (mean, std) = nn.Linear(2, 3), standard_of(TARGETS)
+    network, (mean, std) = nn.Linear(2, 3), mean_and_std(TARGETS)
     inputs = torch.randn(4, 2)
     expected = network(inputs) * std + mean
     standardize(network, mean, std)

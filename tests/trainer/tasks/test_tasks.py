@@ -21,7 +21,7 @@ from trainer.predictions.formats import as_json
 from trainer.predictions.predict import predict as predict_images
 from trainer.report.page import render
 from trainer.report.run_content import read_record
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
@@ -186,7 +186,7 @@ def test_the_evaluation_and_the_report(
     part.write_text("\n".join(line for line in listed.read_text().splitlines() if "green" not in line or "," in line))
     assert evaluate.evaluate(run, part.parent).images == {"labels": 6, "numbers": 12}[name]
     (part.parent / f"more{part.suffix}").touch()
-    with pytest.raises(UserError, match="Name the file"):
+    with pytest.raises(UserError, match="Use the file"):
         evaluate.evaluate(run, part.parent)
     monkeypatch.setattr("trainer.report.run_content.load", None)  # a finished run has written what its page shows
     record = read_record(run)
@@ -201,7 +201,7 @@ def test_the_evaluation_and_the_report(
 
 def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [lists / "3.png", lists / "0.png"]
-    trained = load_trained(labels)
+    trained = load_best_model(labels)
     every = predict_images(trained, files, threshold=0.0)
     samples = load(labels / BEST, BestModel).samples
     shares = dict(zip(samples["index"].tolist(), samples["output"].sigmoid().tolist(), strict=True))
@@ -223,7 +223,7 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     samples = load(numbers / BEST, BestModel).samples
     expected = samples["output"][samples["index"].tolist().index(5)].tolist()
     assert [float(row["red"]), float(row["green"])] == pytest.approx(expected, abs=1e-3)
-    trained = load_trained(numbers)
+    trained = load_best_model(numbers)
     (found,) = json.loads(as_json(predict_images(trained, [lists / "5.png"])))
     assert list(found["numbers"]) == ["red", "green"]
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0

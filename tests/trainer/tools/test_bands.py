@@ -31,7 +31,7 @@ from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.models.torchvision_models import Detector
 from trainer.predictions.predict import predict
 from trainer.predictions.trained_model import load_model
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import Config
 from trainer.run.train import train
@@ -86,11 +86,11 @@ def same_in_other_files(file: Path, folder: Path) -> list[Path]:
 
 
 def test_the_best_model_has_the_format_and_the_mean_of_its_run(run: Path) -> None:
-    trained, plan = load_trained(run, data=False), (run / "plan.txt").read_text()
+    trained, plan = load_best_model(run, data=False), (run / "plan.txt").read_text()
     pixels = trained.config.aug.pixels
     assert (pixels.channels, pixels.dtype, pixels.low, pixels.nodata) == (4, "uint16", (500,) * 4, 65535)
     assert str(build_plan(trained.config.aug, "val")) in plan
-    given = load_trained(run, ["aug.mean=[0.1,0.2,0.3,0.4]"], data=False).config.aug
+    given = load_best_model(run, ["aug.mean=[0.1,0.2,0.3,0.4]"], data=False).config.aug
     assert build_plan(given, "val").mean == (0.1, 0.2, 0.3, 0.4)
 
 
@@ -195,7 +195,7 @@ def test_an_export_predicts_what_predict_does(
     for file in files[::3]:
         files += same_in_other_files(file, tmp_path / "others")
     script = runpy.run_path(str(out / "predict.py"))
-    for file, expected in zip(files, predict(load_trained(run, tta="flip", data=False), files), strict=True):
+    for file, expected in zip(files, predict(load_best_model(run, tta="flip", data=False), files), strict=True):
         found = script["predict"](script["read"](file))["probabilities"].tolist()
         assert dict(zip(script["CLASSES"], found, strict=True)) == pytest.approx(probabilities(expected), abs=1e-3)
     Image.new("RGB", (9, 9)).save(tmp_path / "photo.png")
@@ -255,7 +255,7 @@ def test_a_detector_of_other_channels_is_exported(tmp_path: Path) -> None:
     network.detector.score_thresh = 0.0
     plan = build_plan(config.aug, "val")
     served = ServedDetector(
-        Trained(config, ("background", "cat", "dog"), network, task_named("detect"), tmp_path), plan
+        LoadedModel(config, ("background", "cat", "dog"), network, task_named("detect"), tmp_path), plan
     )
     (tmp_path / "model.onnx").write_bytes(
         onnx_bytes(served.export(), served, {"classes": ["background", "cat", "dog"]})
@@ -294,7 +294,7 @@ def test_weights_of_a_run_bring_its_mean_unless_the_channels_differ(run: Path, b
     assert (config.recipe.mean, config.recipe.std) == (None, (0.5,) * 4)
     check_config(config)
     train(config, own_folder / "adapted", console=QUIET)
-    pixels = load_trained(own_folder / "adapted", data=False).config.aug.pixels
+    pixels = load_best_model(own_folder / "adapted", data=False).config.aug.pixels
     assert pixels.mean == pytest.approx(mean)
     assert pixels.std == (0.5,) * 4
     with pytest.raises(UserError, match=r"aug\.mean has 3 numbers, but images have 4 channels"):

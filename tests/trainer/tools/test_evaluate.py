@@ -14,7 +14,7 @@ from augment.data.sources import parse_data
 from augment.support.errors import UserError
 from trainer.predictions.predict import predict
 from trainer.report.command import main as report
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.tasks.classify import Classify
 from trainer.tasks.registry import task_named
 from trainer.tools.evaluate import evaluate, evaluated_split, main
@@ -94,7 +94,7 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, images_by_
     assert "per_class" not in earlier[0]
 
     files = sorted(images_by_class.rglob("*.png"))
-    shares = [dict(found.classes) for found in predict(load_trained(finished_run, tta="flip"), files)]
+    shares = [dict(found.classes) for found in predict(load_best_model(finished_run, tta="flip"), files)]
     right = [share[file.parent.name] for file, share in zip(files, shares, strict=True)]
     assert written["val_loss"] == pytest.approx(-sum(map(math.log, right)) / 6, rel=1e-4)
     plain = evaluate(finished_run, images_by_class)
@@ -145,7 +145,7 @@ def test_links_that_are_not_read_or_written_do_not_matter(finished_run, images_b
 
 def test_another_source_has_settings_of_its_own(finished_run):
     """None of those of the run's source, some of which it does not know; all else is the run's."""
-    config = load_trained(finished_run, ["data=sample", "data.dir=elsewhere"]).config
+    config = load_best_model(finished_run, ["data=sample", "data.dir=elsewhere"]).config
     assert config.data == parse_data({"source": "sample", "dir": "elsewhere"})
     assert config.aug.size == (16, 20)
 

@@ -38,7 +38,7 @@ from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn
 from trainer.predictions.predict import predict
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.tasks.keypoints import MIRRORED
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import standardize
@@ -69,7 +69,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def outputs(trained: Trained, folder: Path) -> Split:
+def outputs(trained: LoadedModel, folder: Path) -> Split:
     """Return the images of a folder with their targets."""
     files = sorted(folder.glob("*/*"))
     return Split(tuple(files), tuple(trained.classes.index(file.parent.name) for file in files))
@@ -93,7 +93,7 @@ def test_an_export_scores_what_evaluate_scores(
     sys.modules.pop("transform", None)
     files = sorted(images.glob("*/*.jpg"))
     right = 0
-    for file, expected in zip(files, predict(load_trained(finished_run, tta="flip"), files, top=3), strict=True):
+    for file, expected in zip(files, predict(load_best_model(finished_run, tta="flip"), files, top=3), strict=True):
         with Image.open(file) as image:
             found = script["predict"](image)["probabilities"]
         by_name = dict(zip(script["CLASSES"], found.tolist(), strict=True))
@@ -110,7 +110,7 @@ def test_an_export_scores_what_evaluate_scores(
 
 
 def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
-    trained = load_trained(finished_run, data=False)
+    trained = load_best_model(finished_run, data=False)
     split = outputs(trained, images)
     served = Served(trained)
 
@@ -175,7 +175,7 @@ def test_the_script_prints_both_coordinates_of_each_point(
     network = Cnn().build(4, Size(32, 32)).eval()
     network.register_buffer(MIRRORED, torch.tensor([1, 0]))
     config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=parse_aug({"size": 32, "val": {"resize": None}}))
-    export(Trained(config, ("top", "left"), network, task_named("keypoints"), Path()), tmp_path)
+    export(LoadedModel(config, ("top", "left"), network, task_named("keypoints"), Path()), tmp_path)
     assert printed_names(tmp_path, monkeypatch, capsys) == ["top_x", "top_y", "left_x", "left_y"]
 
 
@@ -186,7 +186,7 @@ def test_the_script_survives_images_of_strangers(
     pytest.importorskip("onnxscript")
     network, aug = Cnn().build(2, Size(32, 32)).eval(), parse_aug({"size": 32, "val": {"resize": None}})
     config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
-    export(Trained(config, ("\033[31mred", "\ud800"), network, task_named("classify"), Path()), tmp_path)
+    export(LoadedModel(config, ("\033[31mred", "\ud800"), network, task_named("classify"), Path()), tmp_path)
     (folder := tmp_path / "images").mkdir()
     Image.new("RGB", (9, 7)).save(folder / "a\033[31m\udcff.png")
     Image.new("RGB", (99, 99)).save(folder / "bomb.png")
@@ -255,7 +255,7 @@ def of_numbers() -> tuple[Served, Any, bytes]:
     network = Cnn().build(4, Size(32, 32)).eval()
     standardize(network, torch.tensor([0.0, 1990.0, -5.0, 7.0]), torch.tensor([1.0, 20.0, 0.1, 1.0]))
     config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=LETTERBOX)
-    served = Served(Trained(config, NAMES, network, task_named("regress"), Path()), build_plan(LETTERBOX, "val"))
+    served = Served(LoadedModel(config, NAMES, network, task_named("regress"), Path()), build_plan(LETTERBOX, "val"))
     program = served.export()
     return served, program, onnx_bytes(program, served, {"classes": NAMES, "outputs": served.outputs})
 
@@ -287,7 +287,7 @@ def test_a_graph_averages_points_of_any_number_of_mirror_images() -> None:
     network = Cnn().build(4, Size(32, 32)).eval()
     network.register_buffer(MIRRORED, torch.tensor([1, 0]))
     config: Any = SimpleNamespace(fit=SimpleNamespace(tta="flip"), aug=parse_aug({"size": 32}))
-    graph = Served(Trained(config, ("a", "b"), network, task_named("keypoints"), Path())).export().module()
+    graph = Served(LoadedModel(config, ("a", "b"), network, task_named("keypoints"), Path())).export().module()
     assert graph(torch.zeros(3, 3, 32, 32))[0].shape == (3, 4)
 
 
@@ -299,7 +299,7 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
     aug = parse_aug({"size": 32})
     config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
     with pytest.raises(UserError, match=r"^the model cannot be exported: .") as caught:
-        Served(Trained(cast(Any, config), COLORS, Odd(), task_named("classify"), Path())).export()
+        Served(LoadedModel(cast(Any, config), COLORS, Odd(), task_named("classify"), Path())).export()
     assert "\n" not in str(caught.value)
 
 
@@ -505,4 +505,4 @@ def test_a_link_is_replaced_and_not_followed(exported: Callable[[str], tuple[Pat
 def test_a_missing_package_is_named(finished_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"needs the package onnxscript. .*: pip install 'dali-trainer\[export\]'"):
-        export(load_trained(finished_run, data=False), tmp_path)
+        export(load_best_model(finished_run, data=False), tmp_path)

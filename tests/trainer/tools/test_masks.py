@@ -24,7 +24,7 @@ from trainer.loop.learner import Learner
 from trainer.predictions.formats import as_json
 from trainer.predictions.masks import mask_files, palette, whole_mask
 from trainer.predictions.predict import predict as predict_images
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tools import evaluate, predict
@@ -84,7 +84,7 @@ def test_a_folder_is_scored(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:
     images = run.parent / "val"
-    found = predict_images(load_trained(run), [images / "images"], out=tmp_path, overlay=True)
+    found = predict_images(load_best_model(run), [images / "images"], out=tmp_path, overlay=True)
     for prediction in found:
         assert prediction.mask is not None
         with Image.open(prediction.file) as image, Image.open(prediction.mask) as written:
@@ -99,7 +99,7 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
     with Image.open(tmp_path / "1_overlay.jpg") as drawn:
         assert drawn.width == 320, "a tiny image is enlarged, and the legend is never narrower"
         assert drawn.height > 7 * 48, "a legend below the image, which is 7 times as large"
-    trained = load_trained(run, ["aug.val.center_crop={}"])
+    trained = load_best_model(run, ["aug.val.center_crop={}"])
     cropped = predict_images(trained, [images / "images" / "0.jpg"], out=tmp_path)
     assert cropped[0].mask is not None
     with Image.open(cropped[0].mask) as written:
@@ -133,7 +133,7 @@ def test_the_folder_of_the_masks_is_printed(
 
 def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
     files = turned(tmp_path)
-    predict_images(load_trained(run), files, out=tmp_path / "masks")
+    predict_images(load_best_model(run), files, out=tmp_path / "masks")
     found = [np.asarray(Image.open(tmp_path / "masks" / file.name)) for file in files]
     assert len(np.unique(found[0])) > 1
     for other in found:
@@ -167,7 +167,7 @@ def test_two_images_never_share_a_file(tmp_path: Path) -> None:
         inside[0]: Path("out/1.png"),
         inside[1]: Path("out/b/1.png"),
     }
-    with pytest.raises(UserError, match=r"would both become out/1\.png\. Predict one at a time\.$"):
+    with pytest.raises(UserError, match=r"would both become out/1\.png\. Predict each of them with another folder\.$"):
         mask_files([inside[0], tmp_path / "c/1.jpg"], [], Path("out"))
     assert palette(("sky",))[:3] != palette(("background",))[:3]
 
@@ -181,7 +181,7 @@ def test_an_export_scores_what_evaluate_scores(run: Path, tmp_path: Path) -> Non
     image = run.parent / "val" / "images" / "0.jpg"
     command = [sys.executable, str(tmp_path / "predict.py"), str(image)]
     python = subprocess.run(command, capture_output=True, text=True, check=True)
-    shares = dict(predict_images(load_trained(run), [image], out=tmp_path)[0].classes)
+    shares = dict(predict_images(load_best_model(run), [image], out=tmp_path)[0].classes)
     best = max(shares, key=lambda name: shares[name])
     assert python.stdout.split()[1] == best
 

@@ -34,7 +34,7 @@ from trainer.predictions.formats import as_csv, as_json
 from trainer.predictions.masks import draw_prediction
 from trainer.predictions.predict import predict as predict_images
 from trainer.predictions.trained_model import load_model
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.train import train
@@ -103,9 +103,9 @@ def test_a_run_chooses_thresholds_that_predictions_use(run: Path, capsys: pytest
     samples = task_named("detect").samples(**best.samples)
     assert tuple(best.thresholds) == task_named("detect").choose_thresholds(samples, best.classes)
     images = sorted((run.parent / "val").glob("*.jpg"))
-    every = predict_images(load_trained(run), images, threshold=0.0)
+    every = predict_images(load_best_model(run), images, threshold=0.0)
     middle = float(np.median([score for image in every for name, score in image.classes if name == "cat"]))
-    trained = replace(load_trained(run), thresholds=(0.5, middle, 0.999))
+    trained = replace(load_best_model(run), thresholds=(0.5, middle, 0.999))
     for image, shown in zip(every, predict_images(trained, images), strict=True):
         assert shown.classes == tuple(
             (name, score) for name, score in image.classes if name == "cat" and score >= middle
@@ -122,7 +122,7 @@ def test_a_run_chooses_thresholds_that_predictions_use(run: Path, capsys: pytest
 
 
 def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
-    written = json.loads(as_json(predict_images(load_trained(run), turned(tmp_path), threshold=0.01)))
+    written = json.loads(as_json(predict_images(load_best_model(run), turned(tmp_path), threshold=0.01)))
     assert {(image["width"], image["height"]) for image in written["images"]} == {(48, 36)}
     boxes: dict[int, list[list[float]]] = {}
     for annotation in written["annotations"]:
@@ -134,7 +134,7 @@ def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> N
 
 def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     images = sorted((run.parent / "val").glob("*.jpg"))
-    found = predict_images(trained := load_trained(run), images, threshold=0.01)
+    found = predict_images(trained := load_best_model(run), images, threshold=0.01)
     assert any(prediction.classes for prediction in found)
     written = json.loads(as_json(found))
     assert written["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}], "without ids"
@@ -204,7 +204,7 @@ def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"overlays: {drawn}" in capsys.readouterr().out
     files = sorted(path for path in drawn.rglob("*") if path.is_file())
     assert files == [drawn / "a_overlay.jpg", drawn / "b" / "a_overlay.jpg"]
-    found = predict_images(load_trained(run), [photos / "b" / "a.jpg"], threshold=0.01)[0].objects
+    found = predict_images(load_best_model(run), [photos / "b" / "a.jpg"], threshold=0.01)[0].objects
     assert found is not None
     before = files[1].read_bytes()
     with Image.open(files[1]) as image, Image.open(photos / "b" / "a.jpg") as photo:
@@ -345,7 +345,7 @@ def test_a_run_of_masks(folder: Path, tmp_path: Path) -> None:
     scores = evaluate.evaluate(run)
     assert scores.values["val_mask_map"] == max(row["val_mask_map"] for row in rows)
 
-    trained, files = load_trained(run), turned(tmp_path)
+    trained, files = load_best_model(run), turned(tmp_path)
     found = predict_images(trained, files, threshold=0.0)
     for prediction in found:
         assert prediction.objects is not None
@@ -403,12 +403,12 @@ def test_an_exported_detector_finds_what_predict_finds(
     assert imports_of(out / "predict.py") == PACKAGES
     script = runpy.run_path(str(out / "predict.py"))
     files = [*turned(tmp_path), *sorted((run.parent / "val").glob("*.jpg"))]
-    for file, expected in zip(files, predict_images(load_trained(run), files, threshold=0.0), strict=True):
+    for file, expected in zip(files, predict_images(load_best_model(run), files, threshold=0.0), strict=True):
         with Image.open(file) as image:
             assert_same(script["predict"](image), expected)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), str(files[5])])
-    source, lowest = (out / "predict.py").read_text(), str([*load_trained(run).thresholds])
+    source, lowest = (out / "predict.py").read_text(), str([*load_best_model(run).thresholds])
     assert lowest in source
     (out / "predict.py").write_text(source.replace(lowest, str([0.999] * 3)))
     with pytest.raises(SystemExit, match="0"):
@@ -436,7 +436,7 @@ def test_an_exported_detector_finds_what_predict_finds(
 )
 def test_exported_boxes_follow_the_crop(run: Path, crop: str) -> None:
     """This barely trained model moves boxes by 0.1 px if DALI rounds a pixel differently."""
-    trained = load_trained(run, [crop])
+    trained = load_best_model(run, [crop])
     files = sorted((run.parent / "val").glob("*.jpg"))
     served = ServedDetector(trained, build_plan(trained.config.aug, "val"))
     for file, expected in zip(files, predict_images(trained, files, threshold=0.0), strict=True):
@@ -446,7 +446,7 @@ def test_exported_boxes_follow_the_crop(run: Path, crop: str) -> None:
 
 
 def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path) -> None:
-    trained = replace(load_trained(run), thresholds=(0.0,) * 3)
+    trained = replace(load_best_model(run), thresholds=(0.0,) * 3)
     split = evaluate.evaluated_split(trained, None)
     found = {of.file: of.objects for of in predict_images(trained, split.files, threshold=0.0)}
 
@@ -548,7 +548,7 @@ def test_each_kind_of_detector_is_exported(name: str) -> None:
     ]
     config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=LETTERBOX)
     network = detector(name, photos)
-    trained = Trained(config, ("background", "cat", "dog"), network, task_named("detect"), Path())
+    trained = LoadedModel(config, ("background", "cat", "dog"), network, task_named("detect"), Path())
     served = ServedDetector(trained, build_plan(LETTERBOX, "val"))
     program = served.export()
     session = onnxruntime.InferenceSession(onnx_bytes(program, served, {}), providers=["CPUExecutionProvider"])
@@ -593,9 +593,9 @@ def test_points_are_trained_and_predicted(tmp_path: Path) -> None:
     given = [f"data.{split}={tmp_path / split / 'all.csv'}" for split in ("train", "val")]
     config = parse_config(compose(["data=points", *given, *QUICK, "fit.tta=flip"]))
     train(config, tmp_path / "run", console=QUIET)
-    (found, *_) = predict_images(load_trained(tmp_path / "run"), [tmp_path / "val" / "0.jpg"])
+    (found, *_) = predict_images(load_best_model(tmp_path / "run"), [tmp_path / "val" / "0.jpg"])
     assert [name for name, _ in found.numbers] == ["left_eye_x", "left_eye_y", "right_eye_x", "right_eye_y"]
-    points = [dict(of.numbers) for of in predict_images(load_trained(tmp_path / "run"), turned(tmp_path))]
+    points = [dict(of.numbers) for of in predict_images(load_best_model(tmp_path / "run"), turned(tmp_path))]
     assert points == [pytest.approx(points[0], abs=1e-3)] * 8
     assert evaluate.evaluate(tmp_path / "run").tta == "flip"
     assert "Correct keypoints in the best epoch" in (tmp_path / "run" / "report.html").read_text()

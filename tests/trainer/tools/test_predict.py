@@ -15,7 +15,7 @@ from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
 from trainer.predictions.formats import as_csv
 from trainer.predictions.predict import Prediction, list_images, predict
-from trainer.run.best_model import load_trained
+from trainer.run.best_model import load_best_model
 from trainer.tools.predict import main
 
 
@@ -28,7 +28,7 @@ def bad(tmp_path):
 
 def by_hand(run, files, *views):
     """Return the probabilities of files, (N, classes): the mean over views of each image."""
-    trained = load_trained(run)
+    trained = load_best_model(run)
     plan = build_plan(trained.config.aug, "val")
     (batch,) = build_loader(plan, Split(files, (0,) * len(files)), batch_size=len(files), seed=0)
     with torch.inference_mode():
@@ -42,7 +42,7 @@ def by_hand(run, files, *views):
 def test_probabilities_are_those_of_validation_in_the_order_of_the_files(finished_run, photos, tta, views):
     files = (*photos[3:], *photos[:3], photos[4])
     # More batches than one, the last one smaller.
-    predictions = predict(load_trained(finished_run, ["fit.batch_size=3"], tta=tta), files, top=2)
+    predictions = predict(load_best_model(finished_run, ["fit.batch_size=3"], tta=tta), files, top=2)
     shares = by_hand(finished_run, files, *views)
     assert [prediction.file for prediction in predictions] == list(files)
     for prediction, row in zip(predictions, shares, strict=True):
@@ -50,7 +50,7 @@ def test_probabilities_are_those_of_validation_in_the_order_of_the_files(finishe
         assert [name for name, _ in prediction.classes] == [("blue", "green", "red")[i] for i in places]
         assert [share for _, share in prediction.classes] == pytest.approx(values.tolist(), abs=1e-5)
     assert len({share for prediction in predictions for _, share in prediction.classes}) > 6
-    assert {len(prediction.classes) for prediction in predict(load_trained(finished_run), photos[:1], top=99)} == {
+    assert {len(prediction.classes) for prediction in predict(load_best_model(finished_run), photos[:1], top=99)} == {
         3
     }  # all there are
 
@@ -67,8 +67,8 @@ def test_folders_are_searched_and_the_order_kept(photos, tmp_path):
 @needs_gpu
 def test_the_gpu_predicts_the_same(finished_run, photos):
     options = ["fit.device=cuda", "fit.precision=bf16", "fit.batch_size=4"]
-    on_gpu = predict(load_trained(finished_run, options, tta="flip"), photos)
-    for ours, theirs in zip(on_gpu, predict(load_trained(finished_run, tta="flip"), photos), strict=True):
+    on_gpu = predict(load_best_model(finished_run, options, tta="flip"), photos)
+    for ours, theirs in zip(on_gpu, predict(load_best_model(finished_run, tta="flip"), photos), strict=True):
         assert ours.file == theirs.file
         assert dict(ours.classes) == pytest.approx(dict(theirs.classes), abs=0.05)
 
@@ -83,7 +83,7 @@ def test_the_table_shows_file_names_literally(finished_run, photos, tmp_path, ca
     output = capsys.readouterr().out
     assert "[red] a=b.png" in output
     assert output.splitlines()[1].replace("┃", " ").split() == ["image", "class"]
-    ((name, share),) = predict(load_trained(finished_run), photos[:1], top=1)[0].classes
+    ((name, share),) = predict(load_best_model(finished_run), photos[:1], top=1)[0].classes
     assert f"{name} {share:.1%}" in output
 
 

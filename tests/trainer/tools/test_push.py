@@ -1,6 +1,5 @@
 """Test pushing a model to a hub on this machine, and using it from there."""
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -110,9 +109,8 @@ def test_without_a_network(
     finished_run: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    remedy = "me/colors: HF_HUB_OFFLINE is set. Unset it to use the hub."
-    assert fails(lambda: push([str(finished_run), "me/colors"]), capsys) == f"error: {remedy}\n"
-    with pytest.raises(UserError, match=rf"^hf://{re.escape(remedy)}$"):
+    assert "HF_HUB_OFFLINE" in fails(lambda: push([str(finished_run), "me/colors"]), capsys)
+    with pytest.raises(UserError, match=r"^hf://me/colors: the Hugging Face Hub cannot be reached .*HF_HUB_OFFLINE"):
         load_model("hf://me/colors")
     assert not list(own_folder.glob("outputs/data/hub/*/best.pt"))
 

@@ -17,7 +17,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.nested import section_of
 from augment.support.untrusted_files import explained_damage
-from trainer.loop.checkpoint import LAST, FitState, differing, load
+from trainer.loop.checkpoint import LAST, FitState, first_difference, load
 from trainer.loop.progress import FitProgress
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
@@ -43,12 +43,12 @@ def check_config(config: Config) -> None:
         UserError: the first mistake, with its key.
     """
     fit, task = config.fit, task_named(config.dataset.task)
-    ranks, device = fit.gpus or 1, fit.torch_device()
-    if fit.sync_batchnorm and ranks > 1 and device.type != "cuda":
+    device = fit.torch_device()
+    if fit.sync_batchnorm and (fit.gpus or 1) > 1 and device.type != "cuda":
         raise UserError("fit.sync_batchnorm=true works only on GPUs. Set it to false.")
     if fit.resume is None:
         require_start(config.model)
-    _check_data(config, ranks)
+    _check_data(config)
     for split in SPLITS:
         build_plan(config.recipe, split)
     _check_kind_of_model(config, task)
@@ -69,15 +69,10 @@ def check_config(config: Config) -> None:
     fit.schedules()
 
 
-def _check_data(config: Config, ranks: int) -> None:
+def _check_data(config: Config) -> None:
     dataset = config.dataset
     if config.data.gives_test and config.fit.resume is None:
         load_dataset(config.data.with_test())  # checked now, although only `evaluate` uses the test split
-    for split, images in (("train", len(dataset.train)), ("val", len(dataset.val))):
-        if ranks > max(images, 1):
-            raise UserError(
-                f"fit.gpus={ranks}, but {split} has only {amount(images, 'image')}. Lower fit.gpus to {max(images, 1)}."
-            )
     if dataset.task == "classify" and len(dataset.classes) == 1:
         given = config.resolved["data"]
         key = next(key for key in ("root", "train", "source") if given.get(key))
@@ -131,7 +126,7 @@ def _check_network(config: Config, task: Task[Any]) -> nn.Module:
     config.model.adapt(network)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
-            check(fed=stage.size, key=f"fit.stages.{stage.name}.size")
+            check(trial_size=stage.size, key=f"fit.stages.{stage.name}.size")
     return network
 
 
@@ -145,7 +140,7 @@ def check_resume(config: Config) -> None:
         return
     run = Path(config.fit.resume)
     with explained_damage(run / LAST):
-        state = load(run / LAST, FitState).on(current().rank)
+        state = load(run / LAST, FitState).for_rank(current().rank)
     saved = load_config(run)
     dataset, fit = config.dataset, config.fit
     loader = make_train_loader(config, dataset.train)
@@ -177,7 +172,7 @@ def check_resume(config: Config) -> None:
     config.model.adapt(network)
     base = read_base(run) if base_state(network) else {}
     task.prepare(network, config.fit, dataset.train, dataset.classes)
-    if name := differing({**base, **state.model}, network):
+    if name := first_difference({**base, **state.model}, network):
         raise UserError(
             f"fit.resume={run}: that run had other weights ({name}). Use the same model and the same classes."
         )

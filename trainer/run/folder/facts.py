@@ -51,7 +51,7 @@ def facts_of(config: Config, learner: Learner) -> Facts:
         task=learner.task.name,
         classes=dataset.classes,
         images=(dataset.train.images, len(dataset.train), len(dataset.val)),
-        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part, form))),
+        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.selection, form))),
         model=config.model_name,
         parameters=count_parameters(learner.model),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file, walk
 from augment.support.nested import section_of
-from augment.support.untrusted_files import MAX_VALUES, explained_damage, read_as, read_bytes, read_object, regular
+from augment.support.untrusted_files import (
+    MAX_VALUES,
+    damage,
+    explained_damage,
+    read_as,
+    read_bytes,
+    read_object,
+    regular,
+)
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
@@ -31,6 +39,7 @@ from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
 JOB_FILE = "job.json"
+_MOST_JOB = 2**20  # bytes of it. Tables of a sweep show its overrides
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
 TEST_NAME = "test_scores"  # base name of what `python -m trainer evaluate RUN --split test` writes
 
@@ -163,7 +172,7 @@ class RunFolder:
         return self.job is not None and self.job["trial"] is not None
 
     @cached_property
-    def chooses(self) -> bool:
+    def candidate(self) -> bool:
         """Whether a search chose a configuration by this run's score. Such scores are too optimistic to be compared."""
         return self.trial or bool(self.job and self.job["finalist"])
 
@@ -207,7 +216,7 @@ def load_job(file: Path) -> dict[str, Any]:
         UserError: the file is damaged, or a link.
         OSError: the file is missing.
     """
-    found = read_object(file, file.parent.parent)
+    found = read_object(file, file.parent.parent, _MOST_JOB)
     with explained_damage(file):
         return {
             "order": int(found["order"]),
@@ -265,11 +274,11 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
-                row = {key: math.nan if value is None else value for key, value in dict(json.loads(line)).items()}
+                row = {key: math.nan if value is None else value for key, value in json.loads(line).items()}
                 # Drop integers that a float cannot hold.
                 numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
                 rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
-        except (TypeError, ValueError, RecursionError) as error:
+        except damage() as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
     return rows

@@ -92,7 +92,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
 def _about(run: RunFolder, folder: Path) -> dict[str, Any]:
     """Return the values of a run that do not depend on other runs."""
     part = "job" if run.job else ""
-    if run.chooses:
+    if run.candidate:
         part = "trial" if run.trial else "finalist"
     return {
         "name": clip(run.name, KEY),
@@ -230,7 +230,8 @@ MISTAKES_FILE = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
-_MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # limits of a file, the second in bytes. Real files are a tenth as large
+_LEAST_BYTES = 10_000  # that each image uses of them, because reading an image takes a tenth of a second
+_MOST_PIXELS, _MOST_FILE = 2**23, 2**24  # limits of a file, the second in bytes. Real files are smaller
 _FULL_SIZE = (2**24, 2**24)  # an image is read without scaling
 _MOST_WORK = 2**36  # pixels times bytes of a mistake. A small progressive JPEG can hold thousands of scans
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of mistakes in one image, and their side in pixels
@@ -256,7 +257,7 @@ def _embed(
             status = file.stat()
             room = used[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
             uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
-            used[kind] += len(uri)
+            used[kind] += max(len(uri), _LEAST_BYTES)
             shown = file.with_name(REPORT) if file.name == MISTAKES_FILE else file  # the report shows all mistakes
             images.append({"source": uri, "width": width, "height": height, "file": href(shown, base)})
         return known[kind, key]

@@ -27,7 +27,7 @@ from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.models.torchvision_detector import DETECTIONS
 from trainer.predictions.masks import upright
-from trainer.run.best_model import Trained, load_trained
+from trainer.run.best_model import LoadedModel, load_best_model
 from trainer.tasks.detect import Detect, boxes_at
 from trainer.tasks.meter import Meter
 from trainer.tasks.segment import Segment
@@ -63,7 +63,7 @@ class Check:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) -> dict[str, Check]:
+def compare(trained: LoadedModel, split: Split, exports: Mapping[str, RunExport]) -> dict[str, Check]:
     """Compare exports with the model in PyTorch, image by image. Return the comparison of each export by its name."""
     recorder = Recorder()
     kind = _ObjectComparison if trained.task.own_loss else _OutputComparison
@@ -75,7 +75,7 @@ def compare(trained: Trained, split: Split, exports: Mapping[str, RunExport]) ->
 class _Comparison(Callback):
     """Compares an export with the model batch by batch, because the masks of a whole pass do not fit into memory."""
 
-    def __init__(self, trained: Trained, split: Split, run: RunExport) -> None:
+    def __init__(self, trained: LoadedModel, split: Split, run: RunExport) -> None:
         self._trained, self._files, self._run = trained, split.files, run
         self._loss = trained.task.make_losses(trained.config.fit, trained.network, _CPU)[1]
         self.largest, self.pixels = 0.0, 0.0
@@ -161,7 +161,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
         raise UserError("--calibrate: only int8 is calibrated. Add int8 to --variants, or remove --calibrate.")
     own = images is None and not options.unchecked
     # bfloat16 would differ too much from the export.
-    trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own or int8)
+    trained = load_best_model(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own or int8)
     split = None if options.unchecked else evaluated_split(trained, images)
     folder = options.out or unlinked_folder(run / "export-onnx")
     exports = export(
@@ -176,7 +176,7 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     sys.stdout.write(printable(f"{folder}\nto predict: python {folder / 'predict.py'} IMAGE_OR_FOLDER\n"))
 
 
-def _calibration(trained: Trained, number: int) -> Sequence[ImageRef]:
+def _calibration(trained: LoadedModel, number: int) -> Sequence[ImageRef]:
     """Return evenly spaced training images, or all if there are fewer than `number`.
 
     Raises:
@@ -192,7 +192,7 @@ def _calibration(trained: Trained, number: int) -> Sequence[ImageRef]:
 
 
 def _report(
-    checks: Mapping[str, Check], exports: Mapping[str, Exported], trained: Trained, split: Split, folder: Path
+    checks: Mapping[str, Check], exports: Mapping[str, Exported], trained: LoadedModel, split: Split, folder: Path
 ) -> None:
     """Print the comparison and write it as export.json."""
     console, check = table_console(), checks[FILE]
@@ -209,7 +209,7 @@ def _report(
         write_json(folder / "export.json", report)
 
 
-def _sentence(check: Check, trained: Trained) -> str:
+def _sentence(check: Check, trained: LoadedModel) -> str:
     what, other, same = "number", "", ""
     if trained.task.ranked:
         what, other, same = "probability", "a different top class", "the same top class"
@@ -225,7 +225,7 @@ def _sentence(check: Check, trained: Trained) -> str:
 
 
 def _compare_files(
-    checks: Mapping[str, Check], exports: Mapping[str, Exported], trained: Trained, split: Split
+    checks: Mapping[str, Check], exports: Mapping[str, Exported], trained: LoadedModel, split: Split
 ) -> tuple[Table, dict[str, Any]]:
     """Return the size, score and speed of each file, as a table and for export.json."""
     task = trained.task

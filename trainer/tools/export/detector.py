@@ -11,7 +11,7 @@ from torchvision.models.detection import _utils
 from torchvision.ops import boxes as box_ops
 
 from augment.recipe.plan import Plan
-from trainer.run.best_model import Trained
+from trainer.run.best_model import LoadedModel
 from trainer.tools.export.graph import Served
 
 
@@ -26,7 +26,7 @@ class ServedDetector(Served):
 
     single = True
 
-    def __init__(self, trained: Trained, plan: Plan) -> None:
+    def __init__(self, trained: LoadedModel, plan: Plan) -> None:
         super().__init__(trained, plan)
         self._detector: Any = self.network.detector
         masks = ("masks",) if getattr(getattr(self._detector, "roi_heads", None), "mask_predictor", None) else ()

@@ -21,7 +21,7 @@ from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError, first_line
 from trainer.loop.batch_runner import average
-from trainer.run.best_model import Trained
+from trainer.run.best_model import LoadedModel
 from trainer.tasks.regress import MEAN, STD
 
 INPUT = "images"  # name of the model's input
@@ -40,7 +40,7 @@ class Served(nn.Module):
 
     single: ClassVar[bool] = False  # whether the model takes one image, and returns outputs without batch dimension
 
-    def __init__(self, trained: Trained, plan: Plan | None = None) -> None:
+    def __init__(self, trained: LoadedModel, plan: Plan | None = None) -> None:
         super().__init__()
         self.network = trained.network.cpu().eval()
         self.crop: Any = nn.Identity() if plan is None else Crop(plan)

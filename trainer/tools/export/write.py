@@ -24,7 +24,7 @@ from augment.pipeline.serving.transform_source import python_source, require_fix
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, import_extra
 from augment.support.files import write_atomically
-from trainer.run.best_model import Trained
+from trainer.run.best_model import LoadedModel
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.segment import Segment
 from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
@@ -66,7 +66,7 @@ class Exported:
 
 
 def export(
-    trained: Trained,
+    trained: LoadedModel,
     folder: Path,
     *,
     inside: bool = True,
@@ -122,7 +122,7 @@ def export(
     return exports
 
 
-def _served(trained: Trained, plan: Plan, *, inside: bool) -> Served:
+def _served(trained: LoadedModel, plan: Plan, *, inside: bool) -> Served:
     if not trained.task.own_loss:
         return Served(trained, plan if inside else None)
     if not inside:

@@ -12,7 +12,7 @@ import pytest
 from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
-from augment.data.conversion import convert, settings_of
+from augment.data.conversion import convert, reading_settings
 from augment.data.dataset import Dataset, Split, Target
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
@@ -71,7 +71,7 @@ def test_converted_data_is_identical(to: str, name: str, image_files: Split, mon
     dataset = given(name, image_files)
     convert(dataset, OUT, to)
     assert len(list(OUT.glob("train-*.tar"))) > 2 or to == "folder"
-    written = parse_data(settings_of(dataset, to, OUT)).load()
+    written = parse_data(reading_settings(dataset, to, OUT)).load()
     assert written.task == dataset.task
     assert set(written.classes) == set(dataset.classes)
     for split in ("train", "val"):

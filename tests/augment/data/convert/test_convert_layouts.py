@@ -11,7 +11,7 @@ from PIL import Image
 from raster_bytes import dicom, npy, npz, pixels, tiff
 
 from augment.data import image_faults
-from augment.data.conversion import convert_foreign, settings_of
+from augment.data.conversion import convert_foreign, reading_settings
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.images import as_jpeg, read_encoded, to_rgb
 from augment.data.sources import load_dataset, parse_data
@@ -77,7 +77,7 @@ def test_channels_and_precision_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     source = "numpy" if name == "numpy" else "folder"
     no_data = f"data.nodata={images[0][0, 0, 0]}"
     assert main([f"data={source}", *given, no_data, "--to", to, "--out", "out"]) == 0
-    dataset = load_dataset(parse_data(settings_of(Dataset(("a", "b"), NO_VAL, NO_VAL), to, Path("out"))))
+    dataset = load_dataset(parse_data(reading_settings(Dataset(("a", "b"), NO_VAL, NO_VAL), to, Path("out"))))
     for split in (dataset.train, dataset.val):
         found = {file.read_pixels().tobytes(): target for file, target in zip(split.files, split.targets, strict=True)}
         assert found == {image.tobytes(): "abba".index(letter) for image, letter in zip(images, "abba", strict=True)}

@@ -8,7 +8,7 @@ import pytest
 
 from augment.data.dataset import check_dataset
 from augment.data.generated import bands
-from augment.data.generated.bands import BANDS, NAMES, RGB_BANDS, SPECTRA, draw_bands, generate_bands
+from augment.data.generated.bands import BANDS, COVER_NAMES, RGB_BANDS, SPECTRA, draw_bands, generate_bands
 from augment.data.sources import parse_data
 
 
@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_images_have_a_known_digest() -> None:
     """Raise `bands.VERSION` if it changes, because folders are used again."""
     digest = sha256()
-    for name in NAMES:
+    for name in COVER_NAMES:
         pixels, covers = draw_bands("train", name, 3)
         digest.update(pixels.astype("<u2").tobytes() + covers.tobytes())
     assert bands.VERSION == 1
@@ -44,13 +44,13 @@ def test_two_sources_read_the_same_images(small: Path) -> None:
     for file, label, mask in zip(classes.train.files, classes.train.targets, masks.train.targets, strict=True):
         pixels, covers = np.load(file), mask.read()
         assert (pixels.dtype, pixels.shape, covers.shape) == (np.uint16, (64, 64, 10), (64, 64))
-        assert np.bincount(covers.ravel()).argmax() == label == NAMES.index(file.parent.name)
+        assert np.bincount(covers.ravel()).argmax() == label == COVER_NAMES.index(file.parent.name)
     assert given[0].rgb == RGB_BANDS
 
 
 def test_six_classes_differ_only_outside_rgb() -> None:
     colors = {name: tuple(spectrum[band] for band in RGB_BANDS) for name, spectrum in SPECTRA.items()}
-    assert len(set(SPECTRA.values())) == len(NAMES) == len(BANDS) == 10
+    assert len(set(SPECTRA.values())) == len(COVER_NAMES) == len(BANDS) == 10
     assert len(set(colors.values())) == 6  # vegetation and the two white covers count once
     assert len({colors[name] for name in ("broadleaf", "conifer", "crop", "meadow")}) == 1
     assert colors["snow"] == colors["cloud"]

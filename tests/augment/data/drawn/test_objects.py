@@ -9,7 +9,7 @@ from PIL import Image
 
 from augment.data.dataset import Dataset, check_dataset
 from augment.data.generated import annotated
-from augment.data.generated.annotated import FLIP_PAIRS, NAMES, draw_objects, draw_points, runs_of
+from augment.data.generated.annotated import HOUSE_FLIP_PAIRS, OBJECT_NAMES, draw_objects, draw_points, runs_of
 from augment.data.sources import parse_data
 
 
@@ -45,7 +45,7 @@ def test_an_image_depends_only_on_its_split_and_index() -> None:
 
 def test_masks_lie_on_what_they_name() -> None:
     """Hearts are red: a mask that is a pixel off fits them worse."""
-    heart = NAMES.index("heart")
+    heart = OBJECT_NAMES.index("heart")
     fits = dict.fromkeys([(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)], 0.0)
     for index in range(40):
         scene = draw_objects("train", index)
@@ -75,7 +75,7 @@ def test_the_three_forms_of_an_image_agree(small: Path) -> None:
 def test_objects_are_written_in_cocos_form(small: Path) -> None:
     folder = annotated.generate_objects(small)
     content = json.loads((folder / "val.json").read_text())
-    assert [category["name"] for category in content["categories"]] == list(NAMES[1:])
+    assert [category["name"] for category in content["categories"]] == list(OBJECT_NAMES[1:])
     for found in content["annotations"]:
         split, _, file = content["images"][found["image_id"]]["file_name"].split("/")
         instances = pixels_of(folder / split / "instances" / file.replace("jpg", "png"))
@@ -90,13 +90,13 @@ def test_objects_are_written_in_cocos_form(small: Path) -> None:
 
 def test_points_are_corners_of_the_house(small: Path) -> None:
     dataset = load("sample_points", small)
-    assert (dataset.task, dataset.kind.flip_pairs) == ("keypoints", FLIP_PAIRS)
+    assert (dataset.task, dataset.kind.flip_pairs) == ("keypoints", HOUSE_FLIP_PAIRS)
     inside = outside = 0.0
     visibilities: set[float] = set()
     for file, target in zip(dataset.train.files, dataset.train.targets, strict=True):
         found, red = np.array(target), redness(pixels_of(file))
         visibilities |= set(found[:, 2])
-        for left, right in FLIP_PAIRS:
+        for left, right in HOUSE_FLIP_PAIRS:
             if found[left, 2] and found[right, 2]:
                 assert found[left, 0] < found[right, 0]
         if (found[:, 2] == 2).all():  # the roof is red below its top, and nothing is above

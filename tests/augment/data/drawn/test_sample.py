@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from augment.data.generated import sample
 from augment.data.generated.sample import draw, generate_sample
-from augment.data.generated.shapes import CLASSES, THINGS
+from augment.data.generated.shapes import THING_NAMES, THINGS
 from augment.support.errors import UserError
 
 
@@ -28,8 +28,8 @@ def test_an_image_does_not_depend_on_what_was_drawn_before() -> None:
 def test_layout_and_counts(tmp_path: Path) -> None:
     folder = generate_sample(tmp_path / "new" / "root", train_per_class=2, val_per_class=1)
     assert folder.parent == tmp_path / "new" / "root"
-    expected = {f"train/{name}/{index:03d}.jpg" for name in CLASSES for index in range(2)}
-    assert set(contents(folder)) == expected | {f"val/{name}/000.jpg" for name in CLASSES}
+    expected = {f"train/{name}/{index:03d}.jpg" for name in THING_NAMES for index in range(2)}
+    assert set(contents(folder)) == expected | {f"val/{name}/000.jpg" for name in THING_NAMES}
     assert {path.name for path in folder.iterdir()} == {"train", "val"}
 
 
@@ -42,10 +42,10 @@ def test_every_class_draws_a_different_thing() -> None:
                 ImageDraw.Draw(image).polygon((50 * points + 64).ravel().tolist(), fill=255)
         return np.asarray(sum(np.asarray(image) / 255 for image in images)) / len(images)
 
-    silhouettes = {name: silhouette(name) for name in CLASSES}
+    silhouettes = {name: silhouette(name) for name in THING_NAMES}
     for name, own in silhouettes.items():
         assert 0.05 < own.mean() < 0.6, name
-    for one, other in combinations(CLASSES, 2):
+    for one, other in combinations(THING_NAMES, 2):
         assert np.abs(silhouettes[one] - silhouettes[other]).mean() > 0.05, f"{one} looks like {other}"
 
 

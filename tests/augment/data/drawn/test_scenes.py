@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from augment.data.generated.sample import draw_scene, labels_of
-from augment.data.generated.shapes import CLASSES
+from augment.data.generated.shapes import THING_NAMES
 
 
 def test_an_image_depends_only_on_its_split_and_index() -> None:
@@ -22,7 +22,7 @@ def test_each_label_is_about_as_frequent() -> None:
     assert set(map(len, labels)) == {1, 2, 3, 4}
     # 400 images of 2.5 labels of 10 in the mean: 100 each, standard deviation about 9.
     counts = Counter(name for found in labels for name in found)
-    assert set(counts) == set(CLASSES)
+    assert set(counts) == set(THING_NAMES)
     assert all(60 < count < 140 for count in counts.values())
 
 
@@ -31,7 +31,7 @@ def test_drawn_things_match_the_labels(monkeypatch) -> None:
     from augment.data.generated import sample
 
     drawn: list[str] = []
-    things = {name: (lambda rng, name=name: drawn.append(name) or []) for name in CLASSES}
+    things = {name: (lambda rng, name=name: drawn.append(name) or []) for name in THING_NAMES}
     monkeypatch.setattr(sample, "THINGS", things)
     for index in range(5):
         drawn.clear()

@@ -100,5 +100,5 @@ def test_headers_that_numpy_never_writes(header: str, tmp_path: Path) -> None:
     written = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(200)
     (tmp_path / "x.npy").write_bytes(written)
     given = {"train": str(tmp_path / "x.npy"), "train_targets": str(tmp_path / "y.npy"), "val_fraction": 0.5}
-    with pytest.raises(UserError, match=r"cannot be read .* Name a \.npy file of "):
+    with pytest.raises(UserError, match=r"cannot be read .* Use a \.npy file of "):
         parse_data({"source": "numpy", **given}).load()

@@ -147,7 +147,7 @@ def test_a_file_that_is_no_coco_file_says_why(change: dict[str, Any], why: str) 
 
 def test_annotations_of_other_images_are_counted() -> None:
     dataset = found(BOX, BOX | {"image_id": 99}, BOX | {"image_id": 98})
-    assert any("2 annotations of images that are not listed" in notice for notice in dataset.notices)
+    assert any("2 annotations belong to images that are not listed" in notice for notice in dataset.notices)
 
 
 def test_an_image_of_another_size_than_in_the_file_is_named() -> None:
@@ -224,7 +224,9 @@ def test_ids_that_lose_something_are_rejected_and_a_file_without_objects_fails()
         load(
             "coco", train=coco("train.json", SIZES, [BOX], images=[{"id": 1.5, "file_name": "0.jpg"}]), val_fraction=0.5
         )
-    with pytest.raises(UserError, match=r"no image of train has an object.*1 annotation of images that are not listed"):
+    with pytest.raises(
+        UserError, match=r"no image of train has an object.*1 annotation belongs to images that are not listed"
+    ):
         found(BOX | {"image_id": "elsewhere"})
     with pytest.raises(UserError, match="no image of train has an object"):
         found(task="segment")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from augment.data.dataset import Dataset
-from augment.data.formats.filelist import read_list
+from augment.data.formats.filelist import read_image_list
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
@@ -48,8 +48,8 @@ def test_several_labels(lists: Path) -> None:
 def test_an_image_with_a_line_for_each_label_is_noticed(lists: Path) -> None:
     found = load(lists, "a.png dog\nb.png cat\na.png dog\na.png cat\n", "c.png dog\nd.png cat\n")
     notice, repeated = found.notices
-    assert notice.startswith("data: 1 line with the image of an earlier line but a different target, such as line 4 of")
-    assert "1 repeated line" in repeated
+    assert notice.startswith("data: 1 line lists an image again with a different target, such as line 4 of")
+    assert "1 line is repeated" in repeated
     assert "such as line 3 of" in repeated
 
 
@@ -148,7 +148,7 @@ def test_malformed_lists_are_rejected(
         (CSV.replace("label", "kind"), {}, "data.train: {}/train.csv has no column 'label'. Set data.label=NAME "
          "for a class, data.targets=[NAME,...] for numbers"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
-        (CSV, {"targets": ["age", "age"]}, "data.targets: age, age. Name each column once."),
+        (CSV, {"targets": ["age", "age"]}, "data.targets: age, age. List each column once."),
         ("path,label,label\na.png,dog,cat\n", {}, "data.label: {}/train.csv (data.train) has 2 columns 'label'."),
         (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
@@ -185,10 +185,10 @@ def test_no_such_list(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^data.val: .*none.txt does not exist\. .* contains no files. Allowed: a list of images"
     ):
-        read_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
+        read_image_list("data.val", tmp_path / "none.txt", image=None, label=None, targets=())
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(UserError, match=r"^data.val: .*latin.txt is not UTF-8 text"):
-        read_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
+        read_image_list("data.val", tmp_path / "latin.txt", image=None, label=None, targets=())
 
 
 def test_the_multilabel_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

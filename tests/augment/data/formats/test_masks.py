@@ -140,7 +140,7 @@ def test_two_masks_of_an_image_and_masks_of_nothing_are_rejected() -> None:
     with pytest.raises(UserError, match=r"the folder set/train/mask does not exist\. Did you mean set/train/masks"):
         load("masks", root="set", masks="mask", val_fraction=0.5)
     put("val")
-    with pytest.raises(UserError, match=r"set/train/train/images does not exist\. Did you mean data\.root=/.*/set\?$"):
+    with pytest.raises(UserError, match=r"set/train: no folder train\. Did you mean data\.root=/.*/set\?$"):
         load("masks", root="set/train")
 
 
@@ -199,7 +199,7 @@ def test_values_that_mean_something_else_in_another_mask_are_rejected() -> None:
     assert load("masks", root="set", palette="p.csv").classes == ("background", "object"), "the remedy"
 
 
-def test_palettes_that_differ_are_rejected_and_gray_masks_next_to_others_noticed() -> None:
+def test_palettes_that_differ_are_rejected() -> None:
     files = put(labels=[0, 1])
     for file, palette in zip(files, ([0, 0, 0, 200, 0, 0], [0, 0, 0, 0, 200, 0]), strict=True):
         image = Image.open(file)
@@ -211,8 +211,8 @@ def test_palettes_that_differ_are_rejected_and_gray_masks_next_to_others_noticed
     assert load("masks", root="set", val_fraction=0.5, palette="p.csv").classes == ("background", "object"), (
         "the remedy"
     )
-    mask(files[0], np.resize([0, 1], (8, 12)))
-    assert any("palette" in notice for notice in load("masks", root="set", val_fraction=0.5).notices)
+    mask(files[0], np.resize([0, 1], (8, 12)))  # a mask without a palette agrees with all
+    assert load("masks", root="set", val_fraction=0.5).notices == ()
 
 
 def test_values_with_gaps_are_noticed() -> None:
@@ -225,15 +225,13 @@ def test_values_with_gaps_are_noticed() -> None:
     assert (len(dataset.classes), dataset.notices) == (12, ()), "the remedy"
 
 
-def test_the_layout_of_camvid_is_suggested_and_read() -> None:
+def test_the_layout_of_camvid_is_read() -> None:
     for split in ("train", "val"):
         put(split)
         Path(f"set/{split}/masks").rename(f"set/{split}annot")
         for file in Path(f"set/{split}/images").iterdir():
             file.rename(f"set/{split}/{file.name}")
         Path(f"set/{split}/images").rmdir()
-    with pytest.raises(UserError, match=r"data\.images=\. data\.masks=annot"):
-        load("masks", root="set")
     dataset = load("masks", root="set", images=".", masks="annot")
     assert (len(dataset.train), len(dataset.val), dataset.classes) == (2, 2, ("0", "1", "2"))
 

@@ -205,6 +205,14 @@ def bomb() -> bytes:
     return bytes(content)
 
 
+def otherwise_compressed() -> bytes:
+    """Return an archive whose array Python would unpack at once, whatever its size."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("x.npy", npy(pixels(1)))
+    return stream.getvalue()
+
+
 @pytest.mark.filterwarnings("ignore:The number of bytes of pixel data")  # of pydicom
 @pytest.mark.parametrize(
     ("content", "fault"),
@@ -219,6 +227,7 @@ def bomb() -> bytes:
         (npy(np.zeros((0, 9), np.uint8)), r"has the shape \(0, 9, 1\)"),
         (npz(pixels(), pixels()), "has 2 arrays. Save each image in its own file"),
         (bomb(), "contains more than one array"),
+        (otherwise_compressed(), "compressed by another method"),
         (tiff(pixels(10), compression="deflate")[:-400], "is broken"),
         (tiff(pixels(1), photometric="palette", colormap=np.zeros((3, 65536), np.uint16)), "has a palette"),
         (png(pixels(3, size=(40, 40)))[:-2000], "is broken: it ends early"),

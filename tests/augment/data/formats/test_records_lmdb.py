@@ -10,7 +10,7 @@ from encoding import datum
 from nvidia.dali import fn, pipeline_def
 
 from augment.data.formats.protobuf_records import DatumImage, read_datums
-from augment.data.formats.records import Index, RecordFile, build
+from augment.data.formats.records import Index, RecordFile, build_index
 from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")
@@ -24,7 +24,7 @@ def write(folder: Path, records: Mapping[bytes, bytes]) -> Path:
 
 
 def index(path: Path) -> Index:
-    return build(RecordFile.of(path), read_datums)
+    return build_index(RecordFile.of(path), read_datums)
 
 
 def read(path: Path, found: Index) -> list[bytes]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from augment.data.formats.parquet import class_names, read_table
-from augment.data.formats.records import Index, RecordFile, Span, _opened, build
+from augment.data.formats.parquet import read_parquet, schema_class_names
+from augment.data.formats.records import Index, RecordFile, Span, _opened, build_index
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
@@ -30,8 +30,8 @@ def write(path: Path, columns: dict[str, Any], features: object = None) -> Path:
 
 
 def unpack(path: Path, label: str = "label", image: str = "image") -> Index:
-    read = partial(read_table, image=image, label=label, destination=lambda _: path.with_suffix(".images"))
-    return build(RecordFile.of(path), read)
+    read = partial(read_parquet, image=image, label=label, destination=lambda _: path.with_suffix(".images"))
+    return build_index(RecordFile.of(path), read)
 
 
 def read(path: Path, found: Index) -> list[bytes]:
@@ -46,7 +46,7 @@ def test_tables_and_class_names_of_the_hub(tmp_path: Path) -> None:
     found = unpack(path)
     assert read(path, found) == IMAGES
     assert found.labels.values.tolist() == [i % 3 for i in range(150)]
-    assert class_names(path, "label") == ("cat", "dog", "emu")
+    assert schema_class_names(path, "label") == ("cat", "dog", "emu")
     names["label"]["names"] = ["dog", "cat"]
     write(tmp_path / "b.parquet", {"image": rows, "label": [0] * 150}, names)
     source = parse_data({"source": "parquet", "train": f"{tmp_path}/?.parquet", "dir": str(tmp_path)})
@@ -70,7 +70,7 @@ def test_plain_bytes_and_several_kinds_of_labels(
     assert read(path, found) == [b"1", b"22"]
     assert list(chain.from_iterable(found.labels.lists())) == flat
     assert found.labels.counts.tolist() == counts
-    assert class_names(path, "label") is None
+    assert schema_class_names(path, "label") is None
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), Path.unlink])
@@ -124,4 +124,4 @@ def test_class_names_of_the_hub_may_be_malformed(written: str, names: object, tm
     table = pa.table({"image": [b"1"], "label": [0]})
     features = f'{{"info": {{"features": {{"label": {{"_type": "ClassLabel", "names": {written}}}}}}}}}'
     parquet.write_table(table.replace_schema_metadata({"huggingface": features}), tmp_path / "a.parquet")
-    assert class_names(tmp_path / "a.parquet", "label") == names
+    assert schema_class_names(tmp_path / "a.parquet", "label") == names

@@ -9,12 +9,12 @@ from nvidia.dali import fn, pipeline_def
 from recordio_writer import write_records
 
 from augment.data.formats.recordio import read_records, unpack
-from augment.data.formats.records import Index, RecordFile, Span, build
+from augment.data.formats.records import Index, RecordFile, Span, build_index
 from augment.support.errors import UserError
 
 
 def index(path: Path) -> Index:
-    return build(RecordFile.of(path), read_records)
+    return build_index(RecordFile.of(path), read_records)
 
 
 def read(path: Path, found: Index) -> list[bytes]:

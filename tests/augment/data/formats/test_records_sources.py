@@ -51,7 +51,7 @@ def test_only_changed_files_are_indexed_again(
     pattern = two_files(source, tmp_path / source, image_files)
     first = load(source, pattern)
     with monkeypatch.context() as patch:
-        patch.setattr("augment.data.formats.records.build", Mock(side_effect=AssertionError))
+        patch.setattr("augment.data.formats.records.build_index", Mock(side_effect=AssertionError))
         assert load(source, pattern) == first
     samples = samples_of(image_files)
     if source == "lmdb":

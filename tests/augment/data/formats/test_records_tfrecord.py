@@ -11,7 +11,7 @@ from nvidia.dali import fn, pipeline_def, tfrecord
 from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
 from augment.data.formats.protobuf_records import masked_crc, read_examples
-from augment.data.formats.records import Index, RecordFile, Span, build
+from augment.data.formats.records import Index, RecordFile, Span, build_index
 from augment.support.errors import UserError
 
 IMAGES = [b"first", b"", b"x" * 300]  # of one and of two bytes of length
@@ -21,7 +21,7 @@ MINUS_ONE = b"\xff" * 9 + b"\x01"
 
 
 def index(path: Path, **names: str) -> Index:
-    return build(RecordFile.of(path), partial(read_examples, **{"image": IMAGE, "label": LABEL, **names}))
+    return build_index(RecordFile.of(path), partial(read_examples, **{"image": IMAGE, "label": LABEL, **names}))
 
 
 def read(path: Path, found: Index) -> list[bytes]:

@@ -54,7 +54,7 @@ def test_points_of_the_image_as_it_is_shown_are_turned_to_its_file(orientation: 
         (POINTS, "0.jpg,1,2,3,4,3,5,6", r"left_eye is 3,4,3 instead"),
         (POINTS, "0.jpg,1,2,3,,1,5,6", r"left_eye is 3,,1 instead"),
         (POINTS, "0.jpg,inf,2,3,4,1,5,6", r"nose is inf,2, instead"),
-        (POINTS, "0.jpg,1,2,3,4,1,40,6", r"0.jpg has the point Right_eye outside of its 40 x 20 pixels, line 2 of"),
+        (POINTS, "0.jpg,1,2,3,4,1,40,6", r"0.jpg has the point Right_eye outside its 40 x 20 pixels, line 2 of"),
         (POINTS, "1.jpg,1,2,3,4,1,4,6", "1.jpg is listed 2 times"),
         ("path,x_a,y_a,z", "0.jpg,1,2,3", "the column 'z' is unknown. Use path, then x_NAME, y_NAME"),
         ("path,x_a", "0.jpg,1", "the column 'a'"),

@@ -93,7 +93,7 @@ def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None
         ("train: images/train\nval: images/val\n", "has no 'names'"),
         (YAML.replace("[cat, dog]", "[cat, cat]"), "has the same class twice"),
         (YAML.replace("images/train", "images/trian"), "train: set/images/trian does not exist.*Did you mean .*train"),
-        (YAML.replace("images/train", "data.yaml"), "train: set/data.yaml is not a .txt list. Name a folder of images"),
+        (YAML.replace("images/train", "data.yaml"), "train: set/data.yaml is not a .txt list. Use a folder of images"),
         (YAML.replace("train:", "trains:"), "has no 'train'. Did you mean 'trains'?"),
         (YAML + "kpt_shape: [3, 2]\n", r"has keypoints \(kpt_shape\), which are not supported here"),
     ],
@@ -147,7 +147,7 @@ def test_a_category_of_the_background_is_label_zero() -> None:
 def test_repeated_objects_and_splits_without_objects_are_reported() -> None:
     put("0 .5 .5 1 1", "0 .5 .5 1 1")
     assert any(
-        "2 objects with the class and the box of an earlier one" in notice
+        "2 objects have the class and the box of an earlier object" in notice
         for notice in load("yolo", root="set").notices
     )
     put("")

@@ -23,7 +23,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setattr(remote, "_RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
     monkeypatch.setattr(remote, "_PATIENCE_S", 0.5)
-    monkeypatch.setattr(remote, "fetch_elsewhere", lambda shard, stopped: remote.get_shard(shard, lambda _: None))
+    monkeypatch.setattr(remote, "fetch_in_process", lambda shard, stopped: remote.get_shard(shard, lambda _: None))
     LOADED.clear()
     with served(own_folder / "there") as state:
         yield state

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 SHARDS = ("webdataset", "tfrecord", "recordio", "lmdb", "parquet")  # whose images lie in larger files
 
-CUT = r"is cut short: it ends at byte [\d,]+, within record"
+CUT = r"is truncated: it ends at byte [\d,]+, within record"
 DAMAGED = r"is damaged after record 5, at byte [\d,]+"
 
 # The whole file -> a damaged one, and what is said of it, by source.
@@ -31,7 +31,7 @@ ALIKE: dict[str, Damage] = {
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
     "tfrecord": {
-        "in a header": (lambda data: data[:7], "is cut short: it ends at byte 7, within record 0"),
+        "in a header": (lambda data: data[:7], "is truncated: it ends at byte 7, within record 0"),
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
         "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
         "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum differs"),
@@ -39,20 +39,20 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "recordio": {
-        "in a header": (lambda data: data[:6], "is cut short: it ends at byte 6, within record 0"),
+        "in a header": (lambda data: data[:6], "is truncated: it ends at byte 6, within record 0"),
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
         "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "webdataset": {
-        "in a header": (lambda data: data[:100], r"compressed, or cut short \(truncated header\)"),
-        "in a record": (lambda data: data[:600], r"compressed, or cut short \(unexpected end of data\)"),
+        "in a header": (lambda data: data[:100], r"compressed, or truncated \(truncated header\)"),
+        "in a record": (lambda data: data[:600], r"compressed, or truncated \(unexpected end of data\)"),
         "between records": (lambda data: data[: data.index(b"02.jpg")], "or damaged: neither .* follows 01.cls"),
     },
     "lmdb": {
         "in a header": (lambda data: data[:100], "cannot be read as an LMDB database: MDB_INVALID"),
-        "in a record": (lambda data: data[:10_000], "an LMDB database: .*cut short, 10,000 bytes of "),
-        "in the last record": (lambda data: data[:-1], r"an LMDB database: .*cut short, [\d,]+ bytes of"),
+        "in a record": (lambda data: data[:10_000], "an LMDB database: .*truncated, 10,000 bytes of "),
+        "in the last record": (lambda data: data[:-1], r"an LMDB database: .*truncated, [\d,]+ bytes of"),
     },
     "parquet": {
         "in a record": (lambda data: data[: len(data) // 2], "cannot be read as a parquet file: .*magic bytes"),

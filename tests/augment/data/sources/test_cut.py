@@ -59,7 +59,7 @@ def test_a_share_of_each_class_is_validated_on_and_copies_are_on_one_side(
 
 
 def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
-    with pytest.raises(UserError, match=r"^data.val: missing\. .*data.val_fraction=0.2, which .*data.folds=5"):
+    with pytest.raises(UserError, match=r"^data.val is missing\. .*data.val_fraction=0.2, which .*data.folds=5"):
         cut("numpy", samples)
     with pytest.raises(UserError, match=r"^data.val_fraction=0.2 contradicts data.folds=3"):
         parse_data({"source": "folder", "root": ".", "folds": 3, "fold": 0, "val_fraction": 0.2})

@@ -183,7 +183,7 @@ def test_batches_from_s3_are_those_of_local_files(names: str, s3: Path) -> None:
         ("s3://bucket/set/val-*.tar", "no object matches s3://bucket/set/val-*.tar."),
         (
             "s3://bucket/set",
-            "s3://bucket/set is a folder, or its size is unknown. Name objects, such as s3://bucket/set/*.",
+            "s3://bucket/set is a folder, or its size is unknown. Use the URLs of objects, such as s3://bucket/set/*.",
         ),
     ],
 )

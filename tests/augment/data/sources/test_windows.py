@@ -18,7 +18,7 @@ from shard_server import PLAN, Server, left, passes, settings, shards
 from augment.data.dataset import Split
 from augment.data.formats.records import Opened
 from augment.data.sources import LOADED, remote
-from augment.data.sources.remote import fetch_elsewhere
+from augment.data.sources.remote import fetch_in_process
 from augment.support.errors import UserError
 
 pytest.importorskip("aiohttp")
@@ -66,18 +66,18 @@ def test_remote_parquet_files_have_no_windows() -> None:
 
 
 def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "fetch_elsewhere", fetch_elsewhere)
+    monkeypatch.setattr(remote, "fetch_in_process", fetch_in_process)
     local, there = in_windows("webdataset", server, samples, 4)
     assert passes(there, 2) == passes(local, 2)
     shard = there.files[0].file.shard
     server.faults["train-0.tar"] = [404]
     with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: the object does not exist\. Check the URL\.$"):
-        fetch_elsewhere(shard, threading.Event())
+        fetch_in_process(shard, threading.Event())
     server.faults["train-0.tar"] = ["drip"]
     stopped = threading.Event()
     stopped.set()
     with pytest.raises(UserError, match="stopped"):
-        fetch_elsewhere(shard, stopped)
+        fetch_in_process(shard, stopped)
     assert not [name for name in left("window") if name.endswith(".part")]
     monkeypatch.setattr(remote, "_SERVE", "")
     killed = remote._start()
@@ -87,7 +87,7 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
         with pytest.raises(
             UserError, match=r"^data\.train=.*: the process that downloaded .*train-0\.tar was killed\.$"
         ):
-            fetch_elsewhere(shard, threading.Event())
+            fetch_in_process(shard, threading.Event())
 
 
 AHEAD = """import os, pathlib, sys, types; from augment.data.sources.remote import list_files

@@ -82,9 +82,3 @@ def test_both_splits_must_have_the_same_form() -> None:
     with pytest.raises(UserError, match=r"^data\.val: 2 numbers per image, but 3 in train"):
         understand(FLAGS, [[0, 1]])
     assert understand([0.0, 1.5], [3, 4]).val.targets == ((3.0,), (4.0,))
-
-
-def test_numbers_that_int64_cannot_hold_are_rejected() -> None:
-    assert Labels.of_rows(np.array([2**63 - 1], np.uint64)).values.tolist() == [2**63 - 1]
-    with pytest.raises(UserError, match=r"below 2\^63"):
-        Labels.of_rows(np.array([1, 2**63], np.uint64))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from augment.data.dataset import Dataset
-from augment.data.formats.filelist import Lines, read_list
+from augment.data.formats.filelist import Lines, read_image_list
 from augment.data.targets.class_names import TargetOptions
 from augment.data.targets.interpretation import make_list_dataset
 from augment.support.errors import UserError
@@ -14,7 +14,7 @@ from augment.support.errors import UserError
 def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (), label: str | None = None) -> Lines:
     file = folder / name
     file.write_text("".join(f"{row}\n" for row in rows))
-    return read_list("data.train", file, image=None, label=label, targets=targets)
+    return read_image_list("data.train", file, image=None, label=label, targets=targets)
 
 
 def understand(train: Lines, val: Lines, *, task: str | None, classes: tuple[str, ...] | None) -> Dataset:

@@ -17,7 +17,7 @@ from augment.params import Range, Size
 from augment.params.pixel_format import DTYPES, RGB, PixelFormat, parse_format
 from augment.pipeline.graph.build import build_pipeline
 from augment.pipeline.graph.colors import change_colors
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.operators import channel_bounds
 from augment.pipeline.graph.sample_order import Reading
 from augment.pipeline.kernels.instructions import Program
@@ -54,7 +54,9 @@ def smooth_images(channels: int, dtype: str) -> list[Levels]:
 def run(plan: Plan, images: list[Levels], device: torch.device) -> Levels:
     files = [MemoryImage(str(number), image) for number, image in enumerate(images)]
     placement = Placement("gpu" if device.type == "cuda" else "cpu")
-    pipeline = build_pipeline(plan, Reading(files, len(files), SEED, pixels=plan.pixels), placement, Form(raw=True))
+    pipeline = build_pipeline(
+        plan, Reading(files, len(files), SEED, pixels=plan.pixels), placement, OutputFormat(raw=True)
+    )
     pipeline.schedule_run()
     made = pipeline.hand_out(torch.cuda.current_stream() if device.type == "cuda" else None)
     return np.asarray(made.views[0].cpu().numpy())

@@ -13,7 +13,7 @@ from PIL import Image
 from rendering import Pixels, chi_square, plan_of, render, save
 
 from augment.pipeline.graph.build import build_pipeline
-from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.plan import Plan
 
@@ -93,7 +93,7 @@ def squares(
     placement = Placement("gpu" if device.type == "cuda" else "cpu")
     plan = crop_of({"random_crop": params}, size)
     files = for_device([file], device) * count
-    pipeline = build_pipeline(plan, Reading(files, count, seed), placement, Form(raw=True))
+    pipeline = build_pipeline(plan, Reading(files, count, seed), placement, OutputFormat(raw=True))
     return np.asarray(pipeline.run()[0].as_cpu().as_tensor()).astype(int)
 
 

@@ -185,6 +185,16 @@ def test_a_mistake_that_takes_minutes_to_draw_is_left_out(tmp_path: Path) -> Non
     assert not any(image["source"] for image in content(tmp_path)["images"])
 
 
+def test_the_page_reads_few_of_many_small_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.sweeps.dashboard.content._LEAST_BYTES", 10**6)
+    write_few(tmp_path)
+    for summary in tmp_path.rglob("summary.json"):
+        Image.new("RGB", (9, 9)).save(summary.with_name("confusion.png"))
+    images = content(tmp_path)["images"]
+    assert len(images) > 1
+    assert sum(bool(image["source"]) for image in images) == 1
+
+
 def test_no_runs_and_damaged_ones(tmp_path: Path) -> None:
     assert content(tmp_path)["runs"] == []
     (tmp_path / "run").mkdir()

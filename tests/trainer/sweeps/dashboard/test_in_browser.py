@@ -183,7 +183,7 @@ def test_the_filtered_table_is_saved(outputs: Path, tmp_path: Path) -> None:
     file = outputs / "sweep" / "0000000003" / "job.json"
     job = json.loads(file.read_text())
     file.write_text(json.dumps(job | {"varied": job["overrides"]}))
-    named = config_of(0.02, 0.2, 0, run={"name": '=1+"x"', "tags": ["a", "b"]})
+    named = config_of(0.02, 0.2, 0, run={"name": '=1+"x"; =2', "tags": ["a", "b"]})
     write_run(outputs / "10-00-00-abcdef", named, ["fit.lr=0.02"], [0.1, 0.25], planned=2, status="interrupted")
     script = """
       const verdicts = texts("#verdicts li");
@@ -196,7 +196,7 @@ def test_the_filtered_table_is_saved(outputs: Path, tmp_path: Path) -> None:
     page = render(collect(find_runs([outputs]), outputs, outputs))
     head, row, end, verdicts = run_script(page, script, tmp_path)
     assert head.startswith('"path","run","status","last.val_accuracy","best.val_accuracy"')
-    assert row.startswith('"10-00-00-abcdef","\'=1+""x""","interrupted",0.25,0.25,')
+    assert row.startswith('"10-00-00-abcdef","\'=1+""x"";\' =2","interrupted",0.25,0.25,')
     assert end == ""
     assert any(text.startswith("lr=0.04 rotate.p=0.2: ") for text in verdicts)
     assert any(re.search(r"failed \(.*lr=0.01 .*rotate.p=0.2 seed=1\)", text) for text in verdicts)

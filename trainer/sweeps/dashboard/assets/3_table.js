@@ -127,13 +127,15 @@ function cell(column, run) {
   return el("td", { title: show(value) }, show(value));
 }
 
+// Where a spreadsheet would run a cell as a formula, as in augment/support/formatting.py. An apostrophe prevents this.
+const FORMULA = /(?:^|(?<=[;,|\t\r\n]))(?=[\s"']{0,9}[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])/g;
+
 /** Save all runs of the table as CSV, in its order. */
 function saveTable() {
   const shown = shownColumns(current.scope);
   const cell = (value) => {
     if (typeof value === "number") return String(value);
-    const text = show(value).replaceAll('"', '""');
-    return `"${/^[=+\-@\t\r]/.test(text) ? "'" : ""}${text}"`; // spreadsheets would run it as a formula
+    return `"${show(value).replace(FORMULA, "'").replaceAll('"', '""')}"`;
   };
   const rows = [["path", ...shown.map((column) => column.key)], ...current.runs.map((run) => [run.path, ...shown.map((column) => column.get(run))])];
   const file = new Blob([rows.map((row) => row.map(cell).join(",") + "\r\n").join("")], { type: "text/csv" });
