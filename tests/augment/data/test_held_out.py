@@ -302,7 +302,7 @@ def test_paths_that_cannot_be_scored(source: str, path: str, own_folder: Path, m
         settings = write_masks(Path("set"))
     with pytest.raises(UserError, match=path) as caught:
         evaluated_split(trained_on(parse_data(settings)), Path(path))
-    assert ("data=coco data.train=set for boxes" in str(caught.value)) == (source == "sample_boxes")
+    assert ("data=coco data.train=x.json for boxes" in str(caught.value)) == (source != "masks")
 
 
 def test_the_settings_of_a_run_do_not_decide_where_a_folder_is_indexed(own_folder: Path) -> None:
