@@ -49,7 +49,9 @@ _COMPOSING = RLock()
 TOP: dict[str, Param[Any]] = {
     "seed": Count(default=0, within=(0, 2**31 - 1), doc="random seed"),
     "plugins": Texts(
-        default=(), doc="your Python modules that declare callbacks, models, sources or tasks", reach=IMPORTS
+        default=(),
+        doc="your Python modules that declare callbacks, models, sources or tasks. For ops: aug.plugins",
+        reach=IMPORTS,
     ),
 }
 

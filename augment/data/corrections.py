@@ -82,7 +82,8 @@ def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
     key = f"data.labels={file}"
     if missing := [name for name in ("path", "label") if header.count(name) != 1]:
         raise UserError(
-            f"{key}: its columns are {', '.join(header)}, but it needs one column '{missing[0]}'. Use {_ALLOWED}."
+            f"{key}: its columns are {', '.join(header)}, but it needs one column '{missing[0]}'. Use {_ALLOWED}. "
+            "RUN/labels.html saves such a file."
         )
     if not rows:
         raise UserError(f"{key} has no rows. Add corrections, or remove data.labels.")

@@ -149,7 +149,9 @@ def take_val(
         scored[_order(strata, seed, name)] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
     if not scored.any() or scored.all():
         fix = "Add images, so that a class has at least two" if dataset.kind.cuts_each else "Add images"
-        raise UserError(f"data.{key} leaves a split empty. {fix}, or change the fraction.")
+        numeric = dataset.kind.cuts_each and all(map(str.isdecimal, dataset.classes))
+        hint = " To predict numbers, set data.task=regress." if numeric else ""
+        raise UserError(f"data.{key} leaves a split empty. {fix}, or change the fraction.{hint}")
     return _cut(dataset, scored[group])
 
 

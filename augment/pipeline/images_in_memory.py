@@ -32,6 +32,10 @@ _ALLOWED = (
     "list of bytes"
 )
 _OTHERS = 'For other channels or data types, create the transform with pixels=augment.PixelFormat.of(10, "uint16").'
+_FOR_A_MODEL = (
+    "a uint8 array or tensor (height, width, 3), a PIL image, a path or bytes, because the model was trained on 8-bit "
+    "RGB images."
+)
 _IN_A_LIST = " Pass a single image in a list."
 
 
@@ -164,23 +168,25 @@ def check_encoded(images: InputImages) -> None:
 
 
 def pixels_of(image: Any, number: int, pixels: PixelFormat = RGB) -> NDArray[Any]:
-    """Return the pixels of a decoded image, (height, width, channels). `number` is its position, for messages."""
+    """Return the pixels of an image for a trained model, (height, width, channels). `number` is for messages."""
     if isinstance(image, Image.Image) and pixels.is_rgb:
         return _pixels(image, number)
-    _check(image, 3, f"images[{number}]", pixels)
+    _check(image, 3, f"images[{number}]", pixels, _FOR_A_MODEL)
     found: NDArray[Any] = _plain(image.cpu() if isinstance(image, Tensor) else image)
     return found
 
 
-def _check(image: Any, ndim: int, what: str, pixels: PixelFormat = RGB) -> None:
-    """Check that an image, or a batch of images, has the given pixel format and its channels last."""
-    allowed = f"Allowed: {_ALLOWED}. {_OTHERS}" if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
+def _check(image: Any, ndim: int, what: str, pixels: PixelFormat, rgb: str = f"{_ALLOWED}. {_OTHERS}") -> None:
+    """Check that an image, or a batch of images, has the given pixel format and its channels last.
+
+    `rgb` describes what is allowed if the format is 8-bit RGB.
+    """
+    allowed = f"Allowed: {rgb}" if pixels.is_rgb else f"Pass arrays of {pixels}, channels last."
     if not isinstance(image, Tensor | np.ndarray):
         raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} {allowed}")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
     if dtype != pixels.dtype or len(shape) != ndim or shape[-1] != pixels.channels or 0 in shape:
-        lacks_channel = pixels.channels == 1 and len(shape) == ndim - 1
-        hint = _hint(dtype, shape, ndim) if pixels.is_rgb else " Add the channel: image[..., None]." * lacks_channel
+        hint = _hint(dtype, shape, ndim, pixels)
         raise UserError(f"{what}: {dtype} {shape} is not allowed.{hint} {allowed}")
 
 
@@ -188,16 +194,17 @@ def _hint_of_type(given: Any) -> str:
     return " Read a file with Path(file).read_bytes()." if isinstance(given, str | Path) else ""
 
 
-def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
+def _hint(dtype: str, shape: tuple[int, ...], ndim: int, pixels: PixelFormat) -> str:
     """Return the probable remedy for a wrong image, or for a wrong batch if `ndim` is 4."""
-    whole = len(shape) == ndim
+    whole, lacks_one = len(shape) == ndim, len(shape) == ndim - 1
     order = "images.permute(0, 2, 3, 1)" if ndim == 4 else "image.permute(1, 2, 0)"
     hints = {
-        " Remove ToTensor and Normalize.": "float" in dtype,
-        f" Move the channels last: {order}.": whole and shape[-3] == 3,
-        " Remove the alpha channel: [..., :3].": whole and shape[-1] == 4,
-        _IN_A_LIST: ndim == 4 and len(shape) == 3 and shape[-1] == 3,
-        " Gray images need three channels: np.stack([gray] * 3, -1).": len(shape) == ndim - 1,
+        " Remove ToTensor and Normalize.": pixels.is_rgb and "float" in dtype,
+        f" Move the channels last: {order}.": whole and shape[-3] == pixels.channels != shape[-1],
+        " Remove the alpha channel: [..., :3].": pixels.is_rgb and whole and shape[-1] == 4,
+        _IN_A_LIST: ndim == 4 and lacks_one and shape[-1] == pixels.channels,
+        " Gray images need three channels: np.stack([gray] * 3, -1).": pixels.is_rgb and lacks_one,
+        " Add the channel: image[..., None].": pixels.channels == 1 and lacks_one,
     }
     return next((hint for hint, applies in hints.items() if applies), "")
 

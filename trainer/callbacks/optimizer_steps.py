@@ -75,7 +75,7 @@ class ParamScheduler(Callback):
         """
         progress = learner.progress
         rate, total, done = self.schedules["lr"], progress.total_batches, progress.batches_before(start)
-        if self._total_batches in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
+        if done >= total or self._total_batches in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
             return ""
         was, now = rate(position(done - 1, self._total_batches)), rate(position(done, total))
         length = f"fit.steps={progress.steps}" if progress.steps else f"fit.epochs={progress.epochs}"

@@ -120,7 +120,7 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
 
 
 def _listed(images: Any) -> Sequence[Any]:
-    is_one = isinstance(images, str | Path | bytes | Image.Image) or getattr(images, "ndim", 0) in (2, 3)
+    is_one = isinstance(images, str | Path | bytes | Image.Image | None) or getattr(images, "ndim", 0) in (2, 3)
     return [images] if is_one else list(images)
 
 

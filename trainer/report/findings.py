@@ -15,6 +15,9 @@ from trainer.run.folder.summary import KILLED, RUNNING
 from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 
+_LOSSES = {"train_loss": "training", "val_loss": "validation"}
+_EXPLODED = 10  # a loss above this, and above this multiple of the lowest loss, is too high for a stable training
+
 
 def findings(record: RunRecord) -> list[Finding]:
     """Return all findings about a run. Warnings come first."""
@@ -43,7 +46,7 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
         )
     for text in record.run.facts.warnings:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
-    for key, name in (("train_loss", "training"), ("val_loss", "validation")):
+    for key, name in _LOSSES.items():
         bad = [row for row in record.run.rows if key in row and not math.isfinite(row[key])]
         if bad:
             yield Finding(f"The {name} loss is not finite in epoch {_number(bad[0])}.", warning=True)
@@ -52,6 +55,19 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
 def _of_learning(record: RunRecord) -> Iterator[Finding]:
     """Yield findings on overfitting and underfitting."""
     display = record.display
+    finite = [
+        (row[key], _number(row), name)
+        for row in record.run.rows
+        for key, name in _LOSSES.items()
+        if math.isfinite(row.get(key, math.nan))
+    ]
+    worst, epoch, name = max(finite, default=(0.0, 0, ""))
+    if display.share and finite and worst > _EXPLODED * max(1, min(finite)[0]):
+        yield Finding(
+            f"The {name} loss was {worst:.3g} in epoch {epoch}, so training was unstable. Try a smaller fit.lr, or "
+            "callbacks.grad_clip.max_norm=1.",
+            warning=True,
+        )
     key, title, smaller = f"val_{display.score}", display.score_title.lower(), display.smaller
     if found := _overfits(record.run.rows):
         lowest, last = found
@@ -85,11 +101,11 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
     if len(finite) < 4:
         return None
     lowest = min(finite, key=lambda row: row["val_loss"])
-    # Single epochs are noisy, so the last value is a median.
+    # Single epochs are noisy, so a median must also be higher.
     since = finite[finite.index(lowest) + 1 :]
     if len(since) < max(2, len(finite) // 10):
         return None
-    end = median(row["val_loss"] for row in since[-3:])
+    end = min(median(row["val_loss"] for row in since[-3:]), since[-1]["val_loss"])
     falls = since[-1]["train_loss"] < lowest["train_loss"]
     return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 

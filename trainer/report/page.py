@@ -146,7 +146,7 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         tail = rates[1:] or rates
         yield "training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""
     count = f"{facts.parameters / 1e6:.2f} M" if facts.parameters >= 10**4 else f"{facts.parameters:,}"
-    parameters = f"{count} parameters" if facts.parameters else ""
+    parameters = f"{count} trainable parameters" if facts.parameters else ""
     yield "model", facts.model or "unknown", parameters
     sizes = record.display.count
     if facts.images:

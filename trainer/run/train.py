@@ -323,7 +323,7 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         config.fit.resume and f"resumes {config.fit.resume}",
         f"{facts.source}: {dataset.train.images:,} + {len(dataset.val):,} images, "
         f"{learner.task.count(len(dataset.classes))}; {facts.model}: "
-        f"{facts.parameters / 1e6:.2f} M parameters; {facts.device}; {shown(folder)}",
+        f"{facts.parameters / 1e6:.2f} M trainable parameters; {facts.device}; {shown(folder)}",
     )
     for line in filter(None, lines):
         console.print(line, highlight=False, soft_wrap=True)

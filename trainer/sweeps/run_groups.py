@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -96,6 +97,7 @@ def _exclusion(run: RunFolder, *, all_early: bool) -> str:
         (run.candidate, "trials and finalists of a search, whose scores are too optimistic"),
         (not run.config, "unreadable configuration"),
         (run.summary.stopped and not all_early, "stopped early, unlike other runs of the same configuration"),
+        (run.score == STRESS and not run.stress, "no stress test, see python -m trainer stress RUN"),
         (not math.isfinite(run.last.get(run.score, math.nan)), f"no {run.score} in the last epoch"),
     )
     return next((reason for wrong, reason in faults if wrong), "")
@@ -183,6 +185,9 @@ def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     distinct = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
     if distinct and (sum(map(len, overrides)) <= sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
+    # If a name is cut off, it keeps the settings that few other groups have.
+    often = Counter(chain.from_iterable(tokens))
+    tokens = [sorted(one, key=often.__getitem__) if len(one) > _SETTINGS else one for one in tokens]
     names = [list_some(one, _SETTINGS, " ") for one in tokens]
     # Groups with the same name differ in the order of steps, or in settings that `list_some` cut off.
     return [_distinct_name(name, names, runs[0].folder) for name, runs in zip(names, groups, strict=True)]

@@ -47,7 +47,9 @@ class Coco(_Annotations):
     """COCO's JSON: boxes, optionally with instance masks or keypoints, or class masks instead of boxes."""
 
     train: str = setting(Text(required=True, doc="annotation file, `.json`"))
-    images: str | None = setting(Text(optional=True, doc="folder of the images. Default: the folder of each `.json`"))
+    images: str | None = setting(
+        Text(optional=True, aliases=("root",), doc="folder of the images. Default: the folder of each `.json`")
+    )
     train_images: str | None = setting(Text(optional=True, doc="folder of the training images. Default: data.images"))
     val_images: str | None = setting(Text(optional=True, doc="folder of the validation images. Default: data.images"))
     test_images: str | None = setting(Text(optional=True, doc="folder of the test images. Default: data.images"))
@@ -267,6 +269,9 @@ class MaskPairs(CheckedSource):
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
         if self.val_dir and not self.cuts_val and self._has(self.val_dir):
             splits.append(self.val_dir)
+        parent = replace(self, root=str(expanded(self.root).absolute().parent))
+        if not self._has(splits[0]) and parent._has(self.train_dir):
+            raise UserError(f"data.root={self.root}: no folder {self.train_dir}. Did you mean data.root={parent.root}?")
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
         pairs = [find_pairs(*self._folders(split), *suffixes) for split in splits]
         return read_masks(pairs, *self._names_and_labels())

@@ -251,8 +251,8 @@ class Source:
         """
         raise UserError(
             f"{folder}: the source of this run cannot read it. Add the format of the data, such as data=coco "
-            f"data.train={folder} for boxes, data=masks data.root={folder} for masks or data=filelist "
-            f"data.train={folder} for labels."
+            f"data.train=x.json for boxes, data=masks data.root={folder} for masks or data=filelist data.train=x.csv "
+            "for labels."
         )
 
     @property

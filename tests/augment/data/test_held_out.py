@@ -9,6 +9,7 @@ import annotated
 import numpy as np
 import pytest
 from files_of_sources import ALL, drawn, put
+from PIL import Image
 
 from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.sources import LOADED, Source, load_dataset, parse_data
@@ -107,6 +108,14 @@ def test_copies_stay_in_one_split(source: str, own_folder: Path) -> None:
     settings |= put(source, "val", [(image, number % 2, "") for number in range(4)])
     with pytest.raises(UserError, match=r"test_fraction=0\.5 leaves a split empty"):
         load(parse_data({"source": source, "test_fraction": 0.5, **settings}))
+
+
+def test_many_different_numbers_may_not_be_classes(own_folder: Path) -> None:
+    Path("list.csv").write_text("path,label\n" + "".join(f"{number}.png,{number}\n" for number in range(30)))
+    for number in range(30):
+        Image.new("RGB", (8, 8)).save(f"{number}.png")
+    with pytest.raises(UserError, match=r"To predict numbers, set data\.task=regress\.$"):
+        load(parse_data({"source": "filelist", "train": "list.csv", "val_fraction": 0.2}))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +302,7 @@ def test_paths_that_cannot_be_scored(source: str, path: str, own_folder: Path, m
         settings = write_masks(Path("set"))
     with pytest.raises(UserError, match=path) as caught:
         evaluated_split(trained_on(parse_data(settings)), Path(path))
-    assert ("data=coco data.train=set for boxes" in str(caught.value)) == (source == "sample_boxes")
+    assert ("data=coco data.train=x.json for boxes" in str(caught.value)) == (source != "masks")
 
 
 def test_the_settings_of_a_run_do_not_decide_where_a_folder_is_indexed(own_folder: Path) -> None:

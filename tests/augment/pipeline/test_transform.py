@@ -247,5 +247,7 @@ def test_a_gray_array_needs_its_channel() -> None:
     transform = Transform(recipe, device="cpu", pixels=PixelFormat.of(1, "uint16"))
     with pytest.raises(UserError, match=r"Add the channel: image\[\.\.\., None\]"):
         transform([np.zeros((8, 8), np.uint16)])
+    with pytest.raises(UserError, match="Pass a single image in a list"):
+        transform(np.zeros((8, 8, 1), np.uint16))
     with pytest.raises(UserError, match="Pass arrays of 1 channel of uint16"):
         transform("photo.png")

@@ -63,6 +63,16 @@ def test_a_resumed_fit_of_another_length_names_its_learning_rate(epochs: int, sc
     assert all(text in note for text in (f"fit.epochs={epochs}", "fit.schedule=constant", "model.weights"))
 
 
+def test_a_fit_without_remaining_batches_has_no_new_rate() -> None:
+    """As after an interruption in the last validation, with a smaller fit.limit_batches."""
+    finished, shorter = scheduled(epochs=1), scheduled(epochs=1, limit_batches=1)
+    finished.fit()
+    shorter.restore(finished.state())
+    end = Position(0, finished.progress.total_batches)
+    assert end.batch > 1
+    assert not shorter.find(ParamScheduler).describe_new_length(shorter, end)
+
+
 def on_a_plateau(*callbacks: Callback) -> Learner:
     scores = [0.5, 0.6, 0.6, 0.5, 0.7, 0.1, 0.1, 0.1]
 

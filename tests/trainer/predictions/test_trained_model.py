@@ -133,9 +133,11 @@ def test_the_model_and_its_preprocessing_give_the_outputs(finished_run: Path, im
     ("given", "key"),
     [
         (np.zeros((4, 4), np.uint8), "np.stack"),
-        ([np.zeros((4, 4, 3), np.float32)], "images[0]"),
+        ([np.zeros((4, 4, 3), np.float32)], "images[0]: float32 (4, 4, 3) is not allowed. Remove ToTensor and"),
+        ([np.zeros((4, 4, 3), int)], "Allowed: a uint8 array or tensor (height, width, 3), a PIL image, a path or"),
         ([b"no image"], "images[0]"),
         ("nowhere.png", "nowhere.png"),
+        (None, "images[0]: NoneType is not allowed."),  # such as from cv2.imread
         ([], "no images"),
     ],
 )

@@ -42,6 +42,7 @@ def test_overfitting_is_reported_with_its_epoch() -> None:
         OVER[:5],  # one epoch is chance
         [r | {"train_loss": 1.0} for r in OVER],  # training does not fall
         [r | {"val_loss": 1.0 + 0.002 * i} for i, r in enumerate(OVER)],  # too little
+        [row(i, 2.0 - i / 10, loss) for i, loss in enumerate([1.44, 3.2, 1.75, 1.46])],  # a high learning rate
         [],
     ],
 )
@@ -130,6 +131,15 @@ def test_an_early_end_says_why(run: Path) -> None:
     read.run.rows = read.run.rows[:3]
     assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
     assert "by val_accuracy, last epoch: 40.0%" in render(read)
+
+
+def test_a_loss_that_exploded() -> None:
+    text = "! The validation loss was 160 in epoch 1, so training was unstable. Try a smaller fit.lr"
+    rows = [row(0, 2.4, 160), row(1, 2.1, 2.2)]
+    assert text in said(record(rows))
+    assert "unstable" not in said(record([row(0, 2.4, 9), row(1, 0.1, 8)]))
+    assert "unstable" not in said(record([row(0, 60, 50), row(1, 40, 45)]))  # a sum instead of a mean
+    assert "unstable" not in said(record(rows, classes=("age",), task="regress"))  # the unit is unknown
 
 
 def test_a_loss_that_is_not_finite() -> None:

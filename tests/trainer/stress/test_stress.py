@@ -257,6 +257,9 @@ def test_the_command_writes_its_result_and_compare_ranks_by_it(
         "not compared, because the corruptions of the stress tests differ. To compare them, run python -m trainer "
         "stress RUN for both, with the same --ops."
     ) in shown
+    (other / "stress.json").unlink()
+    assert compare([str(run), str(other), "--metric", "stress"]) == 0
+    assert "Left out: no stress test, see python -m trainer stress RUN (run)." in capsys.readouterr().out
     assert "0123abcd" not in shown
 
 

@@ -107,6 +107,24 @@ def test_runs_that_do_not_count_are_named(said: Any, tmp_path: Path) -> None:
     assert (code, lines) == (1, ["Nothing to compare in 1 run.", "Left out: failed (f)."])
 
 
+def test_a_name_that_is_cut_off_has_the_settings_that_distinguish_it(tmp_path: Path) -> None:
+    common = {f"aug.train.{op}.p": 0.3 for op in ("flip", "hue", "gamma", "invert", "scale", "shear", "warp")}
+    for lr in (1, 2):
+        for seed in (0, 1):
+            write_run(tmp_path / f"{lr}{seed}", 0.5, {**common, "fit.lr": lr, "seed": seed})
+    write_run(tmp_path / "z", 0.5, {})
+    one, two, other = names(tmp_path)
+    assert one.startswith("fit.lr=1 ")
+    assert two.startswith("fit.lr=2 ")
+    assert other
+
+
+def test_without_a_stress_test_the_remedy_is_its_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_run(tmp_path / "n", 0.1, {})
+    text = rejected(capsys, str(tmp_path), "--metric", "stress")
+    assert text.endswith("--metric stress: no run has this score. Run python -m trainer stress RUN.\n")
+
+
 def test_runs_that_all_stopped_early_count(said: Any, tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", LOW, stopped="no better val_loss")
     _, lines = said(".")

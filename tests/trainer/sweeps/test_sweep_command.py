@@ -51,9 +51,10 @@ def ran(runs: FakeRuns) -> list[str]:
 
 
 def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: FakeRuns) -> None:
-    command = ("-m", "+aug=imagenette", "aug.train.rotate.p=0,0.2", "seed=0,1", "hydra.sweep.dir=S")
+    command = ("-m", "+aug=imagenette", "aug.train.rotate.p=0,0.2", "seed=0,1,1", "hydra.sweep.dir=S")
     code, text = call(*command)
     assert code == 0
+    assert "2 jobs left out, because other jobs have the same settings" in text
     assert ran(runs) == [f"aug.train.rotate.p={p} seed={seed}" for p in (0, 0.2) for seed in (0, 1)]
     assert " (4 of 4): aug.train.rotate.p=0.2 seed=1\n" in text
     code, text = call(*command)

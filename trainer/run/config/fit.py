@@ -37,7 +37,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             default=64,
             within=(1, 10**6),
             doc="images in a training batch, over all GPUs. On a GPU, validation batches are up to 4 times as large. "
-            "auto: the largest batch that fits on the GPU, with fit.lr scaled to it",
+            "auto: the largest batch that fits into GPU memory, with fit.lr scaled to it",
         )
     )
     base_batch_size: int = setting(

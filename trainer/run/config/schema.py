@@ -207,8 +207,8 @@ def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterat
     if not given.keys() & {"train", "views"}:
         yield (
             "aug: no recipe was chosen, so images are not augmented. Choose aug=imagenette, or for masks aug=segment, "
-            "for boxes aug=detect, for keypoints aug=keypoints. To train without augmentation and without this note, "
-            "set aug=none"
+            "for boxes aug=detect, for keypoints aug=keypoints, for other channels than RGB aug=bands. To train "
+            "without augmentation and without this note, set aug=none"
         )
     if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
         yield f"{', '.join(random)}: validation is random, so scores of epochs and runs also differ by chance"

@@ -52,7 +52,7 @@ def named_run(given: Path) -> Path:
     if not runs:
         raise UserError(
             f"{given}: no {'job of a sweep' if name == 'best' else 'run'} has started in {shown(folder)}. Name the "
-            "folder of a run."
+            f"folder of a run{', SWEEP:best or last' if name == 'best' else ''}."
         )
     found = max(runs, key=lambda run: (run.folder / CONFIG_FILE).stat().st_mtime_ns)
     if name == "best":

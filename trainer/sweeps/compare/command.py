@@ -7,7 +7,7 @@ from augment.cli.parser import one_of, output, positive_number, readable_errors,
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
-from trainer.run.folder.reader import find_runs
+from trainer.run.folder.reader import STRESS, find_runs
 from trainer.run.folder.run_names import RunParser
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.verdict_text import markdown_page, present
@@ -81,7 +81,10 @@ def main(arguments: Sequence[str]) -> int:
                 "To also show test scores, add --split test."
             )
         if options.metric is not None and options.metric not in known:
-            raise UserError(f"--metric {options.metric}: no run has this score.{suggest(options.metric, known)}")
+            tested = (
+                " Run python -m trainer stress RUN." if options.metric == STRESS else suggest(options.metric, known)
+            )
+            raise UserError(f"--metric {options.metric}: no run has this score.{tested}")
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
         console = table_console()
         if compared is None:

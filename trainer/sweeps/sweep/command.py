@@ -122,6 +122,8 @@ def sweep(request: Request, signals: StopSignals) -> int:
     with writing(f"hydra.sweep.dir={shown(folder)}"):
         jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
         write_sweep(folder, about)
+    if repeated := len(overrides) - len(jobs):
+        worker.say(f"{amount(repeated, 'job')} left out, because other jobs have the same settings")
     return run(folder, jobs, launcher, worker)
 
 

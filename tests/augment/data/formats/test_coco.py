@@ -230,6 +230,8 @@ def test_ids_that_lose_something_are_rejected_and_a_file_without_objects_fails()
         found(BOX | {"image_id": "elsewhere"})
     with pytest.raises(UserError, match="no image of train has an object"):
         found(task="segment")
+    with pytest.raises(UserError, match=r"^data\.root: unknown key\. Did you mean 'images'\?"):
+        found(BOX, root=".")
 
 
 def test_a_category_of_the_background_is_label_zero() -> None:

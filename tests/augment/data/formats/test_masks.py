@@ -139,6 +139,9 @@ def test_two_masks_of_an_image_and_masks_of_nothing_are_rejected() -> None:
         load("masks", root="set", val_fraction=0.5)
     with pytest.raises(UserError, match=r"the folder set/train/mask does not exist\. Did you mean set/train/masks"):
         load("masks", root="set", masks="mask", val_fraction=0.5)
+    put("val")
+    with pytest.raises(UserError, match=r"set/train: no folder train\. Did you mean data\.root=/.*/set\?$"):
+        load("masks", root="set/train")
 
 
 def test_a_mask_of_the_image_as_it_is_shown_is_turned_to_its_file() -> None:

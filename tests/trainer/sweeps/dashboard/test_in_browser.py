@@ -317,6 +317,23 @@ def test_the_best_score_is_among_runs_that_can_be_compared(tmp_path: Path) -> No
     page = render(collect(find_runs([tmp_path / "outputs"]), tmp_path, tmp_path))
     script = """
       const note = all("#tiles dd span").at(-1);
-      return [texts("#tiles dd").at(-1), note.scrollWidth <= note.clientWidth];
+      const column = texts("#head th").indexOf("dataset");
+      const datasets = all("#rows tr[data-path]").map((row) => row.children[column].textContent);
+      return [texts("#tiles dd").at(-1), note.scrollWidth <= note.clientWidth, datasets];
     """
-    assert run_script(page, script, tmp_path) == ["0.6000b, best of 2 comparable runs on x", True]
+    best = "0.6000b, best of 2 comparable runs on x"
+    assert run_script(page, script, tmp_path) == [best, True, ["y", "x", "x"]]
+
+
+def test_axes_have_at_least_two_runs(tmp_path: Path) -> None:
+    for name, lr, score in (("a", 0.1, 0.5), ("b", 0.2, 0.6), ("c", 0.3, 0.9)):
+        write_run(tmp_path / "outputs" / name, config_of(lr, 0.0, 0), [f"fit.lr={lr}"], [score], planned=1)
+    for file in ("summary.json", "metrics.jsonl"):  # the score of another task
+        path = tmp_path / "outputs" / "c" / file
+        path.write_text(path.read_text().replace("val_accuracy", "val_map"))
+    page = render(collect(find_runs([tmp_path / "outputs"]), tmp_path, tmp_path))
+    script = """
+      const chart = echarts.getInstanceByDom(document.getElementById("parallel"));
+      return chart.getOption().parallelAxis.map((axis) => axis.name);
+    """
+    assert run_script(page, script, tmp_path) == ["lr", "last val_accuracy"]

@@ -11,6 +11,7 @@ function makeColumns() {
   ];
   const groups = [
     { key: "sweep", label: "sweep", title: "sweep of the run", get: (run) => data.sweeps[run.sweep]?.name ?? "" },
+    { key: "dataset", label: "dataset", title: "dataset of the run. Scores on different datasets cannot be compared", get: (run) => run.data },
     { key: "tags", label: "tags", title: "run.tags", get: (run) => run.tags.join(" ") },
   ];
   const scores = data.metrics.flatMap((metric, i) =>

@@ -9,7 +9,8 @@ function axisColumns(runs) {
   const scores = columns.filter((column) => column.which === "last" && monitored.includes(column.metric));
   // Seeds and folds have no meaningful order.
   const params = varyingParams(runs).filter((column) => !["seed", "data.fold"].includes(column.key));
-  return [...params.slice(0, MOST_AXES - scores.length), ...scores.slice(0, 3)];
+  const axes = [...params.slice(0, MOST_AXES - scores.length), ...scores.slice(0, 3)];
+  return axes.filter((column) => runs.filter((run) => axisValue(column, run) !== null).length > 1);
 }
 
 /** Draw the parallel coordinates. */
@@ -19,7 +20,7 @@ function showParallel(runs, colors) {
   $("parallel-card").classList.toggle("none", !usable);
   $("parallel-note").textContent = usable
     ? "Drag along an axis to filter runs, and click the axis to remove the filter. Or type a filter such as " + example(axes) + " above the table."
-    : "Too few axes: these runs have no scores yet, or differ in no setting except seed and fold.";
+    : "Too few axes: no two of these runs have the same score, or they differ in no setting except seed and fold.";
   if (!usable) {
     fill("parallel-scale");
     charts.parallel.clear();
