@@ -181,7 +181,7 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
     Files whose names state an ordinary format are not read.
 
     Raises:
-        UserError: the first file is named like a raster, and none of the first files has a supported format.
+        UserError: the first file may be a raster, by its name, and none of the first files has a supported format.
     """
     faults = []
     for image in files[:10]:
@@ -205,6 +205,6 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
             return StoredPixels(name, opened.shape[2], opened.dtype)
         except PixelsError as error:
             faults.append(f"data: {name} {error}.")
-    if faults and Path(name_of(files[0])).suffix.lower() in RASTER_EXTENSIONS:
+    if faults and Path(name_of(files[0])).suffix.lower() in RASTER_EXTENSIONS | MIXED_EXTENSIONS:
         raise UserError(faults[0])
     return None  # the check reports what is wrong

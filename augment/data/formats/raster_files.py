@@ -130,8 +130,8 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
 
 def is_channels_first(shape: tuple[int, ...]) -> bool:
     """Return whether a shape, (height, width, channels), is probably (channels, height, width)."""
-    height, _, channels = shape
-    return height <= 4 < channels or height <= MAX_CHANNELS < channels
+    height, width, channels = shape
+    return height != width and (height <= 4 < channels or height <= MAX_CHANNELS < channels)
 
 
 @contextmanager
@@ -271,6 +271,9 @@ def _open_tiff(content: Content) -> OpenedRaster:
     series = tifffile.TiffFile(BytesIO(content), _multifile=False).series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
+    if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:
+        # tifffile.imwrite saves an array, (height, width, channels), as a page of (width, channels) for each row.
+        sizes = dict(zip("YXQ", series.shape, strict=True))
     channels = sizes.keys() - {"Y", "X"}
     if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
         raise PixelsError(

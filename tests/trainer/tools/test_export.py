@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from documented import TEXTS, blocks
 from image_formats import MATRIX
@@ -219,6 +220,12 @@ def test_the_script_reads_no_other_tiff(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"{number}.tif").write_bytes(of_set(pixels(1) + number, number))
     np.testing.assert_array_equal(reader_of(PixelFormat(1, "uint16"))(tmp_path / "1.tif"), pixels(1) + 1)
+
+
+def test_the_script_reads_arrays_that_tifffile_saved_without_settings(tmp_path: Path) -> None:
+    image = pixels(10, size=(24, 16))
+    tifffile.imwrite(tmp_path / "x.tif", image)
+    np.testing.assert_array_equal(reader_of(PixelFormat.of(10, "uint16"))(tmp_path / "x.tif"), image)
 
 
 @pytest.mark.filterwarnings("ignore")  # of Pillow and NumPy, about damaged files

@@ -81,6 +81,15 @@ def test_axes_in_the_metadata(settings: dict[str, Any]) -> None:
     exact(stream.getvalue(), image)
 
 
+@pytest.mark.parametrize("channels", [5, 10])
+@pytest.mark.parametrize("last", [False, True])
+def test_arrays_that_tifffile_saves_without_settings(channels: int, last: bool) -> None:
+    """By default, tifffile saves the first axis of an array as pages, also if this axis is the height."""
+    image, stream = pixels(channels, size=(24, 16)), io.BytesIO()
+    tifffile.imwrite(stream, image if last else np.moveaxis(image, 2, 0))
+    exact(stream.getvalue(), image)
+
+
 def test_12_bit_tiff() -> None:
     """Packed by hand, as `tifffile` does not write 12 bits."""
     image = pixels(1, size=(6, 8)) % 4096
@@ -223,6 +232,7 @@ def otherwise_compressed() -> bytes:
         (npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(200000, 200000)"), "is broken: it ends early"),
         (npy(np.zeros((3, 90, 90), np.uint8)), "channels last"),
         (npy(np.zeros((3, 20, 20), np.uint8)), "channels last"),
+        (npy(np.zeros((24, 24, 99), np.uint8)), r"has the shape \(24, 24, 99\). Allowed: .* 1 to 64 channels"),
         (npy(np.zeros((1, 3, 9, 9), np.uint8)), r"has the shape \(1, 3, 9, 9\)"),
         (npy(np.zeros((0, 9), np.uint8)), r"has the shape \(0, 9, 1\)"),
         (npz(pixels(), pixels()), "has 2 arrays. Save each image in its own file"),

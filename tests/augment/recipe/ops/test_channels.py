@@ -2,16 +2,19 @@
 
 import pickle
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import torch
+from mixing_reference import layers_of
 from numpy.typing import NDArray
 from rendering import SEED, one_of_values
 from scipy import ndimage
 
+from augment import Transform, load_recipe
 from augment.data.images import MemoryImage
 from augment.params import Range, Size
 from augment.params.pixel_format import DTYPES, RGB, PixelFormat, parse_format
@@ -23,6 +26,7 @@ from augment.pipeline.graph.sample_order import Reading
 from augment.pipeline.kernels.instructions import Program
 from augment.recipe.op import OPS, numpy_op
 from augment.recipe.ops.color import LUMA
+from augment.recipe.ops.elastic import _displacements
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
@@ -31,7 +35,9 @@ from augment.support.errors import UserError
 SIZE, COUNT = 48, 4
 Levels = NDArray[Any]
 
-FORMATS = [(1, "uint8"), (2, "uint16"), (4, "float32"), (10, "uint8"), (10, "uint16")]
+_FIRST = [(1, "uint8"), (2, "uint16"), (4, "float32"), (10, "uint8"), (10, "uint16")]
+_OTHERS = sorted({*product((1, 2, 4, 10), ("uint8", "uint16", "float32"))} - {*_FIRST})
+FORMATS = [*_FIRST, *(pytest.param(*each, marks=pytest.mark.long) for each in _OTHERS)]
 EVERY_FORMAT = pytest.mark.parametrize(("channels", "dtype"), FORMATS)
 
 
@@ -49,6 +55,12 @@ def smooth_images(channels: int, dtype: str) -> list[Levels]:
         stored = low + np.stack(waves, axis=-1) * (high - low)
         images.append((stored if dtype == "float32" else np.rint(stored)).astype(dtype))
     return images
+
+
+def levels_of(image: Levels) -> Levels:
+    """Return the levels of stored pixels, float64."""
+    low, high = DTYPES[image.dtype.name]
+    return np.asarray((image.astype(np.float64) - low) * 255 / (high - low))
 
 
 def run(plan: Plan, images: list[Levels], device: torch.device) -> Levels:
@@ -83,9 +95,7 @@ def compare(
     assert made.dtype == (np.uint8 if dtype == "uint8" else np.float32)
     for number, image in enumerate(images):
         own = {name: value[number] for name, value in drawn.items()}
-        low, high = DTYPES[dtype]
-        levels = (image.astype(np.float64) - low) * 255 / (high - low)
-        expected = reference(levels, **own).clip(0, 255)
+        expected = reference(levels_of(image), **own).clip(0, 255)
         # A thousandth of the range, and rounding to bytes.
         most = 0.255 + (0.5 if dtype == "uint8" else 0) + (0.5 if device.type == "cuda" and dtype == "uint8" else 0)
         np.testing.assert_allclose(made[number], expected, atol=most, rtol=0)
@@ -192,29 +202,164 @@ def test_channel_drop_keeps_a_channel(channels: int, dtype: str, device: torch.d
 
 
 @EVERY_FORMAT
-@pytest.mark.parametrize("border", ["constant", "replicate"])
-def test_a_warp_moves_all_channels(border: str, channels: int, dtype: str, device: torch.device) -> None:
-    pixels = format_of(channels, dtype)
-    plan = plan_for(pixels, {"rotate": {"angle_range": [-20, 20], "border": border, "fill": 200}})
-    images = smooth_images(channels, dtype)
+@pytest.mark.parametrize(
+    ("op", "params"),
+    [
+        ("rotate", {"angle_range": [-20, 20], "border": "constant", "fill": 200}),
+        ("rotate", {"angle_range": [-20, 20], "border": "replicate"}),
+        *((op, {"border": "replicate"}) for op in ("affine", "perspective", "scale", "shear", "translate", "warp")),
+        ("flip", {}),
+        ("rot90", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.get("border", ""),
+)
+def test_a_warp_moves_all_channels(
+    op: str, params: dict[str, Any], channels: int, dtype: str, device: torch.device
+) -> None:
+    plan, images = plan_for(format_of(channels, dtype), {op: params}), smooth_images(channels, dtype)
     matrices = plan.stages[0].matrix(Sampler(plan, SEED).draw(0, 0, COUNT), Size(SIZE, SIZE))
     made, middle = run(plan, images, device), (SIZE - 1) / 2
     y, x = np.mgrid[:SIZE, :SIZE]
-    low, high = DTYPES[dtype]
+    is_constant = params.get("border") == "constant"
     for number, image in enumerate(images):
         at = np.linalg.inv(matrices[number]) @ np.stack([x.ravel() - middle, y.ravel() - middle, np.ones(SIZE**2)])
         rows, columns = ((at[axis] / at[2] + middle).reshape(SIZE, SIZE) for axis in (1, 0))
-        levels = (image.astype(np.float64) - low) * 255 / (high - low)
-        edges = {"mode": "nearest"} if border == "replicate" else {"mode": "constant", "cval": 200}
-        expected = np.stack(
-            [ndimage.map_coordinates(levels[..., c], [rows, columns], order=1, **edges) for c in range(channels)], -1
-        )
+        expected = looked_up(levels_of(image), rows, columns, 200 if is_constant else None)
         # The operator rounds coordinates to 1/32 px. Between the image and a constant border, this changes levels.
         inside = (np.minimum(rows, columns) > 0.05) & (np.maximum(rows, columns) < SIZE - 1.05)
         outside = (np.minimum(rows, columns) < -1.05) | (np.maximum(rows, columns) > SIZE + 0.05)
-        compared = inside | outside if border == "constant" else np.ones_like(inside)
-        most = 0.255 + (0.5 if dtype == "uint8" else 0)
-        np.testing.assert_allclose(made[number][compared], expected[compared], atol=most, rtol=0)
+        compared = inside | outside if is_constant else np.ones_like(inside)
+        np.testing.assert_allclose(made[number][compared], expected[compared], atol=tolerance(dtype), rtol=0)
+
+
+def looked_up(levels: Levels, rows: Levels, columns: Levels, fill: float | None = None) -> Levels:
+    """Interpolate levels at coordinates, with a constant border, or by default with the nearest pixel."""
+    edges = {"mode": "nearest"} if fill is None else {"mode": "constant", "cval": fill}
+    planes = [ndimage.map_coordinates(plane, [rows, columns], order=1, **edges) for plane in np.moveaxis(levels, 2, 0)]
+    return np.stack(planes, axis=-1)
+
+
+def tolerance(dtype: str) -> float:
+    """A thousandth of the range, and rounding to bytes."""
+    return 0.255 + (0.5 if dtype == "uint8" else 0)
+
+
+@EVERY_FORMAT
+def test_elastic_moves_all_channels(channels: int, dtype: str, device: torch.device) -> None:
+    plan, images = (
+        plan_for(format_of(channels, dtype), {"elastic": {"border": "replicate"}}),
+        smooth_images(channels, dtype),
+    )
+    drawn, made = draws(plan), run(plan, images, device)
+    shift = _displacements(Size(SIZE, SIZE), drawn["std"], drawn["seed"], 4)["shift"]
+    middle = (SIZE - 1) / 2
+    y, x = (torch.from_numpy(axis).double().expand(COUNT, -1, -1) - middle for axis in np.mgrid[:SIZE, :SIZE])
+    columns, rows = OPS["elastic"].function(
+        x=x, y=y, size=Size(SIZE, SIZE), shift=torch.from_numpy(shift).double(), points=4
+    )
+    for number, image in enumerate(images):
+        expected = looked_up(levels_of(image), (rows + middle)[number].numpy(), (columns + middle)[number].numpy())
+        np.testing.assert_allclose(made[number], expected, atol=tolerance(dtype), rtol=0)
+
+
+def triangles(before: int, after: int) -> Levels:
+    """Return the weights of a resize with a triangular filter, (after, before)."""
+    scale = before / after
+    reach = max(1.0, scale)
+    weights = np.zeros((after, before))
+    for row in range(after):
+        center = (row + 0.5) * scale - 0.5
+        for column in range(int(np.floor(center - reach)), int(np.ceil(center + reach)) + 1):
+            weights[row, min(max(column, 0), before - 1)] += max(0, 1 - abs(column - center) / reach)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def resized(levels: Levels, rows: Levels, columns: Levels) -> Levels:
+    return np.asarray(np.einsum("oi,pj,ijc->opc", rows, columns, levels))
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("interpolation", ["linear", "nearest"])
+def test_downscale_resizes_all_channels(interpolation: str, channels: int, dtype: str, device: torch.device) -> None:
+    def reference(levels: Levels, scale: float) -> Levels:
+        side = int(max(1, np.rint(SIZE * scale)))
+        small = resized(levels, *[triangles(SIZE, side)] * 2)
+        if interpolation == "linear":
+            return resized(small, *[triangles(side, SIZE)] * 2)
+        nearest = np.floor((np.arange(SIZE) + 0.5) * side / SIZE).astype(int)
+        return np.asarray(small[nearest][:, nearest])
+
+    pixels = format_of(channels, dtype)
+    plan, images = plan_for(pixels, {"downscale": {"interpolation": interpolation}}), smooth_images(channels, dtype)
+    drawn, made = draws(plan), run(plan, images, device)
+    for number, image in enumerate(images):
+        off = np.abs(made[number] - reference(levels_of(image), drawn["scale"][number]))
+        # Bytes are also rounded in between. Where pixels are nearest to two others, rounding errors decide.
+        assert np.quantile(off, 0.99) < tolerance(dtype) + (0.5 if dtype == "uint8" else 0)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("fill", ["constant", "mean"])
+def test_erase_fills_all_channels(fill: str, channels: int, dtype: str, device: torch.device) -> None:
+    def reference(levels: Levels, area: float, aspect: float, x: float, y: float) -> Levels:
+        height, width = (
+            int(np.clip(np.rint(SIZE * np.sqrt(each)), 0, SIZE)) for each in (area / aspect, area * aspect)
+        )
+        left, top = int(x * (SIZE - width + 1)), int(y * (SIZE - height + 1))
+        hole = np.s_[top : top + height, left : left + width]
+        made = levels.copy()
+        made[hole] = 77 if fill == "constant" else levels.mean(axis=(0, 1))
+        return made
+
+    compare({"erase": {"fill": fill, "level": 77}}, reference, channels, dtype, device)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("op", ["mixup", "cutmix", "mosaic"])
+def test_mixing_mixes_all_channels(op: str, channels: int, dtype: str, device: torch.device) -> None:
+    pixels, images = format_of(channels, dtype), smooth_images(channels, dtype)
+    zeros, ones = [0.0] * channels, [1.0] * channels
+    recipe = load_recipe(
+        {"size": SIZE, "mean": zeros, "std": ones, "train": {op: {"alpha": 8} if op == "mixup" else {}}}
+    )
+    transform = Transform(recipe, "train", device=device, pixels=pixels, seed=SEED, classes=COUNT)
+    made = transform(images, np.arange(COUNT))
+    whole = np.stack([levels_of(image) / 255 for image in images]).transpose(0, 3, 1, 2)
+    _, expected, shares = layers_of(transform.plan, Sampler(transform.plan, SEED).draw(0, 0, COUNT), whole)
+    assert not np.allclose(expected, whole)
+    np.testing.assert_allclose(made.images.cpu().numpy(), expected, atol=1e-3, rtol=0)
+    np.testing.assert_allclose(made.targets.cpu().numpy(), shares, atol=1e-5)
+
+
+@EVERY_FORMAT
+def test_resize_scales_all_channels(channels: int, dtype: str, device: torch.device) -> None:
+    y, x = np.mgrid[:70, :90] / 70
+    low, high = DTYPES[dtype]
+    waves = [0.5 + 0.45 * np.sin(3 * x + channel) * np.cos(2 * y - channel) for channel in range(channels)]
+    image = (low + np.stack(waves, axis=-1) * (high - low)).astype(dtype)
+    made = run(plan_for(format_of(channels, dtype), {"resize": {}}), [image], device)[0]
+    expected = resized(levels_of(image), triangles(70, SIZE), triangles(90, SIZE))
+    np.testing.assert_allclose(made, expected, atol=tolerance(dtype), rtol=0)
+
+
+@EVERY_FORMAT
+def test_targets_do_not_depend_on_the_pixel_format(channels: int, dtype: str) -> None:
+    masks = np.random.default_rng(0).integers(0, 9, (COUNT, SIZE, SIZE)).astype(np.uint8)
+    objects = [{"boxes": np.array([[5, 6, 30, 28], [20, 2, 40, 44.0]]), "labels": np.array([1, 2])}] * COUNT
+    points = np.array([[[10.0, 20], [30, 33], [40, 11]]] * COUNT)
+
+    def targets_with(pixels: PixelFormat, targets: Any) -> Any:
+        numbers = [0.5] * pixels.channels
+        names = ["random_resized_crop", "rotate", "elastic", "flip", "perspective"]
+        names += ["mosaic"] * (targets is not points)
+        steps: Any = {name: {} for name in names}
+        recipe = load_recipe({"size": SIZE, "mean": numbers, "std": numbers, "train": steps})
+        options: Any = {"device": "cpu", "pixels": pixels, "seed": SEED, "classes": 9, "flip_pairs": []}
+        return Transform(recipe, **options)(smooth_images(pixels.channels, pixels.dtype), targets).targets
+
+    for targets in (masks, objects, points):
+        found, expected = (targets_with(pixels, targets) for pixels in (format_of(channels, dtype), RGB))
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(
