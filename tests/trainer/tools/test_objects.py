@@ -42,7 +42,7 @@ from trainer.tasks.display import FoundObject, FoundObjects, Prediction
 from trainer.tasks.registry import task_named
 from trainer.tools import evaluate, predict
 from trainer.tools.export.command import main as export
-from trainer.tools.export.comparison import compare
+from trainer.tools.export.comparison import _ObjectComparison, compare
 from trainer.tools.export.detector import ServedDetector
 from trainer.tools.export.graph import onnx_bytes
 
@@ -443,6 +443,14 @@ def test_exported_boxes_follow_the_crop(run: Path, crop: str) -> None:
         with Image.open(file) as image, torch.no_grad():
             found = served(torch.from_numpy(np.array(to_rgb(image)))[None])
         assert_same(dict(zip(served.outputs, (of.numpy() for of in found), strict=True)), expected, pixels=0.3)
+
+
+def test_an_object_is_not_compared_with_a_neighbor() -> None:
+    """The left box, moved by a pixel, overlaps the right one more than itself."""
+    objects = torch.tensor([[0, 0, 3, 3, 0, 0.9], [1.2, 0, 4.2, 3, 0, 0.4]])
+    comparison: Any = SimpleNamespace(_trained=SimpleNamespace(used_thresholds=(0.5,)), largest=0.0, pixels=0.0)
+    assert _ObjectComparison._match(comparison, objects + torch.tensor([1.0, 0, 1, 0, 0, 0]), objects)
+    assert (comparison.largest, comparison.pixels) == (0, 1)
 
 
 def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path) -> None:

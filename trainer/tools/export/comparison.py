@@ -138,15 +138,18 @@ class _ObjectComparison(_Comparison):
     def _match(self, objects: Tensor, others: Tensor) -> bool:
         """Match each shown object, (K, 6), with the closest of the others, (M, 6), in its class.
 
-        Update the largest differences. Return whether each shown object has a match with an IoU of at least 0.5.
+        The closest object has the largest IoU minus the difference of the scores, because neighbors may overlap a tiny
+        box more than the same box in the other result. Update the largest differences. Return whether each shown object
+        has a match with an IoU of at least 0.5.
         """
         from torchvision.ops import box_iou
 
         shown = objects[objects[:, 5] >= torch.tensor(self._trained.used_thresholds)[objects[:, 4].long()]]
         if not len(shown) or not len(others):
             return not len(shown)
-        overlaps, nearest = (box_iou(shown[:, :4], others[:, :4]) * (shown[:, 4:5] == others[:, 4])).max(dim=1)
-        known = overlaps >= _OVERLAP
+        overlaps = box_iou(shown[:, :4], others[:, :4]) * (shown[:, 4:5] == others[:, 4])
+        nearest = (overlaps - (shown[:, 5:] - others[:, 5]).abs()).argmax(dim=1)
+        known = overlaps.gather(1, nearest[:, None])[:, 0] >= _OVERLAP
         apart = (shown - others[nearest])[known].abs()
         if len(apart):
             self.largest = max(self.largest, apart[:, 5].max().item())
