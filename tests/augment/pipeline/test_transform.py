@@ -21,6 +21,8 @@ from torch.utils.data import DataLoader
 from transforms import ALIKE, CLASSES, PHOTOS, SIZE, TARGETS, encoded, recipe_of, same, transform_of
 
 from augment import PixelFormat, Transform, UserError, load_recipe
+from augment.pipeline.graph.parameter_feed import DrawAheadOfCalls
+from augment.recipe.sampler import CALL, SampleRange
 
 
 @cache
@@ -251,3 +253,16 @@ def test_a_gray_array_needs_its_channel() -> None:
         transform(np.zeros((8, 8, 1), np.uint16))
     with pytest.raises(UserError, match="Pass arrays of 1 channel of uint16"):
         transform("photo.png")
+
+
+def test_values_are_drawn_for_ever_more_calls_up_to_a_limit() -> None:
+    drawn: list[SampleRange] = []
+
+    def draw(where: SampleRange) -> SampleRange:
+        drawn.append(where)
+        return where
+
+    ahead = DrawAheadOfCalls(draw, together=8)
+    for call in range(12):
+        ahead.take(0, call * CALL, 4)
+    assert [where[2:] for where in drawn] == [(4, 1), (4, 2), (4, 4), (4, 4), (4, 4)]

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,19 @@ def test_the_last_epochs_of_a_long_run_do_not_count() -> None:
     row = table_of(learner)[0]
     assert row[1] == pytest.approx(sum(range(1, 10)) / 10)  # margins of nine epochs
     assert row[2:].sum() == pytest.approx(sum(range(1, 8)) / 10)  # probabilities of seven epochs
+
+
+def test_margins_of_several_labels_count_as_long_as_probabilities() -> None:
+    audit, targets = LabelAudit(), torch.tensor([[1.0, 0.0]])
+    audit.given, audit.table = targets, torch.zeros(1, 2, 2)
+    batch = SimpleNamespace(indices=torch.tensor([0]), share=1)
+    task = SimpleNamespace(targets_of=lambda _: targets)
+    learner: Any = SimpleNamespace(batch=batch, task=task, training=True, loss=torch.tensor(1.0), output=targets)
+    for epoch in range(10):
+        learner.progress = SimpleNamespace(epoch=epoch, epochs=10)
+        audit.after_batch(learner)
+        audit.after_train(learner)
+    assert audit.table[0, :, 1].tolist() == pytest.approx([sum(range(1, 8)) / 10] * 2)
 
 
 def test_changes_no_result() -> None:
@@ -224,6 +238,25 @@ def test_answers_what_it_cannot_know(count: int, training: TrainingResult, why: 
     assert why in found.estimates[0].sentence
     assert np.isnan(found.probability).all()
     assert found.order() == np.argsort(scores, kind="stable").tolist()
+
+
+def test_samples_count_alike_whatever_share_of_them_was_mixed_with_others() -> None:
+    (scores, means, given), _, _ = simulated(0.2, 1000, 1)
+    table = np.hstack([scores[:, None], np.ones((1000, 1)), means])
+    shares = np.where(np.arange(1000) % 2, 0.5, 1.0)[:, None]
+    names = [str(number) for number in range(10)]
+    whole, mixed = (audit_classes(rows, given.tolist(), names, TrainingResult(5)) for rows in (table, table * shares))
+    assert mixed.estimates == whole.estimates
+
+
+def test_samples_without_probabilities_are_left_out() -> None:
+    """For example, if the audit was off in the first epochs, and a resumed run turned it on."""
+    (scores, means, given), _, _ = simulated(0.2, 1000, 1)
+    means[:10] = 0
+    table = np.hstack([scores[:, None], np.ones((1000, 1)), means])
+    found = audit_classes(table, given.tolist(), [str(number) for number in range(10)], TrainingResult(5))
+    assert found.estimates[0].count == 990
+    assert np.isnan(found.score).tolist() == [True] * 10 + [False] * 990
 
 
 def test_a_model_that_knows_nothing_suspects_nothing() -> None:
