@@ -91,7 +91,7 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             section, _, name = missing[1].rpartition(".")
             config = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
             siblings = OmegaConf.select(config, section) if section else config
-            why = "nothing to remove. Name a key that a file in conf/ sets."
+            why = "nothing to remove. Use a key that a file in conf/ sets."
             if isinstance(siblings, DictConfig) and siblings:
                 why = f"this key does not exist.{suggest(name, map(str, siblings))}"
             raise UserError(f"~{missing[1]}: {why}") from error

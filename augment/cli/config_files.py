@@ -28,7 +28,7 @@ def set_config_dir(folder: str | None) -> None:
     """Also search a folder for config files in this process. With None, search only the default folders."""
     if folder is not None and not Path(folder).is_dir():
         what = "this is a file" if Path(folder).is_file() else "this folder does not exist"
-        raise UserError(f"{CONFIG_DIR_FLAG} {folder}: {what}. Name a folder that contains files such as aug/NAME.yaml.")
+        raise UserError(f"{CONFIG_DIR_FLAG} {folder}: {what}. Pass a folder that contains files such as aug/NAME.yaml.")
     _given[:] = [] if folder is None else [Path(folder).resolve()]
 
 

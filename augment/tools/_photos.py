@@ -26,7 +26,7 @@ def find_photos(
         raise UserError(f"--photos {folder}: this folder does not exist.{near_file(folder, folder=True)}")
     found: Sequence[ImageRef] = default() if folder is None else [*find_images(folder)]
     if folder is not None and not found:
-        raise UserError(f"--photos {folder}: this folder contains no images. Name a folder with images.")
+        raise UserError(f"--photos {folder}: this folder contains no images. Pass a folder with images.")
     count = min(most, len(found))
     chosen = [found[(2 * index + 1) * len(found) // (2 * count)] for index in range(count)]
     if folder is not None and check and (faults := check_files(chosen)):

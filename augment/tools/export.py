@@ -74,7 +74,7 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     file = run / "config.yaml"
     config = read_yaml(file, folder=run)
     if not isinstance(config, dict):
-        raise UserError(f"{file} is not the configuration of a run. Name the folder of a run.")
+        raise UserError(f"{file} is not the configuration of a run. Pass the folder of a run.")
     saved = Saved(config, file, trust=options.trust, data=False, starts=False)
     plain = saved.with_overrides(normalize(overrides))
     load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # they may declare ops

@@ -38,7 +38,7 @@ _OLD_PICKLES = 5  # pickles in such a file
 
 
 class DamagedError(UserError):
-    """A checkpoint is missing, cut short or damaged."""
+    """A checkpoint is missing, truncated or damaged."""
 
 
 def is_whole(path: Path) -> bool:
@@ -57,7 +57,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         old: whether to accept files from PyTorch before version 1.6, which have no checksums.
 
     Raises:
-        DamagedError: the file is cut short, or is not a checkpoint.
+        DamagedError: the file is truncated, or is not a checkpoint.
         UserError: the file is compressed or too large, or contains other objects.
     """
     try:
@@ -70,29 +70,29 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
             with _open(path) as archive:
                 (name,) = filter(_is_pickle, archive.namelist())
                 if archive.testzip() is not None:
-                    raise DamagedError(f"{path}: not a checkpoint, or cut short.")
+                    raise DamagedError(f"{path}: not a checkpoint, or truncated.")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
                     # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
-                        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
+                        raise DamagedError(f"{path}: not a checkpoint, or truncated.")
     except ForeignTypeError as error:
         raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:
-        raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
+        raise DamagedError(f"{path}: not a checkpoint, or truncated.") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise _foreign_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
-        raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
+        raise UserError(f"{path}: not a checkpoint, or truncated ({first_line(error)}).") from error
 
 
 def _open(path: Path) -> zipfile.ZipFile:
     """Open an archive from `torch.save`.
 
     Raises:
-        BadZipFile: the file is not an archive, or cut short.
+        BadZipFile: the file is not an archive, or truncated.
         UserError: PyTorch cannot have written the archive.
     """
     start, length, end = _directory(path)

@@ -144,10 +144,10 @@ def list_images(given: Sequence[ImageRef]) -> list[ImageRef]:
         # Images of unsupported formats are listed to report why they have no prediction.
         files = find_images(path, with_foreign=True) if path.is_dir() else [path]
         if not files:
-            raise UserError(f"{path}: the folder has no images. Name a folder with images, or image files.")
+            raise UserError(f"{path}: the folder has no images. Pass a folder with images, or image files.")
         images += files
     if not images:
-        raise UserError("no images are given. Name files, or folders with images.")
+        raise UserError("no images are given. Pass files, or folders with images.")
     return images
 
 

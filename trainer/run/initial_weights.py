@@ -113,8 +113,8 @@ def _file_of(given: str) -> Path:
     if not file.is_file():
         missing = f"no such file.{near_file(file)}"
         if path.is_dir():
-            missing = f"the folder has no {BEST}. Name a run's folder, or a file."
-        raise UserError(f"model.weights={given}: {'not a regular file. Name another.' if file.exists() else missing}")
+            missing = f"the folder has no {BEST}. Use a run's folder, or a file."
+        raise UserError(f"model.weights={given}: {'not a regular file. Use another.' if file.exists() else missing}")
     return file
 
 

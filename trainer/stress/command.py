@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, runs, overrides = parser.split_paths(arguments)
         if len(runs) != 1:
-            raise UserError(f"{len(runs)} runs are given, but a stress test needs one. Name the folder of one run.")
+            raise UserError(f"{len(runs)} runs are given, but a stress test needs one. Pass the folder of one run.")
         names = tuple(filter(None, (options.ops or "").split(",")))
         overrides = [override.lstrip("+") for override in overrides]
         stress(runs[0], overrides, names, options.images, trust=options.trust)

@@ -208,8 +208,8 @@ def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
     if len(found) != 1:
         known = [group.name for group in groups]
         raise UserError(
-            f"--baseline {text} matches {amount(len(found), 'configuration')}.{nearest(text, known)} Name one, such as "
-            f"{list_some(known, 5, '; ')}, or the folder of one of its runs."
+            f"--baseline {text} matches {amount(len(found), 'configuration')}.{nearest(text, known)} Choose one, such "
+            f"as {list_some(known, 5, '; ')}, or the folder of one of its runs."
         )
     return found[0]
 

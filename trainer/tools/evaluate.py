@@ -201,7 +201,7 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     """
     options, folders, overrides = parser.split_paths(given)
     if not 1 <= len(folders) <= 2:
-        raise UserError(f"{len(folders)} folders are given. Name the folder of a run, and at most one with images.")
+        raise UserError(f"{len(folders)} folders are given. Pass the folder of a run, and at most one with images.")
     return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
 
 

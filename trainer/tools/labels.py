@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) != 1:
-            raise UserError("labels needs one run and no settings. Name the folder of one run.")
+            raise UserError("labels needs one run and no settings. Pass the folder of one run.")
         run = RunFolder(folders[0])
         require_in(run.folder, CONFIG_FILE, allowed="the folder of a run")
         if not (run.folder / REPORT_FILE).is_file():

@@ -94,7 +94,7 @@ def test_a_flipped_bit_in_the_weights_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "best.pt"
     save(BEST_MODEL, file)
     damage(file, file.read_bytes().index(torch.arange(100.0).numpy().tobytes()) + 50)
-    with pytest.raises(UserError, match=r"best\.pt: not a checkpoint, or cut short\.$"):
+    with pytest.raises(UserError, match=r"best\.pt: not a checkpoint, or truncated\.$"):
         load(file, BestModel)
 
 
@@ -183,7 +183,7 @@ def test_a_file_cut_short_anywhere(tmp_path: Path) -> None:
         file.write_bytes(whole[:length])
         with pytest.raises(UserError) as caught:
             load(file, BestModel)
-        assert str(caught.value).startswith(f"{file}: not a checkpoint, or cut short"), length
+        assert str(caught.value).startswith(f"{file}: not a checkpoint, or truncated"), length
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
@@ -192,7 +192,7 @@ def test_any_garbage_is_a_readable_error(tmp_path: Path) -> None:
     contents = [bytes([first]) + generator.randbytes(20) for first in range(256)]
     for content in (b"", b"hello world\n", b"\x00" * 500, b"\xff\xd8\xff\xe0" + b"a" * 99, b"PK\x03\x04", *contents):
         (tmp_path / "last.pt").write_bytes(content)
-        with pytest.raises(UserError, match="not a checkpoint, or cut short"):
+        with pytest.raises(UserError, match="not a checkpoint, or truncated"):
             load(tmp_path / "last.pt", FitState)
 
 
@@ -200,11 +200,11 @@ def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: 
     """A file with holes can have any size on any disk."""
     save(BEST_MODEL, tmp_path / "best.pt")
     save(FIT_STATE, tmp_path / "last.1.pt")
-    (tmp_path / "last.pt").write_bytes(b"cut short")
+    (tmp_path / "last.pt").write_bytes(b"truncated")
     monkeypatch.setattr("trainer.loop.checkpoint.host_memory", lambda: 1000)
     with pytest.raises(UserError, match="larger than the memory"):
         load(tmp_path / "best.pt", BestModel)
-    with pytest.raises(UserError, match="cut short"):  # an older file is not read, either
+    with pytest.raises(UserError, match="truncated"):  # an older file is not read, either
         load(tmp_path / "last.pt", FitState)
 
 

@@ -239,12 +239,12 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below ",
         "grown.pth": "contains a sparse or expanded tensor.",
         "empty.pth": "the file is empty.",
-        "cut.pth": "not a checkpoint, or cut short.",
-        "old.pth": "not a checkpoint, or cut short",
-        "text.pth": "not a checkpoint, or cut short.",
+        "cut.pth": "not a checkpoint, or truncated.",
+        "old.pth": "not a checkpoint, or truncated",
+        "text.pth": "not a checkpoint, or truncated.",
         "pipe.pth": "not a regular file.",
         "tensr.pth": f"no such file. Did you mean {tmp_path / 'tensor.pth'}?",
-        "": "the folder has no best.pt. Name a run's folder, or a file.",
+        "": "the folder has no best.pt. Use a run's folder, or a file.",
     }.items():
         with pytest.raises(UserError, match=re.escape(message)):
             read_weights(str(tmp_path / name))

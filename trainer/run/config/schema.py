@@ -286,7 +286,7 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     require_in(folder, name, allowed="the folder of a run, or last for the latest run")
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
-        raise UserError(f"{file}: not the configuration of a run. Name the folder of a run.")
+        raise UserError(f"{file}: not the configuration of a run. Pass the folder of a run.")
     for section, removed in _IGNORED:
         loaded[section] = {key: value for key, value in section_of(loaded, section).items() if key != removed}
     return {str(key): value for key, value in loaded.items()}

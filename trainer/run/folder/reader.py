@@ -202,7 +202,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
     for path in paths:
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
-            raise UserError(f"{path}: {what}. Name the folder of a run or a sweep, or a folder above them.{near}")
+            raise UserError(f"{path}: {what}. Pass the folder of a run or a sweep, or a folder above them.{near}")
         for run in sorted(map(RunFolder, _folders(path)), key=_sort_key):
             runs.setdefault(run.folder.resolve(), run)
             learn_metrics(run.summary.metrics)

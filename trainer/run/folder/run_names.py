@@ -51,7 +51,7 @@ def named_run(given: Path) -> Path:
         runs = [run for run in runs if run.sweep and (run.sweep == folder or not colon)]
     if not runs:
         raise UserError(
-            f"{given}: no {'job of a sweep' if name == 'best' else 'run'} has started in {shown(folder)}. Name the "
+            f"{given}: no {'job of a sweep' if name == 'best' else 'run'} has started in {shown(folder)}. Pass the "
             f"folder of a run{', SWEEP:best or last' if name == 'best' else ''}."
         )
     found = max(runs, key=lambda run: (run.folder / CONFIG_FILE).stat().st_mtime_ns)
@@ -60,7 +60,7 @@ def named_run(given: Path) -> Path:
         key = score_of(jobs)
         found = min(jobs, key=lambda run: (run.status != FINISHED, *job_sort_key(key, run)))
         if found.status != FINISHED or value_of(found.last, key) is None:
-            raise UserError(f"{given}: no run has finished with {key}. Name the folder of a run, or last.")
+            raise UserError(f"{given}: no run has finished with {key}. Pass the folder of a run, or last.")
     sys.stderr.write(printable(f"{given}: {shown(found.folder)}\n"))
     return found.folder
 
