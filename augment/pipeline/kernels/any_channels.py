@@ -1,13 +1,16 @@
 """Kernels for images with any number of channels, whose levels are bytes or floats. They need Triton.
 
-Like the kernels for RGB, one kernel resizes windows, and another runs the programs of samples. They work on tiles of
-pixels times channels, so that neighboring threads read neighboring numbers.
+Like the kernels for RGB, one kernel resizes windows, and another runs the programs of samples.
+
+Each thread works on groups of neighboring channels of a pixel, which it reads at once. A group has `per` channels, the
+largest power of 2 up to 8 that divides their number, so no thread is idle.
 """
 
 # Triton compiles these functions. Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from functools import cache
+from math import gcd
 
 import torch
 import triton
@@ -43,12 +46,11 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
     if not pixels.is_bytes:
         low = _on_device(pixels.low, images.device)
         scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
-    lanes = triton.next_power_of_2(pixels.channels)
-    block = max(_TILE // 8 // lanes, 1)
+    per = gcd(pixels.channels, 8)
     with torch.cuda.device_of(images):
-        _resize[(len(images), triton.cdiv(size.height * size.width, block))](
+        _resize[(len(images), triton.cdiv(size.height * size.width * pixels.channels, _TILE // 8))](
             images, windows, out, low, scale, *images.shape[1:3], *size,
-            channels=pixels.channels, lanes=lanes, block=block, whole=pixels.is_bytes,
+            channels=pixels.channels, per=per, block=_TILE // 8 // per, whole=pixels.is_bytes,
         )  # fmt: skip
     return out
 
@@ -76,12 +78,13 @@ def launch(
     """
     count, height, width, channels = images.shape
     buffers = torch.empty((2, *images.shape), dtype=images.dtype, device=images.device)
-    lanes = triton.next_power_of_2(channels)
+    per = gcd(channels, 8)
+    block = triton.next_power_of_2(max(_TILE, channels)) // per
     with torch.cuda.device_of(images):
         _run[(count,)](
             images, buffers, programs, out, _on_device(mean, images.device),
             _on_device(tuple(1 / value for value in std), images.device), stages, programs.shape[1], height, width,
-            channels=channels, lanes=lanes, block=max(_TILE // lanes, 1), raw=raw, num_warps=32,
+            channels=channels, per=per, block=block, raw=raw, num_warps=32,
         )  # fmt: skip
 
 
@@ -94,41 +97,41 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 @triton.jit(do_not_specialize=["windows", "height", "width", "rows", "columns"])
 def _resize(
     images, windows, out, low, scale, height, width, rows, columns,
-    channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
+    channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
-    pixel = tl.program_id(1) * block + tl.arange(0, block)
-    lane = tl.arange(0, lanes)
-    kept = (pixel < rows * columns)[:, None] & (lane < channels)[None, :]
+    group = tl.program_id(1) * block + tl.arange(0, block)
+    pixel = group // (channels // per)
+    channel = (group % (channels // per) * per)[:, None] + tl.arange(0, per)[None, :]
+    kept = (pixel < rows * columns)[:, None]
     source = images + sample * height * width * channels
     y, x, reach_y, reach_x, first_y, first_x, taps_y, taps_x = filter_of(windows + sample * 4, pixel, rows, columns)
-    level, total = tl.zeros([block, lanes], tl.float32), tl.zeros([block], tl.float32)
+    slope_y, slope_x = 1 / reach_y, 1 / reach_x
+    offset_y, offset_x = first_y.to(tl.float32) - y, first_x.to(tl.float32) - x
+    level, total = tl.zeros([block, per], tl.float32), tl.zeros([block], tl.float32)
     for row in range(taps_y):
-        v = first_y + row
-        share_y = tl.maximum(1 - tl.abs(v.to(tl.float32) - y) / reach_y, 0.0)
-        line = tl.minimum(tl.maximum(v, 0), height - 1) * width
+        share_y = tl.maximum(1 - tl.abs(offset_y + row) * slope_y, 0.0)
+        line = tl.minimum(tl.maximum(first_y + row, 0), height - 1) * width
         for column in range(taps_x):
-            u = first_x + column
-            share = share_y * tl.maximum(1 - tl.abs(u.to(tl.float32) - x) / reach_x, 0.0)
-            there = line + tl.minimum(tl.maximum(u, 0), width - 1)
-            stored = tl.load(source + there[:, None] * channels + lane[None, :], mask=kept, other=0)
+            share = share_y * tl.maximum(1 - tl.abs(offset_x + column) * slope_x, 0.0)
+            there = line + tl.minimum(tl.maximum(first_x + column, 0), width - 1)
+            stored = tl.load(source + there[:, None] * channels + channel, mask=kept, other=0)
             level += share[:, None] * stored.to(tl.float32)
             total += share
     level = level / total[:, None]
     if whole:
         level = byte(level)
     else:
-        of_lane = lane < channels
-        level = (level - tl.load(low + lane, mask=of_lane)[None, :]) * tl.load(scale + lane, mask=of_lane)[None, :]
+        level = (level - tl.load(low + channel)) * tl.load(scale + channel)
         level = tl.minimum(tl.maximum(level, 0.0), 255.0)
     target = out + sample * rows * columns * channels
-    tl.store(target + pixel[:, None] * channels + lane[None, :], level, mask=kept)
+    tl.store(target + pixel[:, None] * channels + channel, level, mask=kept)
 
 
 @triton.jit(do_not_specialize=["stages", "numbers", "height", "width"])
 def _run(
     images, buffers, programs, out, mean, scale, stages, numbers, height, width,
-    channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr, raw: tl.constexpr,
+    channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr, raw: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     area = height * width
@@ -142,24 +145,23 @@ def _run(
         if code != 0:
             target = buffers + sample * area * channels + at * other
             if code == _GEOMETRY:
-                _warp(source, target, given, height, width, channels, lanes, block)
+                _warp(source, target, given, height, width, channels, per, block)
             elif (code == _COLOR) | (code == _COLOR_OF_MEAN):
-                _color(source, target, given, code == _COLOR_OF_MEAN, area, channels, lanes, block)
+                _color(source, target, given, code == _COLOR_OF_MEAN, area, channels, per, block)
             elif code == _NOISE:
-                _noise(source, target, given, area, channels, lanes, block)
+                _noise(source, target, given, area, channels, per, block)
             else:
-                _erase(source, target, given, height, width, channels, lanes, block)
+                _erase(source, target, given, height, width, channels, per, block)
             # The next stage reads what other threads of the block wrote.
             tl.debug_barrier()
             source = target
             at = 1 - at
         given += count
     target = out + sample * area * channels
-    lane = tl.arange(0, lanes)
-    center = tl.load(mean + lane, mask=lane < channels, other=0)[None, :]
-    factor = tl.load(scale + lane, mask=lane < channels, other=0)[None, :]
-    for start in range(0, area, block):
-        there, kept = _tile(start, area, channels, lanes, block)
+    channel = _channel(channels, per, block)
+    center, factor = tl.load(mean + channel), tl.load(scale + channel)
+    for start in range(0, area, block * per // channels):
+        there, kept = _tile(start, area, channels, per, block)
         level = tl.load(source + there, mask=kept)
         if not raw:
             level = (level.to(tl.float32) - center) * factor
@@ -167,10 +169,24 @@ def _run(
 
 
 @triton.jit
-def _tile(start, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
-    """Return the positions of a tile's numbers, (block, lanes), and which of them are inside the image."""
-    pixel, lane = start + tl.arange(0, block), tl.arange(0, lanes)
-    return pixel[:, None] * channels + lane[None, :], (pixel < area)[:, None] & (lane < channels)[None, :]
+def _channel(channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+    """Return the channel of each number in a tile, (block, per)."""
+    return (tl.arange(0, block) % (channels // per) * per)[:, None] + tl.arange(0, per)[None, :]
+
+
+@triton.jit
+def _pixel(start, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+    """Return the pixel of each group in a tile, (block,)."""
+    return start + tl.arange(0, block) // (channels // per)
+
+
+@triton.jit
+def _tile(start, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+    """Return the positions of a tile's numbers, (block, per), and which of its groups count, (block, 1)."""
+    pixel = _pixel(start, channels, per, block)
+    # The last groups of a tile are left out if they would not be a whole pixel.
+    kept = (pixel < area) & (pixel < start + block * per // channels)
+    return pixel[:, None] * channels + _channel(channels, per, block), kept[:, None]
 
 
 @triton.jit
@@ -183,98 +199,100 @@ def _store(target, level, kept):
 
 
 @triton.jit
-def _warp(source, target, m, height, width, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+def _warp(source, target, m, height, width, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
     a, b, c, d, e, f, g, h, i = matrix_of(m)
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
-    lane = tl.arange(0, lanes)[None, :]
-    for start in range(0, height * width, block):
-        pixel = start + tl.arange(0, block)
+    channel = _channel(channels, per, block)
+    for start in range(0, height * width, block * per // channels):
+        pixel = _pixel(start, channels, per, block)
+        there, kept = _tile(start, height * width, channels, per, block)
         column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
-        there, kept = _tile(start, height * width, channels, lanes, block)
-        level = tl.zeros([block, lanes], tl.float32)
+        level = tl.zeros([block, per], tl.float32)
         for corner in tl.static_range(4):  # unrolled, so that the four reads do not wait for each other
             u, v = column + corner % 2, row + corner // 2
             across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
             share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
             shown = (border != 0) | ((u >= 0) & (u < width) & (v >= 0) & (v < height))
             found = within(v, height, border) * width + within(u, width, border)
-            read = tl.load(source + found[:, None] * channels + lane, mask=kept, other=0).to(tl.float32)
+            read = tl.load(source + found[:, None] * channels + channel, mask=kept, other=0).to(tl.float32)
             level += share[:, None] * tl.where(shown[:, None], read, fill)
         _store(target + there, level, kept)
 
 
 @triton.jit
-def _mean(source, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
-    """Return the mean of each channel, (lanes,)."""
-    total = tl.zeros([block, lanes], tl.float32)
-    for start in range(0, area, block):
-        there, kept = _tile(start, area, channels, lanes, block)
+def _sums(source, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+    """Return sums over pixels, (block, per). The sums of a channel are still to be added."""
+    total = tl.zeros([block, per], tl.float32)
+    for start in range(0, area, block * per // channels):
+        there, kept = _tile(start, area, channels, per, block)
         total += tl.load(source + there, mask=kept, other=0).to(tl.float32)
-    return tl.sum(total, axis=0) / area
+    return total
 
 
 @triton.jit
-def _color(source, target, m, of_mean, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+def _color(source, target, m, of_mean, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
     # `m` is a (C, C + 1) matrix, or a (C, C) matrix followed by a (C, C + 1) matrix for the mean.
-    lane = tl.arange(0, lanes)
-    is_channel = lane < channels
+    channel = _channel(channels, per, block)
     step = channels + 1
     if of_mean:
-        mean = _mean(source, area, channels, lanes, block)
+        total = _sums(source, area, channels, per, block)
         step = channels
-        offsets = m + channels * channels
-        add = tl.load(offsets + lane * (channels + 1) + channels, mask=is_channel, other=0)
-        for channel in range(channels):
-            weight = tl.load(offsets + lane * (channels + 1) + channel, mask=is_channel, other=0)
-            add += weight * tl.sum(tl.where(lane == channel, mean, 0.0))
+        offsets = m + channels * channels + channel * (channels + 1)
+        add = tl.load(offsets + channels)
+        for other in range(channels):
+            add += tl.load(offsets + other) * (tl.sum(tl.where(channel == other, total, 0.0)) / area)
     else:
-        add = tl.load(m + lane * step + channels, mask=is_channel, other=0)
-    row, column = lane[:, None], lane[None, :]
-    is_mixed = (row < channels) & (column < channels) & (row != column)
-    if tl.sum(tl.abs(tl.load(m + row * step + column, mask=is_mixed, other=0))) == 0:
-        gain = tl.load(m + lane * (step + 1), mask=is_channel, other=0)
-        for start in range(0, area, block):  # most color steps do not mix channels
-            there, kept = _tile(start, area, channels, lanes, block)
+        add = tl.load(m + channel * step + channels)
+    gain = tl.load(m + channel * (step + 1))
+    weights = tl.zeros([block, per], tl.float32)  # of other channels
+    for other in range(channels):
+        weights += tl.where(channel == other, 0.0, tl.abs(tl.load(m + channel * step + other)))
+    if tl.sum(weights) == 0:  # most color steps do not mix channels
+        for start in range(0, area, block * per // channels):
+            there, kept = _tile(start, area, channels, per, block)
             level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
-            _store(target + there, add[None, :] + level * gain[None, :], kept)
+            _store(target + there, add + level * gain, kept)
     else:
-        for start in range(0, area, block):
-            pixel = start + tl.arange(0, block)
-            there, kept = _tile(start, area, channels, lanes, block)
-            level = tl.zeros([block, lanes], tl.float32) + add[None, :]
-            for channel in range(channels):
-                weight = tl.load(m + lane * step + channel, mask=is_channel, other=0)
-                read = tl.load(source + pixel * channels + channel, mask=pixel < area, other=0).to(tl.float32)
-                level += read[:, None] * weight[None, :]
+        for start in range(0, area, block * per // channels):
+            pixel = _pixel(start, channels, per, block)
+            there, kept = _tile(start, area, channels, per, block)
+            level = add
+            for other in range(channels):
+                read = tl.load(source + pixel[:, None] * channels + other, mask=kept, other=0).to(tl.float32)
+                level += read * tl.load(m + channel * step + other)
             _store(target + there, level, kept)
 
 
 @triton.jit
-def _noise(source, target, given, area, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+def _noise(source, target, given, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
     # `given` holds the standard deviation and a seed.
     std, seed = tl.load(given), seed_of(given + 1)
-    for start in range(0, area, block):
-        there, kept = _tile(start, area, channels, lanes, block)
+    for start in range(0, area, block * per // channels):
+        there, kept = _tile(start, area, channels, per, block)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
         _store(target + there, level + std * tl.randn(seed, there), kept)
 
 
 @triton.jit
-def _erase(source, target, given, height, width, channels: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
+def _erase(source, target, given, height, width, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
     # `given` holds the top, left, height and width of a rectangle, the number of a fill, a level and a seed.
     top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
     fill, seed = tl.load(given + 4).to(tl.int32), seed_of(given + 6)
-    value = tl.zeros([lanes], tl.float32) + tl.load(given + 5)
+    value = tl.zeros([block, per], tl.float32) + tl.load(given + 5)
     if fill == 1:
-        value = _mean(source, height * width, channels, lanes, block)
-    for start in range(0, height * width, block):
-        pixel = start + tl.arange(0, block)
-        there, kept = _tile(start, height * width, channels, lanes, block)
+        channel = _channel(channels, per, block)
+        total = _sums(source, height * width, channels, per, block)
+        for other in range(channels):
+            mean = tl.sum(tl.where(channel == other, total, 0.0)) / (height * width)
+            value = tl.where(channel == other, mean, value)
+    for start in range(0, height * width, block * per // channels):
+        pixel = _pixel(start, channels, per, block)
+        there, kept = _tile(start, height * width, channels, per, block)
         x, y = pixel % width, pixel // width
         hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
-        filled = tl.zeros([block, lanes], tl.float32) + value[None, :]
+        filled = value
         if fill == 2:
             filled = 255 * tl.rand(seed, there)
         _store(target + there, tl.where(hole[:, None], filled, level), kept)
