@@ -26,7 +26,7 @@ _MANY_CLASSES = 20  # above this, whole numbers are probably not classes, but nu
 @source("folder")
 @dataclass(frozen=True, kw_only=True)
 class Folder(CheckedSource):
-    """Image folders: `DIR/train/<class>/*` and `DIR/val/<class>/*`, or `DIR/<class>/*` with val_fraction or folds."""
+    """Image folders: `DIR/train/<class>/*` and `DIR/val/<class>/*`, or `DIR/<class>/*` with `val_fraction` or folds."""
 
     root: str = setting(
         Text(
@@ -83,7 +83,7 @@ class Folder(CheckedSource):
 @source("filelist")
 @dataclass(frozen=True, kw_only=True)
 class FileList(CheckedSource, LabeledSource):
-    """Lists of images with classes, labels or numbers: lines `path label [label ...]`, or CSV with a header."""
+    """Lists of images and their targets: lines `path label [label ...]`, or CSV with a header."""
 
     root: str | None = setting(
         Text(optional=True, doc="folder that paths are relative to. Default: each list's own folder")
