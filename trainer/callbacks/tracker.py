@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun(RunDescription):
-    """Describes a run to a tracker. Name and tags may contain any characters.
+    """Describes a run to a tracker. The name and the tags may contain any characters.
 
     Attributes:
         id: an identifier of letters and digits. A resumed run keeps it.

@@ -42,7 +42,7 @@ class Wandb(Tracker):
         )
     )
     entity: str | None = setting(
-        Text(optional=True, doc="user or team. Default: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
+        Text(optional=True, doc="user or team. Default: WANDB_ENTITY, otherwise the account's default", reach=SENDS)
     )
     checkpoint: bool = setting(Flag(default=False, doc="send best.pt at the end, as an artifact"))
     package: ClassVar[str] = "wandb"
