@@ -113,7 +113,7 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def accepted(self, name: str) -> str:
-        """Return a name that the service accepts. The base class appends a number if another name becomes the same."""
+        """Return a name that the service accepts. If two names become equal, the base class appends a number to one."""
         return name
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:

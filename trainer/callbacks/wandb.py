@@ -126,7 +126,7 @@ class Wandb(Tracker):
 
 
 def _grouped(name: str) -> str:
-    """Return a name with a prefix by which the dashboard groups: val/accuracy instead of val_accuracy."""
+    """Return a name with the prefix by which the dashboard groups metrics: val/accuracy instead of val_accuracy."""
     return re.sub("^(train|val)_", r"\1/", name)
 
 

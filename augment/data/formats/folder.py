@@ -61,7 +61,7 @@ def scan_folder(
     symbolic links, but linked folders further down are not entered. The order depends only on the names. Files with
     `RASTER_EXTENSIONS` count only in folders without other images.
 
-    A missing validation split, an empty class, or a class without training images are `Dataset.problems`.
+    `Dataset.problems` lists a missing validation split, empty classes, and classes without training images.
 
     Args:
         root: the folder.

@@ -108,7 +108,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], template: MaskFil
         turn = header.turn_of((found.height, found.width)) if header else 1  # the check reports an unreadable header
         if header and turn is None:
             size = " x ".join(map(str, header.upright_size))
-            raise FaultError(f"has {size} pixels, but its mask {mask} {found.height} x {found.width}")
+            raise FaultError(f"has {size} pixels, but its mask {mask} has {found.height} x {found.width}")
         return replace(template, path=mask, classes=len(names), orientation=turn or 1)
 
     return build_dataset(names, found, MASKS, NO_MASK, make).noting(*notices)

@@ -284,7 +284,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_DECODED_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
-    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would replace missing ones by zeros, which may take hours
+    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill missing tiles with zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
 
     def load() -> NDArray[Any]:

@@ -59,7 +59,7 @@ def images_of(
     """Return the images of a split with their objects, and a notice if some have no label file.
 
     Raises:
-        UserError: `data.yaml` does not name the split, its images are missing, or none has labels.
+        UserError: `data.yaml` does not name the split, its images are missing, or no image has a label file.
     """
     files = _list_images(yaml, content, split)
     headers = read_headers(files)

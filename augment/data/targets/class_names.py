@@ -140,7 +140,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     """Pack the labels of each image into arrays. `name` returns an image's name for messages, given its index.
 
     Raises:
-        UserError: some labels are text and others numbers.
+        UserError: some labels are text, and other labels are numbers.
     """
     counts = np.fromiter(map(len, labels), np.int64, len(labels))
     flat = list(chain.from_iterable(labels))
