@@ -2,7 +2,7 @@
 
 import sys
 
-from augment.support.formatting import keep_names
+from augment.support.formatting import make_stdout_lenient
 from augment.support.signals import StopSignals
 
 
@@ -11,7 +11,7 @@ def main() -> int:
     with StopSignals() as signals:
         with signals.ending(130):
             from augment.cli.tools import run_tool
-        keep_names()
+        make_stdout_lenient()
         return run_tool(__package__, sys.argv[1:])
 
 

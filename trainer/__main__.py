@@ -4,7 +4,7 @@ import atexit
 import gc
 import sys
 
-from augment.support.formatting import keep_names
+from augment.support.formatting import make_stdout_lenient
 from augment.support.signals import exit_on_stop, ignore_stop_signals
 from trainer.run import NOTHING_TO_RESUME
 
@@ -13,7 +13,7 @@ def main() -> int:
     """Run the command line and return the exit code."""
     atexit.register(ignore_stop_signals)  # registered first, so it runs last
     exit_on_stop(130, f"{NOTHING_TO_RESUME}\n")
-    keep_names()
+    make_stdout_lenient()
     gc.disable()  # imports create no garbage
     from trainer.cli.main import main as run  # slow, but signals are already handled
 

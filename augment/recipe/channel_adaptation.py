@@ -23,8 +23,8 @@ def adapt_steps(steps: Sequence[Step], pixels: PixelFormat, key: str) -> tuple[t
     """Adapt steps to a pixel format.
 
     Returns:
-        The adapted steps. Ops that the format does not support are removed from published policies.
-        The names of the removed ops.
+        The adapted steps, and the names of the ops that were removed from published policies, because the format does
+        not support them.
 
     Raises:
         UserError: the recipe itself names an op that the format does not support.

@@ -72,7 +72,7 @@ def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[
 
 
 def _common_params(kind: type[Op], params: dict[str, Param[Any]], fields: dict[str, Any]) -> dict[str, Param[Any]]:
-    """Return the common parameters of a kind, without those that have no effect on the declared op."""
+    """Return the common parameters of a kind, except parameters without an effect on the declared op."""
     common = dict(kind.common)
     if fields.get("moves_inside"):
         del common["border"], common["fill"]

@@ -53,7 +53,7 @@ class Op:
         function: the decorated function, see the decorators. It takes drawn values and fixed parameters by name.
         doc: help text. The op table shows its first line.
         kind: the kind, which determines what `function` takes and returns.
-        common: parameters that ops of the kind share. An op omits those that have no effect on it.
+        common: parameters that ops of the kind share. An op omits parameters without an effect on it.
         moves: how the op moves pixels, and therefore masks, boxes and keypoints.
         random: whether DALI draws random numbers, with a seed for each step.
         checkpoints: whether DALI can checkpoint the op's operators.

@@ -15,8 +15,8 @@ from augment.recipe.stage import Draws
 from augment.recipe.step import Step
 from augment.support.seeds import derive_seed
 
-# The samples to draw for: the epoch, the position of the first sample, the number of samples, and optionally the number
-# of consecutive `Transform` calls with that many samples each.
+# The samples to draw for: the epoch, the position of the first sample, and the number of samples. An optional fourth
+# number is the number of consecutive `Transform` calls, which have that many samples each.
 SampleRange = tuple[int, int, int] | tuple[int, int, int, int]
 
 CALL = 2**32  # distance between the positions of the first samples of two consecutive calls
@@ -154,7 +154,7 @@ class Sampler:
 
 
 class _Key(ISeedSequence):
-    """A 128-bit key. `Philox(key=...)` would be 3 times slower, because NumPy also asks the system for entropy."""
+    """A 128-bit key. `Philox(key=...)` would be 3x slower, because NumPy also asks the system for entropy."""
 
     def __init__(self, key: int) -> None:
         self._words = np.array([key & _WORD, key >> 64], np.uint64)

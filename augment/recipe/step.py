@@ -142,8 +142,8 @@ def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: s
             raise UserError(f"{path}.{step.key}: a crop cannot be nested. Make it the recipe's first step.")
         if step.mixes != steps[0].mixes:
             raise UserError(
-                f"{path}.{step.key}: only one of '{steps[0].key}' and this step mixes samples. Nest either only steps "
-                "that mix samples, or none."
+                f"{path}.{step.key}: only one of '{steps[0].key}' and this step mixes samples. Nest only steps "
+                "that mix samples, or only steps that do not mix samples."
             )
     return steps
 

@@ -103,9 +103,9 @@ def _check_shared(view: View, first: View, key: str) -> None:
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
     """Merge `own` steps into `base` steps, as for a recipe that extends another recipe.
 
-    A step of `own` with the name and op of a step of `base` changes that step's parameters. With the same name but
-    another op, it replaces that step. All other steps of `own` are new. They follow the steps of `base` but precede the
-    `last` steps. A new crop replaces the crop of `base`.
+    A step of `own` with the name and op of a step of `base` changes that step's parameters. If the name is the same but
+    the op differs, the step of `own` replaces the step of `base`. All other steps of `own` are new. They follow the
+    steps of `base` but precede the `last` steps. A new crop replaces the crop of `base`.
     """
     own_crops = [name for name in own if _is_crop(name, own[name])]
     kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}

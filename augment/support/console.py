@@ -60,7 +60,7 @@ def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progre
     """Return a progress bar on stderr that is cleared at the end. It is shown only on terminals.
 
     Args:
-        quiet: whether to show nothing.
+        quiet: whether to hide the bar.
         sized: whether the total is a number of bytes.
     """
     console = PlainConsole(stderr=True)

@@ -32,5 +32,5 @@ def merge(taken: Node, passed: Node, applied: Node) -> Node:
 
 
 def random_state_argument(state: Node) -> dict[str, Node]:
-    """Return the argument that makes an operator draw random numbers from a state, (words,) uint32 per batch."""
+    """Return the argument that makes an operator draw from a random state, which is one uint32 vector per batch."""
     return {"_random_state": state}

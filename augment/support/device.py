@@ -22,8 +22,8 @@ def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tens
     pinned = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=True)
     for array, start in zip(arrays.values(), starts, strict=False):
         pinned.numpy()[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    there, moved = pinned.to(device, non_blocking=True), {}
+    on_device, moved = pinned.to(device, non_blocking=True), {}
     for (name, array), start in zip(arrays.items(), starts, strict=False):
         kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        moved[name] = there[start : start + array.nbytes].view(kind).view(array.shape)
+        moved[name] = on_device[start : start + array.nbytes].view(kind).view(array.shape)
     return moved

@@ -35,7 +35,7 @@ def write_atomically(
         content: bytes or a string.
         durable: see `atomic_path`.
         folder: a folder above the file. No link below this folder is followed. Default: the file's own folder.
-        follow: whether the user named the file. If so, links are followed, and devices and pipes are written.
+        follow: whether the user named the file. Only then, follow links, and write to devices and pipes.
     """
     data = as_bytes(content) if isinstance(content, str) else content
     if follow and path.exists() and not path.is_file() and not path.is_dir():
@@ -217,13 +217,13 @@ def near_file(path: Path, *, folder: bool = False) -> str:
 
 
 def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
-    """Check that a folder contains files with some names.
+    """Check that a folder contains the given files.
 
     Args:
         folder: the folder.
         names: the files.
         key: the text before the folder in the message, such as "fit.resume=".
-        allowed: the folder to name instead, for the message.
+        allowed: the kind of folder that the message asks for.
     """
     missing = [name for name in names if not (folder / name).is_file()]
     if not missing:

@@ -75,7 +75,7 @@ def as_bytes(text: str) -> bytes:
         return text.encode(errors="replace")
 
 
-def keep_names() -> None:
+def make_stdout_lenient() -> None:
     """Make stdout print every file name, even if the name is not UTF-8 or stdout's encoding lacks a character."""
     if isinstance(sys.stdout, TextIOWrapper):
         is_utf8 = lookup(sys.stdout.encoding).name == "utf-8"

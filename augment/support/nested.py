@@ -17,7 +17,7 @@ def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the inner mapping with a name, or an empty mapping."""
+    """Return the inner mapping with the given name, or an empty mapping."""
     section = values.get(name)
     return section if isinstance(section, Mapping) else {}
 

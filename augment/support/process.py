@@ -8,7 +8,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic, process_time
 
-BEGAN = monotonic()  # about the start of the process, because the command line imports this module first
+BEGAN = monotonic()  # about the start of the process, because the command line imports this module early
 
 
 def launched_ranks() -> int:

@@ -30,7 +30,7 @@ MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 # The flags of `open_regular` that append to a file, and create it if it is missing.
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
-# The errors of damaged contents. PyTorch raises RuntimeErrors. Odd numbers raise ArithmeticErrors.
+# The errors of damaged contents. PyTorch raises RuntimeErrors. Invalid numbers raise ArithmeticErrors.
 _DAMAGE = (
     *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, ArithmeticError, MemoryError),
     *(EOFError, struct.error),
@@ -160,7 +160,7 @@ def check_numbers(value: Any, depth: int = 0) -> None:
             check_numbers(inner, depth + 1)
 
 
-def damage(*others: type[Exception]) -> tuple[type[Exception], ...]:
+def damage_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """Return the exception types that reading damaged contents raises, and `others`."""
     return (*_DAMAGE, *others)
 

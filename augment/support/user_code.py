@@ -21,7 +21,7 @@ D = TypeVar("D")
 
 # Folders of this project, whose code is not the user's own.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
-# DALI's form of an exception in a Python function: the message, and the call stack with the last line first.
+# DALI's form of an exception in a Python function: the message, then the call stack, the innermost call first.
 _IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(?:\s+\S.*\(\d+\): .*\n?)+)", re.DOTALL)
 
 
@@ -56,7 +56,7 @@ def import_own(module: str, what: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # a script that exits would end this program silently
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module}.".startswith(f"{missing}."):
-            raise UserError(f"{what}: importing {module}: {describe_raised(error)}") from error
+            raise UserError(f"{what}: cannot import {module}: {describe_raised(error)}") from error
         near = nearest(missing, (file.stem for file in Path().glob("*.py")))
         raise UserError(
             f"{what}: cannot find the module '{missing}' in the current folder or on PYTHONPATH.{near}"

@@ -7,9 +7,9 @@ import yaml
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_file
 from augment.support.hydra import get_yaml_loader
-from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage, read_bytes
+from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage_errors, read_bytes
 
-# Limits far above any real configuration, because OmegaConf takes seconds for this many values.
+# Limits far above any real configuration. OmegaConf takes seconds for this many values.
 MAX_YAML_BYTES, MAX_YAML_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -25,7 +25,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
         as_text: whether to read all values as strings.
 
     Raises:
-        UserError: the file cannot be read, is not YAML, has tags for Python objects, or is too large.
+        UserError: the file cannot be read, is not YAML, has a tag that is not supported, or is too large.
     """
     try:
         content = read_file(file) if folder is None else read_bytes(file, folder, MAX_YAML_BYTES)
@@ -33,13 +33,13 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
         loader = get_yaml_loader()
         if folder is not None and not issubclass(loader, _Loader):  # OmegaConf 2.4.1 already uses libyaml
             loader = type("Loader", (_Loader, loader), {})
-        if as_text:  # so that 007, no, null and 12:30 are names
+        if as_text:  # so that 007, no, null and 12:30 stay text
             loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})
         loaded: object = yaml.load(text, Loader=loader)
         check_numbers(loaded)
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {describe_yaml_error(error)}") from error
-    except damage(OSError) as error:
+    except damage_errors(OSError) as error:
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{file}: cannot be read: {why}. Use a YAML file in UTF-8.") from error
     return {} if loaded is None else loaded
@@ -92,13 +92,13 @@ def describe_yaml_error(error: yaml.YAMLError) -> str:
     problem = getattr(error, "problem", None) or first_line(error)
     context = f" {getattr(error, 'context', None) or ''}"
     if opened and mark and opened.index != mark.index:
-        context += f" from {_place(opened)}"
-    where = f"{_place(mark)}: " if mark else ""
+        context += f" from {_position(opened)}"
+    where = f"{_position(mark)}: " if mark else ""
     return (
         f"{where}{problem}{context.rstrip()}. Write the items of a mapping as key: value, each key once, and indent "
         "them equally with spaces."
     )
 
 
-def _place(mark: yaml.Mark) -> str:
+def _position(mark: yaml.Mark) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"

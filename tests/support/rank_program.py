@@ -23,7 +23,7 @@ from trainer.loop import ranks
 
 for module in ("trainer.run.train", "torch._dynamo"):
     import_module(module)
-ranks.EVERY = 1
+ranks.CALLS_PER_EXCHANGE = 1
 hydra.compose = composed.compose
 
 

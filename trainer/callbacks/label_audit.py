@@ -23,13 +23,14 @@ from trainer.tasks.label_errors import TrainingResult
 if TYPE_CHECKING:
     from augment.data.dataset import Split
 
-_AT_ONCE = 16  # batches that are added to the table at once
+_BATCHES_AT_ONCE = 16  # batches that are added to the table at once
 # The last epochs do not count, because the model memorizes wrong labels when the learning rate falls. This affects the
-# estimate first: if all epochs of a run with 20 epochs counted, an audit of Imagenette would find half of the wrong
-# labels. The order of the margins is affected later. With several labels per image, the estimate also uses the margins.
-_MARGINS, _PROBABILITIES = 0.9, 0.7  # shares of the epochs that count
-_EPOCHS = 5  # fewest epochs that count
-_MOST = 2**27  # largest number of samples times labels, so that the table needs at most 1 GiB of GPU memory
+# estimate first. If all 20 epochs of a run counted, an audit of Imagenette would find half of the wrong labels. The
+# order of the margins is affected later. With several labels per image, the estimate also uses the margins, so the
+# smaller share applies to both.
+_MARGIN_SHARE, _PROBABILITY_SHARE = 0.9, 0.7  # shares of the epochs that count
+_MIN_EPOCHS = 5  # fewest epochs that count
+_MAX_VALUES = 2**27  # largest number of samples times labels, so that the table needs at most 1 GiB of GPU memory
 
 
 @configurable
@@ -66,7 +67,7 @@ class LabelAudit(Callback):
         if split is None or learner.training_step is not None or kind not in (CLASSES, LABELS):
             return
         width = (2 + names,) if kind == CLASSES else (names, 2)
-        if kind.task not in learner.task.lineage or len(split) * width[0] > _MOST:
+        if kind.task not in learner.task.lineage or len(split) * width[0] > _MAX_VALUES:
             return
         self.given = kind.collate(split.targets).to(learner.device)
         self.table = torch.zeros(len(split), *width, device=learner.device)
@@ -80,12 +81,12 @@ class LabelAudit(Callback):
             return  # the batch was skipped, or only pads the pass
         progress = learner.progress
         self._weight = (progress.epoch + 1) / progress.epochs
-        self._only_margins = progress.epoch >= _EPOCHS and self._weight > _PROBABILITIES
-        if self._only_margins and (self._weight > _MARGINS or self.given.ndim == 2):
+        self._only_margins = progress.epoch >= _MIN_EPOCHS and self._weight > _PROBABILITY_SHARE
+        if self._only_margins and (self._weight > _MARGIN_SHARE or self.given.ndim == 2):
             return
         targets = learner.task.targets_of(learner.batch)
         self._waiting.append((learner.batch.indices, learner.output.detach().clone(), targets))
-        if len(self._waiting) == _AT_ONCE:
+        if len(self._waiting) == _BATCHES_AT_ONCE:
             self._add()
 
     def after_train(self, learner: Learner) -> None:

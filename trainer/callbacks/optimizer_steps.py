@@ -23,11 +23,11 @@ from trainer.tasks.registry import monitor_param, smaller_is_better
 from trainer.tasks.task import AUTO
 
 # After this number of batches, initial values contribute less than 1% to running statistics: 0.9 ** 50.
-_FEW = 50
+_FEW_BATCHES = 50
 
 # The smallest normal number of float16. With a smaller loss scale, even gradients near 1 would vanish, so the scale is
 # not the reason for values that are not finite.
-_LOWEST = 2.0**-14
+_MIN_SCALE = 2.0**-14
 
 _BUFFERS = ("running_mean", "running_var")
 
@@ -51,7 +51,7 @@ class ParamScheduler(Callback):
         self.schedules, self.plateau = dict(schedules), plateau
         self._factor = 1.0
         self.current: Mapping[str, float] = {}
-        self._total_batches = 0  # batches in the fit. Before its first epoch: in the saved fit
+        self._total_batches = 0  # batches in the fit. Until the first epoch, batches in the saved fit
 
     def state_dict(self) -> dict[str, Any]:
         """Return the length of the schedules, for `describe_new_length`."""
@@ -138,7 +138,7 @@ class LossScale(Callback):
 
     def after_train(self, learner: Learner) -> None:
         scalers = (runner.scaler for runner in learner.runners.values())
-        if any(scaler is not None and scaler.get_scale() < _LOWEST for scaler in scalers):
+        if any(scaler is not None and scaler.get_scale() < _MIN_SCALE for scaler in scalers):
             raise NonFiniteLossError(
                 f"fit.precision=fp16: the gradients are not finite at any loss scale, in {learner.progress}. "
                 "Try a smaller fit.lr, or fit.precision=bf16, which has the range of fp32."
@@ -179,7 +179,7 @@ class FreshStatistics(Callback):
         """Copy the statistics at the first batch of a step."""
         if not learner.training or learner.progress.position.batch - 1 != learner.progress.step_batches.first:
             return
-        on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW
+        on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW_BATCHES
         norms = _norms(learner.model) if on else ()
         self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
 

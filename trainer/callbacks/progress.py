@@ -18,7 +18,7 @@ from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
 
-_EARLIER = 1000  # most epochs of a resumed run that are printed
+_MAX_EARLIER = 1000  # maximum number of earlier epochs that a resumed run prints
 
 
 def seconds_left(learner: Learner) -> float | None:
@@ -50,7 +50,7 @@ class ProgressBar(Callback):
         columns = self._fitting_columns(learner)
         head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
         self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False, soft_wrap=True)
-        for row in learner.find(Recorder).rows[-_EARLIER:]:
+        for row in learner.find(Recorder).rows[-_MAX_EARLIER:]:
             self._print(row, learner)
         self._bar = Progress(
             TextColumn("{task.description}"),

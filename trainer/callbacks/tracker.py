@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun(RunDescription):
-    """Describes a run to a tracker. Name and tags may contain any characters.
+    """Describes a run to a tracker. The name and the tags may contain any characters.
 
     Attributes:
         id: an identifier of letters and digits. A resumed run keeps it.
@@ -113,7 +113,7 @@ class Tracker(Callback):
         raise NotImplementedError
 
     def accepted(self, name: str) -> str:
-        """Return a name that the service accepts. The base class appends a number if another name becomes the same."""
+        """Return a name that the service accepts. If two names become equal, the base class appends a number to one."""
         return name
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:

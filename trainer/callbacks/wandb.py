@@ -42,7 +42,7 @@ class Wandb(Tracker):
         )
     )
     entity: str | None = setting(
-        Text(optional=True, doc="user or team. Default: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
+        Text(optional=True, doc="user or team. Default: WANDB_ENTITY, otherwise the account's default", reach=SENDS)
     )
     checkpoint: bool = setting(Flag(default=False, doc="send best.pt at the end, as an artifact"))
     package: ClassVar[str] = "wandb"
@@ -126,7 +126,7 @@ class Wandb(Tracker):
 
 
 def _grouped(name: str) -> str:
-    """Return a name with a prefix by which the dashboard groups: val/accuracy instead of val_accuracy."""
+    """Return a name with the prefix by which the dashboard groups metrics: val/accuracy instead of val_accuracy."""
     return re.sub("^(train|val)_", r"\1/", name)
 
 

@@ -120,9 +120,9 @@ class Runner:
             self._optimizer.step()
         else:
             self.scaler.make_step(self._optimizer)
-        self.drop()
+        self.clear_gradients()
 
-    def drop(self) -> None:
+    def clear_gradients(self) -> None:
         """Clear the gradients."""
         self._clear()
         self._zero()
@@ -139,7 +139,7 @@ class Runner:
         return state if self.scaler is None else state | {"scaler": self.scaler.state_dict()}
 
     def kept_gradients(self) -> dict[str, Tensor]:
-        """Return unscaled copies of the pending gradients by parameter name. A weighted loss adds `_weights`."""
+        """Return unscaled copies of the pending gradients by parameter name, and `_weights` if the loss is weighted."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
         found = self.parameters.items() if self.pending else ()
         weights = {self._weights_key: self._weights.clone()} if self.pending and self._weighted else {}
@@ -306,8 +306,8 @@ class Scaler(GradScaler):
 def complete_momentum(optimizer: Optimizer) -> None:
     """Create missing momentum buffers of fused SGD, with zeros.
 
-    SGD's fused kernel fails if only some parameters have a buffer, as after unfreezing layers. If the kernel skips the
-    first step, it leaves new buffers uninitialized.
+    SGD's fused kernel fails if only some parameters have a buffer, such as after unfreezing layers. If the kernel skips
+    the first step, it leaves new buffers uninitialized.
     """
     for group in optimizer.param_groups if type(optimizer) is SGD else ():
         trained = [p for p in group["params"] if p.grad is not None]

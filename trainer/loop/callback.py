@@ -71,7 +71,7 @@ class Phase(IntEnum):
     An `order` may be any integer. A callback with `order = 70` runs after `DRAW` and before `SHOW`.
     """
 
-    FIRST = -20  # changes what others see, such as the model's statistics
+    FIRST = -20  # changes values that other callbacks read, such as the model's statistics
     MEASURE = -10  # measures, and sets the hyperparameters of a batch
     DEFAULT = 0
     SAVE = 50  # writes checkpoints

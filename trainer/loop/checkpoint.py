@@ -22,10 +22,10 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.process import host_memory
-from augment.support.untrusted_files import MAX_DEPTH, damage, explained_damage, regular
+from augment.support.untrusted_files import MAX_DEPTH, damage_errors, explained_damage, regular
 from trainer.loop.pickle_check import MAX_VALUES, ForeignTypeError, check_pickle
 
-_BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
+_BROKEN = damage_errors(OSError, zipfile.BadZipFile, zlib.error)
 
 # Limits that no model reaches. Values that are not in tensors are slow to read.
 _MAX_PICKLE = 2**23  # bytes of values that are not in tensors
@@ -35,6 +35,8 @@ _MAX_GROUPS = 10_000  # parameter groups in an optimizer
 _OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
 _OLD_PICKLES = 5  # pickles in such a file
+
+_REMEDY = "Restore it, or use another file."
 
 
 class DamagedError(UserError):
@@ -70,22 +72,22 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
             with _open(path) as archive:
                 (name,) = filter(_is_pickle, archive.namelist())
                 if archive.testzip() is not None:
-                    raise DamagedError(f"{path}: not a checkpoint, or truncated.")
+                    raise DamagedError(f"{path}: not a checkpoint, or truncated. {_REMEDY}")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
                     # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
-                        raise DamagedError(f"{path}: not a checkpoint, or truncated.")
+                        raise DamagedError(f"{path}: not a checkpoint, or truncated. {_REMEDY}")
     except ForeignTypeError as error:
         raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:
-        raise DamagedError(f"{path}: not a checkpoint, or truncated.") from error
+        raise DamagedError(f"{path}: not a checkpoint, or truncated. {_REMEDY}") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise _foreign_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
-        raise UserError(f"{path}: not a checkpoint, or truncated ({first_line(error)}).") from error
+        raise UserError(f"{path}: not a checkpoint, or truncated ({first_line(error)}). {_REMEDY}") from error
 
 
 def _open(path: Path) -> zipfile.ZipFile:
@@ -107,7 +109,7 @@ def _open(path: Path) -> zipfile.ZipFile:
         if not (odd := _oddity(archive.infolist(), end)):
             return archive
         archive.close()
-    raise UserError(f"{path}: not a checkpoint: {odd}.")
+    raise UserError(f"{path}: not a checkpoint: {odd}. {_REMEDY}")
 
 
 def _oddity(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
@@ -145,7 +147,7 @@ def _directory(path: Path) -> tuple[int, int, int]:
 
 
 def _foreign_types(path: Path, what: str) -> UserError:
-    return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}.")
+    return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}. {_REMEDY}")
 
 
 def check_tensors(tensors: Iterable[object], path: Path) -> None:
@@ -182,8 +184,8 @@ class FitState:
     loader: dict[str, Any]
     callbacks: dict[str, dict[str, Any]]  # states by the keys from `trainer.loop.callback.with_keys`
     random: dict[str, Any]  # states of the random generators, see `random_state`
-    # For each of the ranks 1, 2, ..., the states that differ from the states of rank 0: gradients, loader, random, the
-    # model's buffers within a step, and callbacks with `per_rank` (`trainer.loop.callback.Callback`).
+    # For each of the ranks 1, 2, ..., the states that differ from the states of rank 0: gradients, loader, random, and
+    # callbacks with `per_rank` (`trainer.loop.callback.Callback`). Within a step, the model's buffers also differ.
     others: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -274,12 +276,12 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
     """
     try:
         return _load(path, kind, device)
-    except DamagedError as error:
+    except DamagedError:
         existing = takewhile(_is_unlinked, (_older(path, number) for number in count(1)))
         if kind is not FitState or (older := next(filter(is_whole, existing), None)) is None:
             raise
         state = _load(older, kind, device)
-        log.warning("%s An older checkpoint is used instead: %s.", error, older.name)
+        log.warning("%s is missing or damaged. The older checkpoint %s is used instead.", path, older.name)
         return state
 
 
@@ -294,7 +296,7 @@ def _is_unlinked(path: Path) -> bool:
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
-        raise DamagedError(f"{path}: no such checkpoint. The folder has {', '.join(inside) or 'none'}.")
+        raise DamagedError(f"{path}: no such checkpoint. The folder contains {', '.join(inside) or 'no checkpoint'}.")
     state = read_plain(regular(path), device)
     if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("format"), int | None):
         raise UserError(f"{path}: not a checkpoint of a run. Use another checkpoint.")

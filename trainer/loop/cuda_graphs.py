@@ -153,7 +153,10 @@ class Graphs:
         return _detached(recording.results)
 
     def enter(self, kind: str, model: nn.Module) -> None:
-        """Begin a pass. Discard recordings if tensors were replaced, or frozen parameters or layer modes changed."""
+        """Begin a pass. Discard the recordings if the model has changed.
+
+        It has changed if a tensor was replaced, a parameter was frozen or unfrozen, or a layer changed its mode.
+        """
         model_now = _fingerprint(model)
         if self._models.get(kind) != model_now:
             if kind in self._models:

@@ -144,7 +144,7 @@ class Learner:
         for runner in self.runners.values():
             runner.enter("train")
             if self.settings.accumulate > 1 and not progress.position.batch:
-                runner.drop()  # a step of the previous epoch may be unfinished
+                runner.clear_gradients()  # a step of the previous epoch may be unfinished
         epoch, done = progress.epoch, progress.position.batch
         for index, batch in self._fetch(self.train_loader, progress.batches_in(epoch), done):
             progress.position = Position(epoch, index + 1)

@@ -133,7 +133,7 @@ class StagedLoader:
             self._loader.start_at(epoch)
 
     def _history(self, epoch: int) -> list[list[Any]]:
-        """Return image size, batch size and number of epochs of each stage, up to the end of an epoch."""
+        """Return the image size, batch size and number of epochs of each stage, up to the end of an epoch."""
         begun = self.stages[: self._stage_of(epoch) + 1]
         lengths = [stage.epochs for stage in begun[:-1]] + [epoch + 1 - begun[-1].start]
         return [[s.size.plain, s.batch_size, length] for s, length in zip(begun, lengths, strict=True)]

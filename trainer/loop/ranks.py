@@ -27,9 +27,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # Timeout of an exchange. Another rank may first check images for hours. If a rank dies, the exchange fails at once.
-_PATIENCE = timedelta(days=7)
+_EXCHANGE_TIMEOUT = timedelta(days=7)
 
-# Keys in PyTorch's store: why a rank has ended, and how many exchanges each rank has begun.
+# Keys in PyTorch's store: why a rank has ended, and how many exchanges and cancellations each rank has begun.
 _REASON, _PROGRESS = "reason", "progress"
 
 # Parts of the error messages with which PyTorch's libraries report that a process has ended.
@@ -39,11 +39,11 @@ _ENDED = ("onnection", "Socket closed", "Broken pipe", "remote process", "imed o
 _NEEDED = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 # Seconds until a process warns that it still waits for others to start.
-_LATE = 30.0
+_WARN_SECONDS = 30.0
 
 # The ranks exchange values once per this many calls of `Ranks.agree`. The host waits some tenths of a millisecond for
 # each exchange.
-EVERY = 8
+CALLS_PER_EXCHANGE = 8
 
 
 class LostRankError(UserError):
@@ -114,13 +114,13 @@ class Ranks:
     def agree(self, name: str, wish: bool) -> bool:
         """Return whether `wish` is true on any rank. All ranks get the same answer.
 
-        The ranks exchange `wish` only at every `EVERY`-th call, so that the host rarely waits. Other calls return
-        False, so pass `wish` again at the next call. A single process gets its own `wish` immediately.
+        The ranks exchange `wish` only once per `CALLS_PER_EXCHANGE` calls, so that the host rarely waits. Other calls
+        return False, so pass `wish` again at the next call. A single process gets its own `wish` immediately.
         """
         if self.size == 1:
             return wish
         self._calls[name] += 1
-        return self._calls[name] % EVERY == 0 and any(self.gather(wish))
+        return self._calls[name] % CALLS_PER_EXCHANGE == 0 and any(self.gather(wish))
 
     def cancel(self, cancel: Exception, position: object) -> None:
         """Wait until all ranks leave the same level of the loop. Otherwise, they could hang, or train different models.
@@ -198,7 +198,7 @@ def current() -> Ranks:
     """Return the `Ranks` that this process joined through `join` or PyTorch, or a single rank if it joined none."""
     global _joined
     if _joined is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        _joined = Ranks(dist.new_group(backend="gloo", timeout=_PATIENCE), _store)
+        _joined = Ranks(dist.new_group(backend="gloo", timeout=_EXCHANGE_TIMEOUT), _store)
     return _joined or _alone
 
 
@@ -216,7 +216,7 @@ def join() -> Ranks:
         gpus = torch.cuda.is_available()
         if gpus:
             torch.cuda.set_device(local_rank()[0] % torch.cuda.device_count())
-        waiting = Timer(_LATE, log.warning, ["%s: still waiting for the other processes. %s", us, remedy])
+        waiting = Timer(_WARN_SECONDS, log.warning, ["%s: still waiting for the other processes. %s", us, remedy])
         waiting.daemon = True
         waiting.start()
         try:

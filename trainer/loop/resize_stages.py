@@ -93,7 +93,7 @@ def complete_stages(
     if is_open and rest < 1:
         raise UserError(
             f"fit.stages: the stages have {amount(fixed, 'epoch')}, and fit.epochs is {epochs}. So no epoch remains "
-            "for the stage without epochs. Shorten the other stages, or increase fit.epochs."
+            "for the stage whose epochs are not set. Shorten the other stages, or increase fit.epochs."
         )
     if not is_open and rest:
         raise UserError(

@@ -9,7 +9,7 @@ from augment.cli.parser import readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.files import require_in
 from augment.support.formatting import printable
-from augment.support.untrusted_files import damage
+from augment.support.untrusted_files import damage_errors
 from trainer.report.page import write_record
 from trainer.report.run_content import REPORT_FILE, read_record
 from trainer.run.config.schema import CONFIG_FILE
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
             with writing(f"{folder / REPORT_FILE}"):
                 try:
                     file = write_record(read_record(folder))
-                except damage(TemplateError) as error:
+                except damage_errors(TemplateError) as error:
                     raise UserError(
                         f"{folder}: its files do not match each other ({describe_error(error)}). Restore them."
                     ) from error

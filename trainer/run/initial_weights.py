@@ -18,7 +18,7 @@ from augment.params import Size
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file, require_in
 from augment.support.formatting import amount, list_some, printable
-from augment.support.untrusted_files import damage, regular
+from augment.support.untrusted_files import damage_errors, regular
 from trainer.callbacks.adapters import BASE
 from trainer.loop.checkpoint import BEST, check_tensors, read_plain
 from trainer.models.registry import Model, build_network
@@ -87,8 +87,8 @@ def read_weights(given: str) -> Weights:
     if file.suffix.lower() == ".safetensors":
         try:
             saved: Any = load_file(file)
-        # `damage` includes a lack of memory, because a small sparse file can claim to be huge.
-        except damage(SafetensorError, OSError) as error:
+        # `damage_errors` includes a lack of memory, because a small sparse file can claim to be huge.
+        except damage_errors(SafetensorError, OSError) as error:
             raise UserError(
                 f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}). Save it again."
             ) from error

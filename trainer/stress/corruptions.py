@@ -50,7 +50,7 @@ class Corruption:
         return f"{self.name}, {self.setting.removesuffix('_range')} {self.values[strength]:.3g} {param.unit}".rstrip()
 
     def ends(self, strength: int) -> tuple[float, float]:
-        """Return both ends of a range with all strengths up to this one, and at least up to the middle strength."""
+        """Return both ends of a range that contains all strengths up to this one, and at least the milder half."""
         end = self.values[max(strength, STRENGTHS // 2)]
         return (-end, end) if self.signed else (self.values[0], end)
 
@@ -99,7 +99,7 @@ def _of_op(op: Op) -> Iterator[Corruption]:
     with_severe = [name for name, param in ranges.items() if param.severe]
     setting = [*with_severe, *ranges][0]
     param = ranges[setting]
-    severest = param.severe or (_four_times(param),)
+    severest = param.severe or (_default_severest(param),)
     for severe in severest:
         start = _mildest(param, severe)
         name = title
@@ -119,8 +119,8 @@ def _mildest(param: Range, severest: float) -> float:
     return max(param.default, key=lambda end: abs(severest - end))
 
 
-def _four_times(param: Range) -> float:
-    """Return the severest value if the op declares none. It is four times as far from the mildest as the default."""
+def _default_severest(param: Range) -> float:
+    """Return the severest value of an op that does not declare it: four times the default distance from the mildest."""
     assert isinstance(param.default, tuple)
     low, high = param.default
     start = low if param.neutral is None else param.neutral

@@ -14,7 +14,7 @@ from trainer.stress.corruptions import STRENGTHS
 from trainer.stress.scores import NO_DROP, StressTest, Weakness
 
 _WIDTH, _HEIGHT = 220.0, 90.0  # of a chart
-_MAX_FAILING = 24  # maximum number of images that fail first
+_MAX_FAILING = 24  # maximum number of failing images on the page
 
 
 def render(result: StressTest) -> str:

@@ -144,7 +144,7 @@ class StressTest:
         return f"{key}.p=0.5 '{key}.{tested.setting}=[{min(ends):.3g},{max(ends):.3g}]'"
 
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
-        """Return the images with the most wrong predictions, among those that are right without corruption.
+        """Return the images with the most wrong predictions, among the images that are right without corruption.
 
         Each entry has the position of the image, the number of passes with a wrong prediction, and the corruptions with
         a wrong prediction at the mildest strength.

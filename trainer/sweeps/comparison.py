@@ -80,7 +80,7 @@ class Comparison:
         )
 
     def tested(self, group: RunGroup) -> list[float]:
-        """Return the test scores of a group's replicates that have one."""
+        """Return the test scores of a group, one for each replicate that has a test score."""
         found = ((run, run.test_scores[self.test]) for run in group.runs if self.test in run.test_scores)
         return [*per_replicate(found).values()]
 
@@ -180,7 +180,7 @@ def choose_baseline(groups: Sequence[RunGroup], text: str | None) -> tuple[RunGr
     Args:
         groups: the groups, in the order in which their runs were found.
         text: the name of a configuration, or the name or folder of one of its runs. None: the starting configuration
-            if a search comes first. Otherwise the first one with several seeds, or else the first.
+            if a search comes first. Otherwise the first configuration with several seeds, or the first configuration.
     """
     if text is not None:
         return find_group(groups, text), "the baseline"

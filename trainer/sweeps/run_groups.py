@@ -35,11 +35,11 @@ IMAGES = "number of images"
 # The key of the corruptions of a stress test in a group's basis. Its value is a digest.
 CORRUPTIONS = "corruptions"
 
-# Sections whose keys depend on the source or model. The names of groups do not mention that a key exists only in some.
+# Sections whose keys depend on the source or model. Names do not mention that only some groups have such a key.
 _KIND_SECTIONS = ("data.", "model.")
 
 # The largest number of settings in a name.
-_SETTINGS = 6
+_MAX_SETTINGS = 6
 
 _REASONS = {
     PLANNED: "not run yet",
@@ -187,8 +187,8 @@ def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
         tokens = overrides
     # If a name is cut off, it keeps the settings that few other groups have.
     often = Counter(chain.from_iterable(tokens))
-    tokens = [sorted(one, key=often.__getitem__) if len(one) > _SETTINGS else one for one in tokens]
-    names = [list_some(one, _SETTINGS, " ") for one in tokens]
+    tokens = [sorted(one, key=often.__getitem__) if len(one) > _MAX_SETTINGS else one for one in tokens]
+    names = [list_some(one, _MAX_SETTINGS, " ") for one in tokens]
     # Groups with the same name differ in the order of steps, or in settings that `list_some` cut off.
     return [_distinct_name(name, names, runs[0].folder) for name, runs in zip(names, groups, strict=True)]
 

@@ -150,7 +150,7 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
 
 
 def suggest_from(trial: BaseTrial, space: Sequence[Dimension]) -> dict[str, Value]:
-    """Draw the values of a trial, except those without an effect."""
+    """Draw the values of a trial, except values without an effect."""
     chosen: dict[str, Value] = {}
     for one in space:
         if one.active(chosen):

@@ -213,8 +213,8 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
 def _by_modes(counts: tuple[int, int], tests: int) -> float:
     """Return an upper bound on how often chance separates two modes in one of several comparisons.
 
-    If a run ends in the first mode with probability r, all n samples of one side are in it, and all m of the other
-    side are not, with probability r^n (1 - r)^m. This is largest at r = n / (n + m).
+    Let r be the probability that a run ends in the first mode. With probability r^n (1 - r)^m, all n samples of one
+    side are in this mode, and all m samples of the other side are not. This is largest at r = n / (n + m).
     """
     total = sum(counts)
     return tests * 2 * math.prod((count / total) ** count for count in counts)

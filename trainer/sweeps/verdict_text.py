@@ -18,10 +18,10 @@ Table = tuple[str, list[list[str]]]
 Part = Table | list[str]
 
 # Columns that are aligned to the left.
-_WORDS = ("job", "varied settings", "status", "configuration")
+_LEFT_ALIGNED = ("job", "varied settings", "status", "configuration")
 
 # The number of seeds or folds to suggest without any other hint.
-_ENOUGH = 5
+_SUGGESTED = 5
 
 
 def verdict(found: Difference | None, other: Replicates, baseline: Replicates, metric: Metric, detect: float) -> str:
@@ -88,9 +88,9 @@ def _too_few(other: Replicates, baseline: Replicates) -> str:
     setting, unit, part = ("data.fold", "fold", 1) if by_fold else ("seed", "seed", 0)
     had = {key[part] for one in few for key in one.scores}
     # Suggest the seeds or folds of the other side, so that the runs can be paired.
-    wanted = [key[part] for key in scores] if len(scores) > 2 else map(str, range(_ENOUGH))
+    wanted = [key[part] for key in scores] if len(scores) > 2 else map(str, range(_SUGGESTED))
     missing = dict.fromkeys(value for value in wanted if value not in had)
-    values = ",".join(list(missing)[:_ENOUGH])
+    values = ",".join(list(missing)[:_SUGGESTED])
     return f"one {unit}{where}, which cannot rule out chance. Also run {setting}={values}"
 
 
@@ -168,7 +168,7 @@ def _print_table(console: Console, table: Table) -> None:
     title, rows = table
     printed = rich.Table(title=title, title_justify="left")
     for name in rows[0]:
-        printed.add_column(name, justify="left" if name in _WORDS else "right", overflow="fold")
+        printed.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", overflow="fold")
     for row in rows[1:]:
         cells = (printable(encodable(cell)) for cell in row)
         printed.add_row(*map(Text, cells))  # rich would parse brackets in a str as markup
@@ -183,7 +183,7 @@ def markdown_page(*parts: Part) -> str:
 def _markdown_part(part: Part) -> str:
     if isinstance(part, tuple):
         title, (head, *body) = part
-        align = ["---" if name in _WORDS else "---:" for name in head]
+        align = ["---" if name in _LEFT_ALIGNED else "---:" for name in head]
         cells = [[markdown(cell) for cell in row] for row in body]
         return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, align, *cells))
     first, *rest = map(markdown, part)

@@ -324,7 +324,7 @@ class Command:
         """
         global _running
         _running = self.start()
-        # Another thread waits, because `checkpoint` runs in a signal handler of this thread, which may hold no lock.
+        # Wait in another thread. `checkpoint` runs in a signal handler of this thread, so it must hold no lock.
         threading.Thread(target=_running.wait, daemon=True).start()
         try:
             while _running.returncode is None:

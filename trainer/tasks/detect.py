@@ -185,7 +185,7 @@ class Detect(CoordinateTask):
         return sorted(found, key=lambda of: -of.score)
 
     def per_class(self, samples: CoordinateSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return average precision, AP50, number of objects and images, best threshold and its rates of each class."""
+        """Return each class's average precision, AP50, numbers of objects and images, best threshold, and its rates."""
         values, known = average_precisions(samples.output, samples.target)
         precisions = dict(zip(known, values.unbind(1), strict=True))
         unknown = torch.full((1,), math.nan)

@@ -149,7 +149,7 @@ class BarChart:
     quantity: str  # what the bars show, in [0, 1], such as "average precision"
     units: str  # what the bars stand for, such as "labels"
     bars: Sequence[tuple[str, int, float]]  # name, number of images or objects, value
-    total: int  # number of classes or labels, including those without a value
+    total: int  # number of classes or labels, including classes and labels without a value
 
 
 @dataclass(frozen=True)

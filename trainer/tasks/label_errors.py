@@ -10,11 +10,11 @@ from augment.support.formatting import percent
 
 Array = NDArray[np.float64]
 
-_FEWEST, _EPOCHS = 100, 3  # fewest samples and epochs for an estimate
+_MIN_SAMPLES, _MIN_EPOCHS = 100, 3  # fewest samples and epochs for an estimate
 # Lowest validation score for an estimate. If a worse model disagrees with a label, the model is often wrong.
 _LEAST_SCORE = 0.6
-# How far the interval extends because of the model's own errors, relative to the square of its validation error. In
-# seven runs on Imagenette with validation errors of 12 to 30%, confident models disagreed with a share of the right
+# How far the interval extends because of the model's own errors, relative to the square of its validation error. Seven
+# runs on Imagenette had validation errors of 12 to 30%. Their confident models disagreed with a share of the right
 # labels that was 0.3 to 1.6 times this square. Models that memorize small datasets agree with wrong labels.
 _OWN_ERRORS = 2.0
 # The interval adds a share of the estimate and an absolute error to the sampling error.
@@ -74,10 +74,10 @@ class TrainingResult:
 
 def why_unknown(count: int, training: TrainingResult) -> str:
     """Return why an estimate is not possible, or an empty string."""
-    if count < _FEWEST:
-        return f"Too few samples: {count:,}. An estimate needs at least {_FEWEST}."
-    if training.epochs < _EPOCHS:
-        return f"Too few epochs: {training.epochs}. An estimate needs at least {_EPOCHS}."
+    if count < _MIN_SAMPLES:
+        return f"Too few samples: {count:,}. An estimate needs at least {_MIN_SAMPLES}."
+    if training.epochs < _MIN_EPOCHS:
+        return f"Too few epochs: {training.epochs}. An estimate needs at least {_MIN_EPOCHS}."
     if training.score < _LEAST_SCORE:
         return (
             f"The model is too weak, so many disagreements are its own errors: {training.metric} is "

@@ -94,7 +94,7 @@ class NamedLoss:
     usual: ClassVar[str] = ""  # name of the loss that applies if `terms` is empty
 
     smoothing: float = 0.0  # share of each class target that is spread over all classes, in [0, 1)
-    weights: Tensor | None = field(default=None, compare=False)  # (K,) of classes or labels, on the device; None: 1
+    weights: Tensor | None = field(default=None, compare=False)  # (K,) of classes or labels, on the device. None: 1
     terms: tuple[LossFunction, ...] = ()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ def match_objects(target: Tensor, output: Tensor) -> Tensor:
     """Match the boxes of an image as COCO does, and return the matches, (M, 3).
 
     Found objects are matched in descending order of score. Each is matched to the remaining true object of its class
-    with the largest IoU, if that is at least 0.5. Any number of them may match the same crowd or difficult object.
+    with the largest IoU, if that is at least 0.5. Any number of found objects may match the same crowd or difficult
+    object.
     """
     from faster_coco_eval import mask
     from torchvision.ops import box_convert

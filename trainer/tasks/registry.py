@@ -36,7 +36,8 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 class _Monitored(Collection[str]):
     """The keys that callbacks may monitor, including keys of plugins.
 
-    Keys of one class or number, such as val_mae_age, are included. The names of units depend on the data.
+    Keys of one class or number, such as val_mae_age, are included. These keys depend on the data, so only their form
+    is checked.
     """
 
     def __contains__(self, key: object) -> bool:

@@ -61,7 +61,7 @@ class Task(Generic[S]):
     units: ClassVar[str]  # the plural of `unit`
 
     monitor: ClassVar[str]  # the metric that selects the best epoch by default
-    score: ClassVar[str]  # the metric that curves and report show in addition to the loss
+    score: ClassVar[str]  # the metric that the curves and the report show in addition to the loss
     score_title: ClassVar[str]  # the heading of `score`
     unit_score: ClassVar[str] = ""  # the score in `per_class` whose lowest value is the worst. Empty: none
 
@@ -258,7 +258,7 @@ class Task(Generic[S]):
         return iter(())
 
     def draw(self, image: Image, matrix: NDArray[np.float64], samples: S, position: int, names: Sequence[str]) -> Image:
-        """Return the thumbnail of one of the `mistakes` for report and trackers. A task may draw on it.
+        """Return the thumbnail of one of the `mistakes` for the report and trackers. A task may draw on it.
 
         Args:
             image: the image, upright, in RGB, scaled to a longer side of at most `thumbnail`.
@@ -327,8 +327,8 @@ class Task(Generic[S]):
             per_class: scores of the units.
             score: how the first sentence names `unit_score`.
             of: the noun for the number in the first sentence. Its plural is a key of `per_class`, such as "images".
-            absent: what the second sentence states about the units without a score, before "not count", in singular and
-                plural, such as "is on no image and does".
+            absent: the predicate of the second sentence before "not count", such as "is on no image and does", in
+                singular and plural. Its subject is the number of units without a score.
         """
         known = self.worst_first(per_class)
         if len(known) > 1:

@@ -42,7 +42,7 @@ class Header:
         return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
     def turn_of(self, size: tuple[int, int] | None) -> int | None:
-        """Return the EXIF orientation that an annotated image of a size, (height, width), already has applied.
+        """Return the EXIF orientation that was applied to an annotated image, given its size, (height, width).
 
         This is the file's orientation if the size is unknown or fits the upright image, and 1 if it only fits the
         stored pixels. Return None if it fits neither.

@@ -40,7 +40,7 @@ class Lines:
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # the column of each word, if each word has its own column
     column: str = ""  # the column of all words. Empty: the list has no header, or has `columns`
-    hint: str = ""  # a sentence with the column of the paths, if it is probably another one
+    hint: str = ""  # a sentence that names the probable column of paths, if `path` does not hold paths
 
     def describe(self, index: int) -> str:
         """Describe the image with an index, for messages."""
@@ -57,8 +57,8 @@ def read_image_list(
     """Read a list: CSV if it has an extension in `SEPARATORS`, otherwise text.
 
     A line of text holds a path and its labels, separated by spaces. Quotes work as in a shell, and # begins a comment.
-    CSV has a header. It holds a column of paths, and either a column of labels, with semicolons between the labels of a
-    cell, or columns of numbers or of 0 and 1.
+    CSV has a header and a column of paths. One more column holds labels, separated by semicolons, or several columns
+    hold numbers or 0 and 1.
 
     Args:
         key: the setting that names the list, for messages.

@@ -61,7 +61,7 @@ def scan_folder(
     symbolic links, but linked folders further down are not entered. The order depends only on the names. Files with
     `RASTER_EXTENSIONS` count only in folders without other images.
 
-    A missing validation split, an empty class, or a class without training images are `Dataset.problems`.
+    `Dataset.problems` lists a missing validation split, empty classes, and classes without training images.
 
     Args:
         root: the folder.
@@ -112,7 +112,10 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
 def _split_folders(
     root: Path, train_dir: str | None, val_dir: str | None, *, cuts_val: bool, problems: list[str]
 ) -> tuple[Path, Path | None]:
-    """Return the folders of both splits, with None for val if there is none. A missing split is added to `problems`."""
+    """Return the folders of both splits. The folder of val is None if val is missing.
+
+    A missing split is added to `problems`.
+    """
     if not root.exists():
         near = near_file(root, folder=True)
         raise UserError(f"the folder does not exist.{near} Set data.root to the folder of the images.")

@@ -35,7 +35,7 @@ def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
         The class names, and a `MaskFile` without a file, which states the meaning of pixel values.
 
     Raises:
-        UserError: the file cannot be read, or a line has another form.
+        UserError: the file cannot be read, or a line has the wrong form.
     """
     key = f"data.palette={file}"
     allowed = "lines name,red,green,blue or name,value, with values from 0 to 255. Write each value once"
@@ -73,24 +73,24 @@ class _MaskFacts:
         return max((label for label in self.colors if label != IGNORE), default=-1)
 
 
-def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) -> Dataset:
+def read_masks(found: Sequence[Pairs], names: tuple[str, ...], template: MaskFile) -> Dataset:
     """Return the dataset of one or two splits of images with masks. Masks that do not fit are faults.
 
     Args:
         found: the images of each split.
         names: the class names. Without names, the numbers up to the highest label are the names.
-        plain: a `MaskFile` without a file, which states the meaning of pixel values. If it states nothing, all masks
+        template: a `MaskFile` without a file, which states the meaning of pixel values. If it states nothing, all masks
             must agree.
 
     Raises:
         UserError: the masks have no labels to learn, or disagree about the meaning of values.
     """
-    facts = _read_facts([mask for pairs in found for mask in pairs.values() if isinstance(mask, Path)], plain)
+    facts = _read_facts([mask for pairs in found for mask in pairs.values() if isinstance(mask, Path)], template)
     highest = max((mask_facts.highest for mask_facts in facts.values()), default=-1)
     if (highest < 1 and not names) or (highest == 0 and len(names) > 1):
         raise _nothing_to_learn(facts, highest)
     notices: list[str] = []
-    if not plain.labels and not plain.colors:
+    if not template.labels and not template.colors:
         _compare(facts, highest)
     if not names:
         labels = {label for mask_facts in facts.values() for label in mask_facts.colors}
@@ -108,8 +108,8 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
         turn = header.turn_of((found.height, found.width)) if header else 1  # the check reports an unreadable header
         if header and turn is None:
             size = " x ".join(map(str, header.upright_size))
-            raise FaultError(f"has {size} pixels, but its mask {mask} {found.height} x {found.width}")
-        return replace(plain, path=mask, classes=len(names), orientation=turn or 1)
+            raise FaultError(f"has {size} pixels, but its mask {mask} has {found.height} x {found.width}")
+        return replace(template, path=mask, classes=len(names), orientation=turn or 1)
 
     return build_dataset(names, found, MASKS, NO_MASK, make).noting(*notices)
 
@@ -147,7 +147,7 @@ def _compare(facts: Mapping[Path, _MaskFacts], highest: int) -> None:
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:
-    """Return the images of a folder, each with the mask that has the same path in another folder, without suffixes.
+    """Return the images of a folder with their masks in another folder. Paths must be equal except for the suffixes.
 
     Raises:
         UserError: a folder is missing, or holds no images.
@@ -177,11 +177,11 @@ def _key(file: Path, folder: Path, suffix: str) -> str:
     return stem.removesuffix(suffix) if stem.endswith(suffix) else f"{stem}/"  # a key that matches no image
 
 
-def _read_facts(masks: Sequence[Path], plain: MaskFile) -> dict[Path, _MaskFacts]:
+def _read_facts(masks: Sequence[Path], template: MaskFile) -> dict[Path, _MaskFacts]:
     lines = remember(
         masks,
-        lambda file: _facts_of(replace(plain, path=file)),
-        cache_file("mask facts", masks, plain.labels, plain.colors),
+        lambda file: _facts_of(replace(template, path=file)),
+        cache_file("mask facts", masks, template.labels, template.colors),
     )
     fields = zip(masks, map(json.loads, lines), strict=True)
     return {file: _MaskFacts(height, width, dict(colors), fault) for file, (height, width, colors, fault) in fields}

@@ -19,7 +19,7 @@ from augment.support.untrusted_files import parse_json
 
 # Limits of unpacked files: this many times the file's size, or 64 MiB if that is more. Each row also counts as 100
 # bytes. Encoded images can hardly be compressed, but a tiny file could repeat a value until memory or disk are full.
-_MAX_RATIO, _ALWAYS, _ROW = 100, 2**26, 100
+_MAX_RATIO, _MIN_LIMIT, _ROW_BYTES = 100, 2**26, 100
 
 
 def read_parquet(
@@ -37,8 +37,8 @@ def read_parquet(
         destination: returns the file that the images are copied to.
 
     Raises:
-        UserError: the file is not a parquet file, or unpacks to far more than its size, a column is missing or has
-            another type, an image is only a path, a row has no label, or the disk is full.
+        UserError: the file is not a parquet file, or unpacks to far more than its size. A column is missing or has the
+            wrong type. An image is only a path, or a row has no label. The disk is full.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -50,13 +50,13 @@ def read_parquet(
             for name, key in key_of.items():
                 if name not in table.schema_arrow.names:
                     raise UserError(f"cannot find column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
-            most = max(_MAX_RATIO * file.size, _ALWAYS)
+            most = max(_MAX_RATIO * file.size, _MIN_LIMIT)
             with atomic_path(destination(file)) as part:
                 with part.open("wb") as stream:
                     for number, row in enumerate(_rows(table, list(key_of), most)):
                         labels = _labels([row[name] for name in columns], f"row {number}", columns)
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
-                        _require_size(offset + length + _ROW * number, most)
+                        _require_size(offset + length + _ROW_BYTES * number, most)
                         yield Record(offset, length, labels)
                 # Give the copy the file's time. If the images are unpacked again, a resumed run then sees no change.
                 os.utime(part, ns=(time_ns(), file.mtime_ns))

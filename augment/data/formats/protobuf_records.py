@@ -110,7 +110,7 @@ def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence
                 raise UserError(f"record {number} cannot be read as a tf.train.Example: {error}.") from None
             except ValueError as error:
                 raise UserError(f"record {number}: {error}.") from None
-            # Searching for the first few bytes is ten times as fast as searching for all.
+            # Searching for the first few bytes is 10x as fast as searching for all bytes.
             offset = record.index(content[:_HEAD])
             if not record.startswith(content, offset):
                 offset = record.index(content)

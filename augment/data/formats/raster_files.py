@@ -151,7 +151,7 @@ def _with_channels(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return (shape[0], shape[1], shape[2] if len(shape) == 3 else 1)
 
 
-# NumPy parses headers with `ast`, which rarely fails in several threads before Python 3.11.8 and 3.12.2 (gh-106905).
+# NumPy parses headers with `ast`, which can fail in several threads before Python 3.11.8 and 3.12.2 (gh-106905).
 _HEADERS = Lock()
 
 
@@ -182,7 +182,7 @@ def _open_npz(content: Content) -> OpenedRaster:
     if len(members) != 1:
         raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
     if members[0].compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python unpacks others without a limit
-        raise PixelsError("is compressed by another method than NumPy's. Use numpy.savez_compressed")
+        raise PixelsError("is compressed by a method that NumPy does not use. Use numpy.savez_compressed")
     size = members[0].file_size
     with archive.open(members[0]) as stream:
         shape, _, dtype, start = _read_npy_header(stream, size)
@@ -217,7 +217,7 @@ def decode_on_cpu(content: Content, *, unchanged: bool) -> Any:
     if not hasattr(_OWN, "decoder"):
         _OWN.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, [codec.Backend(codec.CPU_ONLY)])
     colors = codec.ColorSpec.UNCHANGED if unchanged else codec.ColorSpec.SRGB
-    # It rotates images with four unchanged channels wrongly.
+    # nvImageCodec rotates images with four unchanged channels wrongly.
     params = codec.DecodeParams(color_spec=colors, allow_any_depth=unchanged, apply_exif_orientation=not unchanged)
     (decoded,) = _OWN.decoder.decode([codec.CodeStream(content)], params=params)
     return decoded
@@ -284,7 +284,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("has a palette. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_DECODED_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
-    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would replace missing ones by zeros, which may take hours
+    if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill missing tiles with zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
 
     def load() -> NDArray[Any]:
@@ -306,7 +306,7 @@ def _tiff_orientation(content: Content) -> int:
 
 
 def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """Turn stored pixels, (height, width, ...), with an EXIF orientation upright."""
+    """Make stored pixels, (height, width, ...), upright, given their EXIF orientation."""
     if orientation == 1:
         return pixels
     turned = pixels.swapaxes(0, 1) if orientation >= SIDEWAYS else pixels
@@ -351,7 +351,7 @@ def _open_dicom(content: Content) -> OpenedRaster:
             frame = pydicom.encaps.get_frame(header.PixelData, 0, number_of_frames=1)
             with suppress(UnidentifiedImageError), Image.open(BytesIO(frame)) as image:
                 if image.size != size[::-1]:  # a stranger's image may be much larger
-                    raise PixelsError("is broken: its header states another size than its pixels have")
+                    raise PixelsError("is broken: the size in its header differs from the size of its pixels")
         try:
             found = header.pixel_array
         except (RuntimeError, NotImplementedError) as error:

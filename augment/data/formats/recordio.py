@@ -1,8 +1,8 @@
 """MXNet's RecordIO.
 
-A file is a sequence of parts, each at a multiple of 4 bytes. A part is a magic number, a word (3 bits for its kind, 29
-bits for its length) and the content. A record is usually one part. If a record contains the magic number at a multiple
-of 4 bytes, it is split there into two parts, and the number is left out.
+A file is a sequence of parts, each at a multiple of 4 bytes. A part is a magic number, a word and the content. The word
+holds the kind in 3 bits and the length in 29 bits. A record is usually one part. If a record contains the magic number
+at a multiple of 4 bytes, it is split there into two parts, and the number is left out.
 
 A record contains a flag (uint32), a label (float32), two ids (uint64), `flag` labels (float32) that replace the first
 label, and the encoded image. All numbers are little-endian.

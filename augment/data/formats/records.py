@@ -29,7 +29,7 @@ from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
 from augment.support.expansion import combinations, expanded_values
 from augment.support.files import atomic_path, digest, expanded, near_file
-from augment.support.untrusted_files import damage
+from augment.support.untrusted_files import damage_errors
 
 OPEN_FILES = 256  # a quarter of Linux's default limit per process
 
@@ -113,8 +113,8 @@ class Span:
         found = os.pread(opened.descriptor, self.length, self.offset)
         return self.unpack(found) if self.unpack else found
 
-    def expect(self) -> None:
-        """Prefetch the bytes in the background."""
+    def prefetch(self) -> None:
+        """Read the bytes ahead, in the background."""
         os.posix_fadvise(_opened(self.file).descriptor, self.offset, self.length, os.POSIX_FADV_WILLNEED)
 
 
@@ -168,7 +168,7 @@ def cut_short(size: int, record: int) -> UserError:
 
 
 def damaged(offset: int, record: int, kind: str) -> UserError:
-    """Return the error about a file of another kind, or a file that is damaged where a record should begin."""
+    """Return the error about a file of the wrong kind, or a file that is damaged where a record should begin."""
     if offset == 0:
         return UserError(f"is compressed, or not a {kind} file.")
     return UserError(f"is damaged after record {record - 1}, at byte {offset:,}.")
@@ -239,7 +239,7 @@ def build_index(file: RecordFile, read: Reader) -> Index:
         raise UserError("is empty (0 bytes).")
     try:
         records = list(read(file))
-    except damage(OSError) as error:  # exceptions of the libraries that read the format
+    except damage_errors(OSError) as error:  # exceptions of the libraries that read the format
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"is damaged, or cannot be read ({why}).") from error
     spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)

@@ -85,7 +85,7 @@ def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[
 def header_error(
     key: str, file: Path, header: Sequence[str], separator: str, columns: Sequence[str] = _COLUMNS
 ) -> UserError:
-    """Return the error about a CSV file without a header, or with another separator."""
+    """Return the error about a CSV file without a header, or with a different separator."""
     found = f"line 1 of {file} is {separator.join(header)}" if header else f"{file} is empty"
     return UserError(
         f"{key}: {found}. Write a header with at least two columns, separated by {separator!r}, such as "
@@ -101,7 +101,7 @@ def read_table(
     `columns` are an example of a header, for messages.
 
     Raises:
-        UserError: the file cannot be read, has fewer than two columns, or a row has another number of cells.
+        UserError: the file cannot be read, has fewer than two columns, or a row has a different number of cells.
     """
     (_, header), *rows = read_rows(key, file, allowed, separator) or [(1, [])]
     if len(header) < 2:

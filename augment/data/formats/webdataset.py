@@ -79,7 +79,7 @@ def _samples(stream: BinaryIO) -> dict[str, Members]:
                 members[extension.lower()] = member
                 last = member.name
     except tarfile.TarError as error:
-        raise UserError(f"is not a tar file, compressed, or truncated ({first_line(error)}).") from None
+        raise UserError(f"is not an uncompressed tar file, or is truncated ({first_line(error)}).") from None
     stream.seek(archive.offset)
     if stream.read(_BLOCK) != bytes(_BLOCK):
         raise UserError(f"is truncated or damaged: neither another file nor the end of the archive follows {last}.")

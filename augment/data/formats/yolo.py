@@ -59,7 +59,7 @@ def images_of(
     """Return the images of a split with their objects, and a notice if some have no label file.
 
     Raises:
-        UserError: `data.yaml` does not name the split, its images are missing, or none has labels.
+        UserError: `data.yaml` does not name the split, its images are missing, or no image has a label file.
     """
     files = _list_images(yaml, content, split)
     headers = read_headers(files)
@@ -74,7 +74,9 @@ def images_of(
         elif header := headers.get(file):  # the check reports images without a header
             _read_labels(image, source, header, labels)
     if bare == len(files):
-        raise UserError(f"data.root={yaml}: no image of {split} has labels, such as {_labels_of(files[0])}.")
+        raise UserError(
+            f"data.root={yaml}: no image of {split} has a label file. Add files such as {_labels_of(files[0])}."
+        )
     what = f"{bare} of {amount(len(files), f'{split} image')} have no label file and count as images without objects"
     return images, f"{yaml}: {what}" if bare else ""
 

@@ -22,7 +22,7 @@ from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file
-from augment.support.untrusted_files import damage
+from augment.support.untrusted_files import damage_errors
 
 
 @source("numpy")
@@ -129,6 +129,6 @@ def _open(file: Path, what: str) -> NDArray[Any]:
         raise UserError(f"{what}: the file {file} does not exist.{near_file(file)} Use a .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
-    except damage(OSError, SyntaxError, TokenError) as error:  # the header is in Python's own notation
+    except damage_errors(OSError, SyntaxError, TokenError) as error:  # the header is in Python's own notation
         why = first_line(error)
         raise UserError(f"{what} cannot be read ({why}). Use a .npy file of numbers.") from None

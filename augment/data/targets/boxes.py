@@ -30,7 +30,7 @@ BACKGROUND = "background"
 BACKGROUNDS = (BACKGROUND, "__background__", "_background_")  # names that other programs use
 
 _FORM = 'a dict with "boxes" (K, 4) and "labels" (K,) for each image'
-# The entries of such a dict, as in torchvision, with their shapes after K. "area" is recomputed.
+# The keys of this dict, as in torchvision, and the shape of each array without K. "area" is recomputed.
 _ENTRIES: Mapping[str, tuple[int | None, ...]] = {
     "boxes": (4,), "labels": (), "iscrowd": (), "difficult": (), "area": (), "masks": (None, None),
     "keypoints": (None, 3),

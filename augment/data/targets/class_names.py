@@ -140,7 +140,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     """Pack the labels of each image into arrays. `name` returns an image's name for messages, given its index.
 
     Raises:
-        UserError: some labels are text and others numbers.
+        UserError: some labels are text, and other labels are numbers.
     """
     counts = np.fromiter(map(len, labels), np.int64, len(labels))
     flat = list(chain.from_iterable(labels))
@@ -199,8 +199,8 @@ def given_names(found: Sequence[tuple[str, ...] | None], options: TargetOptions)
     train, val = found[0], found[-1]
     if not options.classes and train and val and train != val:
         raise UserError(
-            f"data: val has other class names ({list_some(val)}) than train ({list_some(train)}). Use the same names, "
-            "or set data.classes=FILE."
+            f"data: val has the class names {list_some(val)}, but train has {list_some(train)}. Use the same names, or "
+            "set data.classes=FILE."
         )
     return options.classes or train
 
@@ -266,7 +266,7 @@ def as_lists(
     """Convert rows of 0 and 1 to lists of labels, and return the splits with the options for lists.
 
     Raises:
-        UserError: a row has other numbers. With `single`, a row has no 1 or several.
+        UserError: a row has other numbers. With `single`, a row does not have exactly one 1.
     """
     if not splits[0].labels.rows:
         return splits, options

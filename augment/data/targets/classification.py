@@ -25,7 +25,7 @@ class Classes(Kind):
         """Return the names of the classes, and the class of each image."""
         if options.names:
             raise UserError(
-                "data.targets names numbers, but data.task=classify. List the classes in data.classes=FILE."
+                "data.targets is for numbers, but data.task=classify. List the classes in data.classes=FILE."
             )
         splits, options = as_lists(splits, options, self.task, single=True)
         for split in splits:

@@ -55,7 +55,9 @@ class Several(SpatialKind):
         for name, kind in self.kinds.items():
             own = targets[name]
             if len(own) != count:
-                raise UserError(f"targets[{name!r}]: there are {len(own)} for {count} images. Pass one per image.")
+                raise UserError(
+                    f"targets[{name!r}]: there are {len(own)} targets for {count} images. Pass one per image."
+                )
             columns[name] = kind.from_memory(own, count) if isinstance(kind, SpatialKind) else list(map(_plain, own))
         return [{name: column[number] for name, column in columns.items()} for number in range(count)]
 

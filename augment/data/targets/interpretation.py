@@ -1,7 +1,7 @@
 """Choose the kind of targets from labels, or from the words of image lists, and convert them.
 
-Sources with image-level labels call `make_dataset`, unless folders already fix the classes. If labels are ambiguous, it
-raises an error that asks for a setting.
+Sources with image-level labels call `make_dataset`, unless folders already fix the classes. `make_dataset` raises an
+error that asks for a setting if labels are ambiguous.
 """
 
 import math
@@ -29,7 +29,8 @@ def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
-    predict. Rows of 0 and 1, and lists of any length, are labels. Otherwise, each image has one class.
+    predict. Rows of 0 and 1 are labels. Lists are labels if any image has more than one. Otherwise, each image has one
+    class.
 
     Args:
         splits: train with its labels, and val if there is one.

@@ -198,7 +198,7 @@ class Masks(SpatialKind):
         return f"{odd[0]!r}. Use an augment.MaskFile, or an object with a name and a read()." if odd else ""
 
     def is_empty(self, target: StoredMask) -> bool:
-        """Whether the mask is drawn from outlines, and has none."""
+        """Whether the mask is drawn from outlines, but has no outline."""
         return getattr(target, "shapes", None) == ()
 
     def caption(self, target: Any, names: Sequence[str]) -> str:

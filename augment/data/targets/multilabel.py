@@ -56,7 +56,7 @@ class LabelSets(Rows):
         return np.array([number[labels] for labels in targets], np.int64)
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
-        """Return (n - n_c) / n_c for n images, n_c of them with label c, at most `MAX_LABEL_WEIGHT`.
+        """Return (n - n_c) / n_c for n images, n_c of them with label c, within the limits of `MAX_LABEL_WEIGHT`.
 
         Images with and without a label have the same total weight. A label without images has weight 1.
         """

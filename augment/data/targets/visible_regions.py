@@ -34,16 +34,17 @@ class Parts:
         own, whole = np.arange(count), np.array([0.0, 0, size[1], size[0]])
         return cls(own, own, np.tile([1.0, 0, 0], (count, 1)), np.tile(whole, (count, 1, 1)))
 
-    def mixed(self, made: Array, *, blends: bool) -> Parts:
+    def mixed(self, placements: Array, *, blends: bool) -> Parts:
         """Return the parts after a batch op, which adds K other samples to each image.
 
         Args:
-            made: (N, 1 + K, 7), the result of the op's `parts`: rectangle, s, x and y of each image's previous content
-                and of the next K samples of the batch. The first sample follows the last.
+            placements: (N, 1 + K, 7), the result of the op's `parts`: rectangle, s, x and y. The first entry is for the
+                image's previous content. The others are for the next K samples of the batch. The first sample follows
+                the last.
             blends: whether the op blends the added samples with the content. Otherwise they cover it.
         """
-        count, added = len(made), made[:, 1:]
-        moves, rectangles = self._moved(made[self.images, 0])
+        count, added = len(placements), placements[:, 1:]
+        moves, rectangles = self._moved(placements[self.images, 0])
         if not blends:
             rectangles = np.concatenate([rectangles, added[self.images, :, :4]], axis=1)
 

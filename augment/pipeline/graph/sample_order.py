@@ -141,7 +141,7 @@ class ImageFeed:
             # Prefetch later images. Otherwise this thread, which also trains, would wait for the disk for each image.
             for index in self.indices(info.iteration + _AHEAD).tolist():
                 with suppress(OSError, ValueError):  # an error is reported when the image is used
-                    self._images[index].expect()
+                    self._images[index].prefetch()
         return self._load_all(info.iteration, indices.tolist()), indices[:, None]
 
     def indices(self, iteration: int) -> NDArray[np.int32]:

@@ -309,7 +309,7 @@ def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, leve
     if fill == "noise":
         dtype = dali.types.UINT8 if dali.pixels.is_bytes else dali.types.FLOAT
         noise = dali.fn.random.uniform(images, range=[0, 255], dtype=dtype, **dali.random)
-        other = dali.fn.reshape(noise, layout="HWC")  # without a layout, erase is 15 times slower on the GPU
+        other = dali.fn.reshape(noise, layout="HWC")  # without a layout, erase is 15x slower on the GPU
     else:
         mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
         other = dali.fn.cast_like(images * 0.0 + mean, images)

@@ -41,7 +41,7 @@ def _declared(clean_registry: None) -> None:
 def test_a_plugin_that_raises(code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=rf"^plugins: importing mine: {message}"):
+    with pytest.raises(UserError, match=rf"^plugins: cannot import mine: {message}"):
         load_plugins(("mine",), "plugins")
 
 

@@ -44,7 +44,7 @@ def test_pixels_are_counted_by_class(capsys: pytest.CaptureFixture[str]) -> None
     said = report(capsys, "data=masks", "data.root=set")
     assert f"\n0 3 2 {12 * (5 + 6 + 7)} {12 * (6 + 7)}\n1 3 0 144 0\n2 0 2 0 96\n" in said
     assert re.search(r"\nignored, % \S*\.\.10: median ", said)
-    assert "has 10 x 12 pixels, but its mask set/val/masks/0.png 5 x 5" in said
+    assert "has 10 x 12 pixels, but its mask set/val/masks/0.png has 5 x 5" in said
     assert "1 class has no image in train and cannot be learned: 2 (0)" in said
 
 

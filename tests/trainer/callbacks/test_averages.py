@@ -173,7 +173,7 @@ def test_from_the_tenth_batch_on_it_is_the_usual_moving_average() -> None:
 
 
 def test_in_epochs_with_many_batches_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer_steps, "_FEW", 3)
+    monkeypatch.setattr(optimizer_steps, "_FEW_BATCHES", 3)
     (_, plain), (_, few), (_, always) = (
         fit(*some) for some in ([], [FreshStatistics()], [FreshStatistics(always=True)])
     )

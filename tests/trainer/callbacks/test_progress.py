@@ -58,7 +58,7 @@ def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
 def test_a_resumed_run_prints_its_last_epochs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "_EARLIER", 3)
+    monkeypatch.setattr(progress, "_MAX_EARLIER", 3)
     recorder = Recorder()
     recorder.rows = [{"epoch": epoch} for epoch in range(9)]
     make_learner(recorder, ProgressBar(), epochs=1).fit()

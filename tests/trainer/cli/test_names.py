@@ -14,7 +14,7 @@ from PIL import Image
 from runs import read_metrics
 
 from augment.cli.tools import run_tool
-from augment.support.formatting import as_bytes, keep_names
+from augment.support.formatting import as_bytes, make_stdout_lenient
 from trainer.cli.main import main
 from trainer.run.jobs import _Log, _logged
 from trainer.tools import evaluate, predict
@@ -63,7 +63,7 @@ def test_from_training_to_a_prediction(
     bad.unlink()
     stdout = TextIOWrapper(BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", stdout)
-    keep_names()
+    make_stdout_lenient()
     assert run_tool("augment", ["info", *DATA]) == 0
     stdout.flush()
     assert b"b\xe9e" in stdout.buffer.getvalue()  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def test_from_training_to_a_prediction(
 
 def test_a_terminal_without_utf8_shows_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw := BytesIO(), encoding="latin-1"))
-    keep_names()
+    make_stdout_lenient()
     sys.stdout.write("Größe 猫")
     sys.stdout.flush()
     assert raw.getvalue() == "Größe ?".encode("latin-1")

@@ -94,7 +94,9 @@ def test_a_flipped_bit_in_the_weights_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "best.pt"
     save(BEST_MODEL, file)
     damage(file, file.read_bytes().index(torch.arange(100.0).numpy().tobytes()) + 50)
-    with pytest.raises(UserError, match=r"best\.pt: not a checkpoint, or truncated\.$"):
+    with pytest.raises(
+        UserError, match=r"best\.pt: not a checkpoint, or truncated\. Restore it, or use another file\.$"
+    ):
         load(file, BestModel)
 
 
@@ -119,7 +121,7 @@ def test_a_damaged_file_falls_back_to_the_one_before(
             break
         assert load(file, FitState).position == expected
         name = "last.1.pt" if path is file else "last.2.pt"
-        assert caplog.messages[-1].endswith(f" An older checkpoint is used instead: {name}.")
+        assert caplog.messages[-1].endswith(f" The older checkpoint {name} is used instead.")
 
 
 def test_a_copy_does_not_change() -> None:
@@ -170,7 +172,7 @@ def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> No
 def test_no_such_checkpoint_names_those_there_are(tmp_path: Path) -> None:
     for name in ("last.pt", "best.pt"):
         save(BEST_MODEL, tmp_path / name)
-    with pytest.raises(UserError, match=r"first\.pt: no such checkpoint\. The folder has best\.pt, last\.pt\.$"):
+    with pytest.raises(UserError, match=r"first\.pt: no such checkpoint\. The folder contains best\.pt, last\.pt\.$"):
         load(tmp_path / "first.pt", BestModel)
 
 

@@ -21,7 +21,7 @@ from augment.support.files import near_file, walk
 from augment.support.nested import section_of
 from augment.support.untrusted_files import (
     MAX_VALUES,
-    damage,
+    damage_errors,
     explained_damage,
     read_as,
     read_bytes,
@@ -278,7 +278,7 @@ def _read_rows(file: Path) -> list[MetricsRow]:
                 # Drop integers that a float cannot hold.
                 numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
                 rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
-        except damage() as error:
+        except damage_errors() as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
     return rows

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         "--baseline",
         metavar="NAME",
         help="configuration to compare with, as the table names it, or one of its runs. Default: the "
-        "starting configuration of a search, or the first configuration with several seeds, or else the first",
+        "starting configuration of a search, or the first with several seeds, or the first configuration",
     )
     parser.add_argument(
         "--metric",

@@ -31,8 +31,8 @@ from trainer.sweeps.dashboard.content import FIGURES, collect
 _HERE = Path(__file__).parent
 
 HOST = "127.0.0.1"
-EVERY = 5.0  # the minimum interval, in seconds, at which the folders are read
-_PAUSE = 10  # the minimum interval, as a multiple of the time that reading takes
+_MIN_INTERVAL = 5.0  # the minimum interval, in seconds, at which the folders are read
+_INTERVAL_FACTOR = 10  # the minimum interval, as a multiple of the time that reading takes
 
 # The files that the page links to. The sandbox makes browsers isolate them, because strangers may have written them.
 _SERVED = {REPORT: "text/html; charset=utf-8", **dict.fromkeys((BATCH, *FIGURES), "image/png")}
@@ -91,7 +91,7 @@ class Watched:
                 except (OSError, UserError) as error:  # folders were moved or removed
                     log.warning("%s was not read again: %s", self.folder, first_line(error))
                 # Reading many runs takes CPU time that running jobs need.
-                self._next = time.monotonic() + max(EVERY, _PAUSE * (time.monotonic() - begun))
+                self._next = time.monotonic() + max(_MIN_INTERVAL, _INTERVAL_FACTOR * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
 

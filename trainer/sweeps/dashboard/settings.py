@@ -19,12 +19,12 @@ MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
 
 FEWEST = 6  # jobs that the importance of settings needs
-_LEVELS = 8  # more distinct numbers than this are put into bins
+_LEVELS = 8  # numbers with more distinct values than this are put into bins
 
 _NOTE = (
     "Share of the last score's variance that a setting explains on its own (epsilon squared), over {}. A setting "
-    "without effect has about 0. Effects of combinations are not included. If settings were varied together, each of "
-    "them also shows the effect of the others. Numbers with many values are put into four bins."
+    "without effect has a share of about 0. Effects of combinations are not included. If settings were varied "
+    "together, each of them also shows the effect of the others. Numbers with many values are put into four bins."
 )
 # Settings that do not describe an experiment.
 _OF_FOLDERS = ("run.", "fit.resume", "data.dir", "hydra")
@@ -143,9 +143,9 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
-    """Convert ranges that a command line gave as one number x, [-x, x] or [1 - x, 1 + x], back to x.
+    """Convert the ranges [-x, x] and [1 - x, 1 + x] back to x, if a command line set them by giving x.
 
-    Without such a command line, or for other ranges, return no values.
+    Return no values for other ranges, or if no command line gave a number.
     """
     ranges = {}  # the center and half of the width
     for i, value in column.items():

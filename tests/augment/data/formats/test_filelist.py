@@ -153,7 +153,7 @@ def test_malformed_lists_are_rejected(
         (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
          "data.task=multilabel needs 0 and 1 for age."),
-        (CSV, {"targets": ["age"], "task": "classify"}, "data.targets names numbers, but data.task=classify."),
+        (CSV, {"targets": ["age"], "task": "classify"}, "data.targets is for numbers, but data.task=classify."),
         (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5."),
         ("a.png\nb.png\n", {}, "data.train: line 1 of {}/train.csv is a.png. Write a header with at least"),
         ("path;label\na.png;dog\n", {}, "data.train: line 1 of {}/train.csv is path;label. Write a header "

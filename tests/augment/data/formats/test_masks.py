@@ -99,7 +99,7 @@ def test_another_value_can_be_ignored() -> None:
 @pytest.mark.parametrize(
     ("labels", "why"),
     [
-        (np.zeros((8, 13)), r"0.jpg has 8 x 12 pixels, but its mask .*0.png 8 x 13"),
+        (np.zeros((8, 13)), r"0.jpg has 8 x 12 pixels, but its mask .*0.png has 8 x 13"),
         (np.full((8, 12), 3), r"0.jpg has the mask 0.png with the label 3\. Allowed: 0 to 2"),
         (np.zeros((8, 12, 4)), r"0.jpg has a bad mask: .*0.png: the mask has mode RGBA"),
         (None, r"0.jpg has no mask: no 0.png in set/train/masks"),

@@ -64,7 +64,7 @@ def test_multilabel_reads_columns_of_0_and_1_as_labels(source: str, tmp_path: Pa
     given = write_numbers(source, tmp_path, rows)
     dataset = parse_data({**given, "multilabel": True}).load()
     assert (dataset.task, dataset.classes, dataset.train.targets) == ("multilabel", ("a", "b"), rows)
-    with pytest.raises(UserError, match=r"data.targets names numbers, but data.task=classify"):
+    with pytest.raises(UserError, match=r"data.targets is for numbers, but data.task=classify"):
         parse_data({**given, "task": "classify"}).load()
 
 

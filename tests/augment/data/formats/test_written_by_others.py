@@ -148,7 +148,7 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
         ("recordio", "mxnet/im2rec.lst", {}, "is compressed, or not a RecordIO file."),
         ("parquet", "webdataset/gnu.tar", {}, "cannot be read as a parquet file: "),
         ("parquet", "parquet/paths.parquet", {}, "A path without bytes is not enough."),
-        ("webdataset", "webdataset/gnu.tar.gz", {}, "is not a tar file, compressed, or truncated ("),
+        ("webdataset", "webdataset/gnu.tar.gz", {}, "is not an uncompressed tar file, or is truncated ("),
         ("webdataset", "webdataset/dots.tar", {}, "Files with the same name up to the first dot must"),
         ("webdataset", "webdataset/endings.tar", {}, "cannot find 0.cls or 0.json, only x/0.class.txt, x/0.txt."),
         ("lmdb", "lmdb", {}, "lmdb/data.mdb does not exist"),

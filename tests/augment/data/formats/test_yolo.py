@@ -49,7 +49,7 @@ def test_a_txt_may_list_the_images_and_folders_may_have_been_moved() -> None:
     put("1 .5 .5 1 1", yaml=YAML.replace("path: .", "path: /elsewhere").replace("images/val", "val.txt"))
     Path("set/val.txt").write_text("./images/val/1.jpg\n")
     Path("set/labels/val/1.txt").unlink()
-    with pytest.raises(UserError, match="no image of val has labels"):
+    with pytest.raises(UserError, match="no image of val has a label file"):
         load("yolo", root="set")
     Path("set/val.txt").write_text("./images/val/1.jpg\n./images/val/0.jpg\n")
     dataset = load("yolo", root="set")

@@ -45,8 +45,8 @@ def test_unknown_arguments_are_rejected(name: str, settings: Any, message: str) 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("import not_there", r"importing mine: ModuleNotFoundError: No module named 'not_there' \(.*mine\.py, line 1"),
-        ("x = (1,\n", r"importing mine: SyntaxError: .* \(.*mine\.py, line 1\)"),
+        ("import not_there", r"import mine: ModuleNotFoundError: No module named 'not_there' \(.*mine\.py, line 1"),
+        ("x = (1,\n", r"cannot import mine: SyntaxError: .* \(.*mine\.py, line 1\)"),
         ("def train():\n    return open('no.csv')",
          r"^data\.train=mine\.train: FileNotFoundError: .*no\.csv' \(.*mine\.py, line 2: return open\('no\.csv'\)\)"),
         ("def train(): raise SystemExit(2)", r"^data\.train=mine\.train: SystemExit: 2 \(.*mine\.py, line 1"),

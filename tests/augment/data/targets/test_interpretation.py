@@ -67,7 +67,7 @@ def test_unambiguous_arrays(values: Any, options: Any, task: str, names: Any, tr
         ([1.5, 1e39], {}, r"x\[1\] has the target 1e\+39. Use finite"),
         ([[1.5, 2]], {"names": ("a",)}, "^data.targets: 1 name for 2 numbers"),
         (FLAGS, {"classes": ("a", "b")}, "^data.classes: 2 names for 3 numbers"),
-        ([0, 1], {"names": ("a",), "task": "classify"}, "^data.targets names numbers, but data.task=classify"),
+        ([0, 1], {"names": ("a",), "task": "classify"}, "^data.targets is for numbers, but data.task=classify"),
         ([], {}, "^data.train has no images"),
         (np.zeros((2, 2, 2)), {}, r"targets are \(2, 2, 2\) float64"),
         ([0.5, 1.0], {"classes": ("a", "b")}, r"x\[0\] has the label 0.5. Use whole numbers"),

@@ -121,7 +121,7 @@ function showCurves(runs) {
   const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: minimum to maximum over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
   const drawn = lines.some(({ data: all }) => all.length);
   $("curves-note").textContent = !total ? "No run in the table has finished an epoch." : !drawn ? `These runs did not record their ${AXES[state.axis]}.`
-    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ones.` : "The selected runs.") : best) + what + (items.some((item) => item.joined) ? " Each seed or fold counts once, with the mean of its finished runs." : "");
+    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ${kind[1]}.` : "The selected runs.") : best) + what + (items.some((item) => item.joined) ? " Each seed or fold counts once, with the mean of its finished runs." : "");
   $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over ${AXES[state.axis]}: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
   return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
 }

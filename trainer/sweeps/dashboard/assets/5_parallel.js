@@ -20,7 +20,7 @@ function showParallel(runs, colors) {
   $("parallel-card").classList.toggle("none", !usable);
   $("parallel-note").textContent = usable
     ? "Drag along an axis to filter runs, and click the axis to remove the filter. Or type a filter such as " + example(axes) + " above the table."
-    : "Too few axes: no two of these runs have the same score, or they differ in no setting except seed and fold.";
+    : "Too few axes: the runs differ only in seed and fold, or no metric scores two of them.";
   if (!usable) {
     fill("parallel-scale");
     charts.parallel.clear();
