@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from nvidia.dali import backend
+from torch import nn
 
 from augment.data.dataset import Split
 from augment.data.own.prefetch import end_readers
@@ -155,21 +156,10 @@ def make_learner(
         # cuDNN's heuristics choose well. Benchmarking all algorithms for each shape takes seconds and gains only 1%.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)
-    # A resumed run reads its weights from the folder `fit.resume`: the checkpoint, and the base of adapters.
-    model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
-    outputs = task.outputs(len(dataset.classes))
-    network = build_network(model, outputs, config.aug.size, dataset.pixels.channels)
-    notes = (
-        start_from(model, network, dataset.classes, config.aug.size),
-        model.adapt(network),
-        task.prepare(network, fit, dataset.train, dataset.classes),
-    )
-    for note in filter(None, notes):
-        log.info(note)
+    network, notes = _initial_network(config, task)
     if base_state(network):
         callbacks = (*callbacks, Adapters())
-        network.load_state_dict(read_base(Path(fit.resume)) if fit.resume else {}, strict=False)
     given = dataset.train.weights
     weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
     loss, val_loss = task.make_losses(fit, network, device, weights)
@@ -180,7 +170,7 @@ def make_learner(
 
         network = convert_sync_batchnorm(network)  # including timm's norms with a built-in activation
         fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
-    if getattr(model, "checkpointing", False):
+    if getattr(config.model, "checkpointing", False):
         fit = replace(fit, graph=False)  # gradient checkpointing saves the random state, which a graph cannot record
     pixels = (plan := loaders.val.plan).pixels
     learner = Learner(
@@ -198,7 +188,7 @@ def make_learner(
             config.run.written_tags,
             dataset.val.files,
             validation=_validation_settings(config, loaders.val, task),
-            notes=tuple(filter(None, notes)),
+            notes=notes,
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,
             classes=dataset.classes,
@@ -208,6 +198,27 @@ def make_learner(
     if not ranks.is_main:
         torch.manual_seed(derive_seed(config.seed, "rank", ranks.rank) % 2**63)  # each rank draws its own dropout masks
     return learner
+
+
+def _initial_network(config: Config, task: Task[Any]) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the network with its initial weights, and notes about them, which are also logged.
+
+    A resumed run reads its weights from the folder `fit.resume`: the checkpoint, and the base of adapters.
+    """
+    fit, dataset = config.fit, config.dataset
+    model = config.model if fit.resume is None else config.model.untrained()
+    network = build_network(model, task.outputs(len(dataset.classes)), config.aug.size, dataset.pixels.channels)
+    found = (
+        start_from(model, network, dataset.classes, config.aug.size),
+        model.adapt(network),
+        task.prepare(network, fit, dataset.train, dataset.classes),
+    )
+    notes = tuple(note for note in found if note)
+    for note in notes:
+        log.info(note)
+    if base_state(network):
+        network.load_state_dict(read_base(Path(fit.resume)) if fit.resume else {}, strict=False)
+    return network, notes
 
 
 def _validation_settings(config: Config, loader: Loader, task: Task[Any]) -> dict[str, Any]:

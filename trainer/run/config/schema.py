@@ -170,6 +170,18 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     check_ranks(fit, aug.size)
     callbacks, known = parse_callbacks(given.get("callbacks") or {}), known_callbacks()
     run = parse_settings(RunLabels, given.get("run"), "run")
+    resolved = {
+        "data": _plain_data(data),
+        "model": {"kind": _name_of(model, MODELS), **_plain(model)},
+        "aug": _plain(aug)
+        | {"views": plain_views(aug)}
+        | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
+        "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
+        "callbacks": callbacks,
+        "seed": top["seed"],
+        "plugins": list(top["plugins"]),
+        "run": _plain(run),
+    }
     return Config(
         data=data,
         model=model,
@@ -178,24 +190,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         callbacks=tuple(partial(known[name], **values) for name, values in callbacks.items()),
         seed=top["seed"],
         run=run,
-        resolved={
-            # Newer settings are left out unless they are set, so config.yaml stays as in earlier versions.
-            "data": {"source": _name_of(data, SOURCES)}
-            | {
-                name: value
-                for name, value in _plain(data).items()
-                if value is not None or name not in ("test_fraction", *TEST_DATA, *PIXEL_SETTINGS)
-            },
-            "model": {"kind": _name_of(model, MODELS), **_plain(model)},
-            "aug": _plain(aug)
-            | {"views": plain_views(aug)}
-            | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
-            "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
-            "callbacks": callbacks,
-            "seed": top["seed"],
-            "plugins": list(top["plugins"]),
-            "run": _plain(run),
-        },
+        resolved=resolved,
         notes=tuple(_notes(given.get("aug") or {}, data, aug, fit)),
     )
 
@@ -311,6 +306,16 @@ def _name_of(settings: object, registry: Mapping[str, type]) -> str:
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
     return {name: plain_value(getattr(section, name)) for name in settings(type(section))}
+
+
+def _plain_data(data: Source) -> dict[str, Any]:
+    """Return the data section as plain values. Newer settings are left out unless they are set.
+
+    So `config.yaml` stays as in earlier versions.
+    """
+    added = ("test_fraction", *TEST_DATA, *PIXEL_SETTINGS)
+    plain = {name: value for name, value in _plain(data).items() if value is not None or name not in added}
+    return {"source": _name_of(data, SOURCES), **plain}
 
 
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:

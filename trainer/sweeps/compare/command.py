@@ -7,7 +7,7 @@ from augment.cli.parser import one_of, output, positive_number, readable_errors,
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
-from trainer.run.folder.reader import STRESS, find_runs
+from trainer.run.folder.reader import STRESS, RunFolder, find_runs
 from trainer.run.folder.run_names import RunParser
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.verdict_text import markdown_page, present
@@ -27,6 +27,33 @@ early count only if all runs of their configuration stopped early."""
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Return the exit code."""
+    parser = _make_parser()
+    with readable_errors():
+        options, paths, others = parser.split_paths(arguments)
+        for file in options.out:
+            if file.suffix not in (".md", ".json"):
+                raise UserError(f"--out {file}: unknown format. Choose a name that ends in .md or .json.")
+        runs = _find_runs([*paths, *map(Path, others)], options.metric)
+        compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
+        console = table_console()
+        if compared is None:
+            present(console, [f"Nothing to compare in {amount(len(runs), 'run')}.", left])
+            return 1
+        if options.split:
+            compared = compared.with_test()
+        parts = compared.table(), compared.lines()
+        present(console, *parts)
+        for file in options.out:
+            with writing(f"--out {file}"):
+                if file.suffix == ".json":
+                    write_json(file, compared.plain(), follow=True)
+                else:
+                    write_atomically(file, markdown_page(*parts), follow=True)
+            present(console, [str(file)])
+    return 0
+
+
+def _make_parser() -> RunParser:
     parser = RunParser(
         "trainer compare",
         "Compare settings across runs and sweeps, over seeds and folds.",
@@ -62,43 +89,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--split", type=one_of("test"), metavar="test", help="also show test scores, which do not change the order"
     )
-    with readable_errors():
-        options, paths, others = parser.split_paths(arguments)
-        paths += map(Path, others)
-        for file in options.out:
-            if file.suffix not in (".md", ".json"):
-                raise UserError(f"--out {file}: unknown format. Choose a name that ends in .md or .json.")
-        runs = find_runs(paths)
-        if not runs:
-            raise UserError(
-                f"{', '.join(map(str, paths))}: no runs found. Pass folders of runs or sweeps, or folders that contain "
-                "them."
-            )
-        known = {name for run in runs for name in run.last}
-        if (options.metric or "").startswith("test_"):
-            raise UserError(
-                f"--metric {options.metric}: choosing by test scores makes them too optimistic. Use a val_ score. "
-                "To also show test scores, add --split test."
-            )
-        if options.metric is not None and options.metric not in known:
-            tested = (
-                " Run python -m trainer stress RUN." if options.metric == STRESS else suggest(options.metric, known)
-            )
-            raise UserError(f"--metric {options.metric}: no run has this score.{tested}")
-        compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
-        console = table_console()
-        if compared is None:
-            present(console, [f"Nothing to compare in {amount(len(runs), 'run')}.", left])
-            return 1
-        if options.split:
-            compared = compared.with_test()
-        parts = compared.table(), compared.lines()
-        present(console, *parts)
-        for file in options.out:
-            with writing(f"--out {file}"):
-                if file.suffix == ".json":
-                    write_json(file, compared.plain(), follow=True)
-                else:
-                    write_atomically(file, markdown_page(*parts), follow=True)
-            present(console, [str(file)])
-    return 0
+    return parser
+
+
+def _find_runs(paths: Sequence[Path], metric: str | None) -> list[RunFolder]:
+    """Return the runs in folders.
+
+    Raises:
+        UserError: there is no run, or no run has the metric.
+    """
+    runs = find_runs(paths)
+    if not runs:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no runs found. Pass folders of runs or sweeps, or folders that contain "
+            "them."
+        )
+    known = {name for run in runs for name in run.last}
+    if (metric or "").startswith("test_"):
+        raise UserError(
+            f"--metric {metric}: choosing by test scores makes them too optimistic. Use a val_ score. To also show "
+            "test scores, add --split test."
+        )
+    if metric is not None and metric not in known:
+        hint = " Run python -m trainer stress RUN." if metric == STRESS else suggest(metric, known)
+        raise UserError(f"--metric {metric}: no run has this score.{hint}")
+    return runs
