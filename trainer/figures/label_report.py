@@ -63,7 +63,7 @@ class LabelReport:
     @property
     def findings(self) -> list[Finding]:
         """The estimates whose interval does not include 0, as warnings for the report."""
-        return [Finding(estimate.sentence, warning=True) for estimate in self.estimates if estimate.low > 0]
+        return [Finding(estimate.sentence, warning=True) for estimate in self.estimates if estimate.certain]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class AuditResult:
 
     estimates: tuple[Estimate, ...]
     score: Array  # NaN for samples that were not trained on
-    probability: Array  # NaN if unknown
+    probability: Array  # for the order of the samples. NaN if unknown
+    certain: NDArray[np.bool_]  # whether some labels of the same kind are wrong, see `Estimate`
     given: list[str]
     suggested: list[str]
     pairs: Counter[tuple[str, str]]
@@ -83,7 +84,8 @@ class AuditResult:
         return [int(index) for index in order if not np.isnan(self.score[index])]
 
     def suspect(self, index: int, file: ImageRef, uri: str = "") -> Suspect:
-        score, probability = float(self.score[index]), float(self.probability[index])
+        # A probability would contradict an estimate that all labels may be right.
+        score, probability = float(self.score[index]), float(self.probability[index] if self.certain[index] else "nan")
         return Suspect(name_of(file), self.given[index], self.suggested[index], score, probability, uri)
 
     def report(self, files: Sequence[ImageRef], names: Sequence[str], most: int, *, several: bool) -> LabelReport:
@@ -122,8 +124,9 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], tr
     others[np.arange(len(others)), targets] = -1
     labels = [names[int(target)] for target in targets]
     suggested = [names[number] for number in others.argmax(axis=1).tolist()]
-    pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(probability > 0.5).tolist())
-    return AuditResult((wrong_labels,), score, probability, labels, suggested, pairs)
+    certain = np.full(len(table), wrong_labels.certain)
+    pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(certain & (probability > 0.5)).tolist())
+    return AuditResult((wrong_labels,), score, probability, certain, labels, suggested, pairs)
 
 
 def audit_labels(
@@ -157,7 +160,9 @@ def audit_labels(
     flipped[rows, worst] = True
     given = [_joined(row, names) for row in is_present]
     suggested = [_joined(row, names) for row in is_present ^ flipped]
-    return AuditResult(tuple(estimates), scores[rows, worst], probability[rows, worst], given, suggested, Counter())
+    certain = np.where(is_present[rows, worst], *(one.certain for one in estimates))
+    found = scores[rows, worst], probability[rows, worst], certain
+    return AuditResult(tuple(estimates), *found, given, suggested, Counter())
 
 
 def _joined(row: NDArray[np.bool_], names: Sequence[str]) -> str:

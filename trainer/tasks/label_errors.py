@@ -41,13 +41,18 @@ class Estimate:
     unknown: str = ""
 
     @property
+    def certain(self) -> bool:
+        """Whether some labels are wrong. If not, the model may have made all errors."""
+        return self.low >= 0.0005  # less is printed as 0.0%
+
+    @property
     def sentence(self) -> str:
         """The estimate in words."""
         if self.unknown:
             return f"The share of wrong {self.what} is unknown. {self.unknown}"
         wrong, most = (f"{share * self.count:,.0f} of {self.count:,} {self.what}" for share in (self.share, self.high))
         share, bounds = percent(self.share, 1), f"95% interval {percent(self.low, 1)} to {percent(self.high, 1)}"
-        if self.low < 0.0005:
+        if not self.certain:
             return f"At most {most} are wrong: {bounds}, estimate {share}. These may all be errors of the model."
         return f"About {wrong} are wrong: {share}, {bounds}."
 

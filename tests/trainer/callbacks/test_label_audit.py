@@ -19,7 +19,7 @@ from augment.data.dataset import Split
 from trainer.callbacks import label_audit
 from trainer.callbacks.label_audit import LabelAudit, _joined, _training_result, _with_classes, _with_labels
 from trainer.callbacks.recorder import Recorder
-from trainer.figures.label_report import LabelReport, audit_classes
+from trainer.figures.label_report import LabelReport, audit_classes, audit_labels
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.run.folder.reader import RunFolder
@@ -238,6 +238,32 @@ def test_answers_what_it_cannot_know(count: int, training: TrainingResult, why: 
     assert why in found.estimates[0].sentence
     assert np.isnan(found.probability).all()
     assert found.order() == np.argsort(scores, kind="stable").tolist()
+
+
+def test_states_no_probabilities_if_all_labels_may_be_right() -> None:
+    (scores, means, given), _, _ = simulated(0.05, 1000, 0)
+    table = np.hstack([scores[:, None], np.ones((1000, 1)), means])
+    names = [str(number) for number in range(10)]
+    strong, weak = (audit_classes(table, given.tolist(), names, TrainingResult(5, score=s)) for s in (0.99, 0.75))
+    assert weak.estimates[0].sentence.endswith("These may all be errors of the model.")
+    assert weak.order() == strong.order()
+    reports = [found.report([Path("a")] * 1000, names, 5, several=False) for found in (strong, weak)]
+    assert [[one.probability > 0.9 for one in report.suspects] for report in reports] == [[True] * 5, [False] * 5]
+    assert [len(report.sentences) for report in reports] == [2, 1]
+    assert weak.as_csv([Path("a")] * 1000).splitlines()[1].endswith(",")
+
+
+def test_probabilities_of_present_and_missing_labels_are_known_separately() -> None:
+    """5% of the present labels are wrong, and no label is missing."""
+    rng = np.random.default_rng(0)
+    given, weights = rng.random((2000, 4)) < 0.5, np.ones((2000, 4))
+    wrong = given & (rng.random(given.shape) < 0.05)
+    margins = np.where(wrong, -1, 1) * rng.gamma(9, 0.5, given.shape)
+    found = audit_labels(np.stack([margins, weights], axis=2), given, ["a", "b", "c", "d"], TrainingResult(5))
+    assert [one.certain for one in found.estimates] == [True, False]
+    suspects = [found.suspect(index, Path("a")) for index in range(2000)]
+    assert all(suspects[index].probability > 0.5 for index in np.flatnonzero(wrong.any(axis=1)))
+    assert any(math.isnan(one.probability) for one in suspects)
 
 
 def test_samples_count_alike_whatever_share_of_them_was_mixed_with_others() -> None:
