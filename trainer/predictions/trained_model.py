@@ -1,11 +1,10 @@
 """Load a trained model and predict from Python."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from torch import Tensor, nn
 
 from augment.cli.compose import Recipe
@@ -120,7 +119,8 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
 
 
 def _listed(images: Any) -> Sequence[Any]:
-    is_one = isinstance(images, str | Path | bytes | Image.Image | None) or getattr(images, "ndim", 0) in (2, 3)
+    is_list = isinstance(images, Iterable) and not isinstance(images, str | bytes)
+    is_one = not is_list or getattr(images, "ndim", 1) in (0, 2, 3)
     return [images] if is_one else list(images)
 
 

@@ -25,8 +25,9 @@ from augment.support.formatting import amount, printable
 from augment.support.untrusted_files import read_object, unlinked_folder
 from trainer.loop.settings import TTA
 from trainer.predictions.formats import as_csv, as_json
-from trainer.predictions.predict import predict
+from trainer.predictions.predict import list_images, predict
 from trainer.run.best_model import LoadedModel, load_best_model
+from trainer.run.config.schema import CONFIG_FILE
 from trainer.run.folder.facts import IDS_FILE, Ids
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import RunParser
@@ -107,6 +108,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
+        if (paths[0] / CONFIG_FILE).is_file():
+            list_images(paths[1:])  # before the model, which takes seconds to load
         replaced = [token.lstrip("+") for token in overrides]
         trained = load_best_model(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
         ids = known_ids(trained, options.annotations)

@@ -138,6 +138,8 @@ def test_the_model_and_its_preprocessing_give_the_outputs(finished_run: Path, im
         ([b"no image"], "images[0]"),
         ("nowhere.png", "nowhere.png"),
         (None, "images[0]: NoneType is not allowed."),  # such as from cv2.imread
+        (3, "images[0]: int is not allowed. Allowed: a uint8 array or tensor (height, width, 3), a PIL image, a path"),
+        (np.array(3), "images[0]"),
         ([], "no images"),
     ],
 )

@@ -104,6 +104,14 @@ def test_csv_json_and_the_exit_code_for_bad_images(finished_run, photos, bad, tm
             assert float(line[f"probability_{place}"]) == pytest.approx(entry["probability"], rel=1e-4)
 
 
+@pytest.mark.parametrize(("given", "problem"), [([], "no images are given"), (["no.jpg"], "no.jpg: no such file")])
+def test_images_are_looked_for_before_the_model_is_loaded(given, problem, finished_run, capsys, monkeypatch):
+    monkeypatch.setattr("trainer.tools.predict.load_best_model", lambda *_, **__: pytest.fail("loads the model"))
+    with pytest.raises(SystemExit, match="2"):
+        main([str(finished_run), *given])
+    assert problem in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("predictions", "expected"),
     [
