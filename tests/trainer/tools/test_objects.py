@@ -420,6 +420,7 @@ def test_an_exported_detector_finds_what_predict_finds(
         runpy.run_path(str(out / "predict.py"), run_name="__main__")
     printed = capsys.readouterr()
     assert "missing.jpg" in printed.err
+    assert printed.err.endswith("\ndrawings: boxes\n")
     assert printed.out.splitlines()[0].split("  ")[1].split()[0] in ("cat", "dog")
     for arguments, code in (["--help"], "0"), ([], "2"), ([str(run.parent / "val")], "0"), ([str(out)], "2"):
         monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), *arguments])
