@@ -125,7 +125,7 @@ class Drawing:
     def points(
         self, points: NDArray[np.floating], flip_pairs: Sequence[tuple[int, int]] = (), names: Sequence[str] = ()
     ) -> Drawing:
-        """Draw keypoints, (P, 3), and their names. The last column is the visibility.
+        """Draw keypoints, (P, 3), and the names of those inside the image. The last column is the visibility.
 
         The left keypoint of a pair is blue, the right one is red, and others are yellow. Visibility 0 is not drawn, and
         visibility 1 (hidden) is a ring.
@@ -141,7 +141,7 @@ class Drawing:
             for size, fill in ((5, _BLACK), (4, color), (2, color if visibility > 1 else _BLACK)):
                 radius = size * self.weight
                 canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
-            if number < len(names):
+            if number < len(names) and 0 <= x < self._sides[1] and 0 <= y < self._sides[0]:
                 gap = 6 * self.weight
                 self._write(canvas, names[number], color, (round(x + gap), round(y), round(x + gap), round(y + gap)))
         return self

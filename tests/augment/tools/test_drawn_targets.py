@@ -50,6 +50,12 @@ def test_left_and_right_points_differ_and_hidden_ones_are_rings():
     assert (drawn[25:35, 45:55] == 128).all()
 
 
+def test_points_outside_the_image_have_no_name():
+    outside = [[-20, 10, 2], [200, 10, 2], [30, -20, 2], [30, 60, 2]]
+    points, names = np.array([*outside, [30, 20, 2]], np.float32), ["a", "b", "c", "d", "e"]
+    assert (Drawing(GRAY).points(points, (), names).pixels == Drawing(GRAY).points(points[4:], (), ["e"]).pixels).all()
+
+
 def test_a_legend_is_below_the_image_and_has_all_entries():
     pixels = with_legend(GRAY, [(1, "cat"), (2, "dog"), (None, "none")])
     assert pixels.shape[1] == 320
