@@ -264,7 +264,7 @@ class Recipe:
     Attributes:
         aug: the augmentation of both splits, with its plugins loaded.
         seed: the random seed.
-        plugins: your modules, which may declare sources. They are imported when the source is needed.
+        plugins: your modules, which may declare ops and sources. They are imported.
         plain: the whole configuration as plain values.
     """
 
@@ -297,6 +297,7 @@ def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = Non
     """Compose overrides as `compose` does, and check the recipe, but not the source."""
     plain = compose(arguments, aug)
     top = parse_params(TOP, {name: value for name, value in plain.items() if name in TOP}, "")
+    load_plugins(top["plugins"], "plugins")  # they may declare ops
     return Recipe(parse_aug(plain.get("aug")), top["seed"], top["plugins"], plain)
 
 

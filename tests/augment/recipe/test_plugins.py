@@ -13,6 +13,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from augment.support.user_code import load_plugins
+from augment.tools.plan import main
 
 SIZE = 64
 
@@ -64,6 +65,11 @@ def test_plugin_is_an_op_like_any_other(plugin: str) -> None:
         parse_aug({"plugins": [plugin], "train": {"fog": {"wait_range": [0, 1]}}})
     with pytest.raises(UserError, match=r"^aug\.train\.fg: unknown op 'fg'\. Did you mean 'fog'\?"):
         parse_aug({"plugins": [plugin], "train": {"fg": {}}})
+
+
+def test_a_plugin_of_the_whole_run_may_declare_ops(plugin: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"plugins=[{plugin}]", "+aug.train.fog.p=0.5"]) == 0
+    assert "fog  p 0.5  weight 0.2..0.6, level 100" in capsys.readouterr().out
 
 
 def test_a_recipe_is_pickled_with_the_names_of_its_ops(plugin: str) -> None:
