@@ -30,6 +30,23 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 _WIDTH = 80
 
+# Words that users search for, and ours.
+_SYNONYMS = {
+    **dict.fromkeys(("oom", "ram", "vram"), "memory"),
+    **dict.fromkeys(("ddp", "multi-gpu", "nccl"), "gpus"),
+    **dict.fromkeys(("auc", "roc"), "auroc"),
+    **dict.fromkeys(("class_weights", "oversampling", "pos_weight"), "imbalanced"),
+    **dict.fromkeys(("grad-cam", "gradcam", "heatmap", "saliency"), "explain"),
+    **dict.fromkeys(("coreml", "deploy", "tflite", "torchscript"), "onnx"),
+    **dict.fromkeys(("profiler", "throughput"), "speed"),
+    "finetuning": "finetune",
+    "hook": "callbacks",
+    "kfold": "folds",
+    "onecycle": "one_cycle",
+    "overfit": "overfitting",
+    "reproducible": "deterministic",
+}
+
 _USAGE = """\
 usage: python -m trainer [TOOL] [-m] [aug=NAME] [data=NAME] [key=value ...]
 Without TOOL, train a model. --help TOPIC explains a topic or a tool below,
@@ -142,6 +159,7 @@ def answer(words: Sequence[str]) -> str:
     Raises:
         UserError: a word is unknown, and nothing contains all words.
     """
+    words = [_SYNONYMS.get(word.lower(), word) for word in words]
     found = [] if {*words} & {"all", *topics(), *OPS} else _mentions(words)  # too many lines contain these
     explained = ""
     with suppress(*([UserError] if found else [])):

@@ -15,11 +15,12 @@ from augment.data.sources import SOURCES
 from augment.params import Param, Range, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
-from trainer.cli.help import explain, overview, sections, topics
+from trainer.cli.help import _SYNONYMS, answer, explain, overview, sections, topics
 from trainer.cli.main import main
 from trainer.loop.callback import known_callbacks
 from trainer.models.registry import MODELS
 from trainer.run.config.fit import Fit
+from trainer.run.config.schema import inner_keys
 
 HELP = explain("all")
 LINES = [line.strip() for line in HELP.splitlines()]
@@ -120,6 +121,14 @@ def test_words_find_settings_options_and_pages(
     assert main(["--help", *words]) == 0
     lines = [line.strip().partition(": ")[0] for line in capsys.readouterr().out.splitlines()]
     assert {*mentions} <= {*lines}
+
+
+def test_words_of_other_programs_find_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help", "OOM"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"fit.batch_size", "aug.cache", "model.checkpointing"} <= {line.strip().partition(":")[0] for line in lines}
+    assert all(answer([word]) for word in _SYNONYMS)
+    assert not _SYNONYMS.keys() & {*topics(), *OPS, *inner_keys(), *find_tools("trainer"), *find_tools("augment")}
 
 
 def test_words_that_nothing_contains_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
