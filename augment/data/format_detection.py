@@ -25,7 +25,7 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest
-from augment.support.formatting import amount, plural
+from augment.support.formatting import amount, plural, short_number
 from augment.support.process import cores
 
 if TYPE_CHECKING:
@@ -208,8 +208,10 @@ def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFor
     first, last = (pixels.low[0], pixels.high[0]) if pixels.low else DTYPES["uint8"]
     if max(high) - min(low) >= _USED * (last - first):
         return pixels, []
-    what = f"data: the images use values from {min(low):g} to {max(high):g}, a small part of the range"
-    return pixels, [f"{what} from {first:g} to {last:g}. Set data.range=auto"]
+    used = (value if pixels.dtype == "float32" else round(value) for value in (min(low), max(high)))
+    start, end, first, last = map(short_number, (*used, first, last))
+    what = f"data: the images use values from {start} to {end}, a small part of the range from {first} to {last}"
+    return pixels, [f"{what}. Set data.range=auto"]
 
 
 def _limits(values: NDArray[np.float32]) -> tuple[float, float]:

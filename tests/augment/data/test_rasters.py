@@ -177,9 +177,11 @@ def test_range_of_percentiles() -> None:
 
 
 def test_12_bits_in_16_are_reported() -> None:
-    (notice,) = notices(load_arrays([image % 4096 for image in arrays()]))
-    assert "data.range=auto" in notice
-    assert not notices(load(range=[0, 4095]))
+    (notice,) = notices(load_arrays([np.uint16(image % 4001 + 33_000) for image in arrays()]))
+    assert "from 33,003 to 37,000, a small part of the range from 0 to 65,535. Set data.range=auto" in notice
+    assert not notices(load(range=[33_000, 37_000]))
+    (notice,) = notices(load_arrays([image / 9 for image in arrays("float32")]))
+    assert "to 0.111, a small part of the range from 0 to 1." in notice
 
 
 def test_floats_need_a_range() -> None:

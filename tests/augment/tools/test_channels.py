@@ -106,7 +106,7 @@ def test_info_lists_the_values_of_each_channel(four: list[str], capsys: pytest.C
         found = [*np.percentile(column, (0, 1, 50, 99, 100)), column.mean(), column.std()]
         assert list(map(float, numbers)) == pytest.approx(found, abs=0.6)
         assert (clipped, limits) == ("0.0%", "0..65535")
-    assert "a small part of the range from 0 to 65535. Set data.range=auto." in text.split("Problems")[1]
+    assert "a small part of the range from 0 to 65,535. Set data.range=auto." in text.split("Problems")[1]
 
 
 @pytest.mark.parametrize(("most", "warns"), [(10_500, True), (16_000, True), (17_000, False)])
@@ -119,7 +119,7 @@ def test_info_warns_if_values_fill_less_than_a_quarter_of_the_range(
             values = np.linspace(0, most, 1024, dtype=np.uint16).reshape(32, 32)
             Image.fromarray(values).save(own_folder / "d" / split / name / "0.tif")
     assert info(["data=folder", "data.root=d"]) == 0
-    assert ("a small part of the range from 0 to 65535. Set" in capsys.readouterr().out) == warns
+    assert ("a small part of the range from 0 to 65,535. Set" in capsys.readouterr().out) == warns
 
 
 def test_info_warns_about_clipped_values(four: list[str], capsys: pytest.CaptureFixture[str]) -> None:
