@@ -39,6 +39,9 @@ _PERCENTILES = (0.1, 99.9)
 # The smallest share of the range that images should use.
 _USED = 1 / 4
 
+# If the values of some images cover a range this many times as wide as those of all others, their scale may differ.
+_SCALES = 8
+
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
     """Find the pixel format of a dataset by its first training image and the settings of its source.
@@ -118,6 +121,7 @@ def _with_statistics(
     def compute() -> str:
         samples = sample_values(files, pixels)
         found, notices = _with_range(source, samples, pixels)
+        notices.append(_mixed_scales(samples))
         mean, std = _moments(samples, found)
         if constant := [str(channel) for channel, value in enumerate(std) if value == 0]:
             notices.append(
@@ -212,6 +216,27 @@ def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFor
     start, end, first, last = map(short_number, (*used, first, last))
     what = f"data: the images use values from {start} to {end}, a small part of the range from {first} to {last}"
     return pixels, [f"{what}. Set data.range=auto"]
+
+
+def _mixed_scales(samples: Sequence[ValueSample]) -> str:
+    """Return a notice if two groups of images cover ranges of very different widths, or an empty string.
+
+    For example, some images hold values from 0 to 1, and others from 0 to 255.
+    """
+    known = [(values[~np.isnan(values)], name) for name, values in samples]
+    found = [(float(np.ptp(np.percentile(values, (1, 99)))), name) for values, name in known if values.size]
+    widths = sorted(width for width in found if width[0] > 0)
+    fewest = max(5, len(widths) // 20)  # a few dark images are normal
+    ends = range(fewest, len(widths) - fewest + 1)
+    ratio, end = max(((widths[end][0] / widths[end - 1][0], end) for end in ends), default=(0, 0))
+    if ratio < _SCALES:
+        return ""
+    (narrow, one), (wide, other) = widths[end - 1], widths[end]
+    return (
+        f"data: the values of {end:,} of {len(widths):,} images, such as {one}, cover a range of at most "
+        f"{short_number(narrow)}, but those of the others, such as {other}, at least {short_number(wide)}. If these "
+        "files are scaled differently, save them with the same scale"
+    )
 
 
 def _limits(values: NDArray[np.float32]) -> tuple[float, float]:

@@ -184,6 +184,15 @@ def test_12_bits_in_16_are_reported() -> None:
     assert "to 0.111, a small part of the range from 0 to 1." in notice
 
 
+@pytest.mark.parametrize(("scaled", "factor", "warns"), [(5, 16, True), (15, 16, True), (4, 16, False), (9, 4, False)])
+def test_images_of_different_scales_are_reported(scaled: int, factor: int, warns: bool) -> None:
+    images = arrays(count=20)
+    images = [image // factor if number < scaled else image for number, image in enumerate(images)]
+    images[10][:] = 7  # an image of a single value has no scale
+    found = notices(load_arrays(images, range="auto"))
+    assert [f"the values of {scaled - (scaled > 10)} of 19 images" in notice for notice in found] == [True] * warns
+
+
 def test_floats_need_a_range() -> None:
     images = arrays("float32")
     images[4] = images[4] * 100 - 50
