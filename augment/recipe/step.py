@@ -106,6 +106,8 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
                 f"file, indent the mapping below the step's name. To remove the step, use ~{key}.{name}."
             )
         steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
+        if str(name) in [step.key for step in steps[:-1]]:  # such as 1 and "1"
+            raise UserError(f"{key}.{name}: two steps have this name. Rename one, and set its op with op: NAME.")
     return tuple(steps)
 
 

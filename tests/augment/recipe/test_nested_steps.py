@@ -32,13 +32,14 @@ from augment.support.errors import UserError
             {"a.b": {"op": "flip"}},
             "a.b: a step's name cannot contain a dot. Rename the step, and set its op",
         ),
+        ({"1": {"op": "flip"}, 1: {"op": "rotate"}}, "1: two steps have this name. Rename one, and set its op"),
         (
             {"one_of": {"steps": {"sequence": {"steps": {"rotate": {"angel_range": [0, 1]}}}}}},
             "one_of.steps.sequence.steps.rotate.angel_range: unknown key. Did you mean 'angle_range'? Allowed: ",
         ),
     ],
 )
-def test_mistakes_in_steps(steps: dict[str, Any], message: str) -> None:
+def test_mistakes_in_steps(steps: dict[Any, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"^aug.train.{re.escape(message)}"):
         parse_aug({"train": steps})
 
