@@ -11,7 +11,9 @@ Limits = NDArray[np.float64]  # the levels that become black and white, (2, chan
 
 
 def displayable(levels: NDArray[Any], pixels: PixelFormat, limits: Limits | None = None) -> NDArray[np.uint8]:
-    """Show the channels that `data.rgb` selects, or the first channel as gray. Ordinary RGB images stay unchanged.
+    """Show the channels that `data.rgb` selects, or the first channel in gray or in the colors of `data.colormap`.
+
+    Ordinary RGB images stay unchanged.
 
     Args:
         levels: (..., height, width, channels), see `PixelFormat.levels`.
@@ -26,6 +28,11 @@ def displayable(levels: NDArray[Any], pixels: PixelFormat, limits: Limits | None
     if levels.ndim > 3:
         return np.stack([displayable(image, pixels, limits) for image in levels])
     shown = stretch(levels, limits)[..., list(pixels.rgb or (0,))]
+    if pixels.colormap is not None:
+        from matplotlib import colormaps  # slow to import
+
+        colors = colormaps[pixels.colormap](shown[..., 0] / 255, bytes=True)[..., :3]
+        return np.asarray(colors * levels.any(axis=-1, keepdims=True), np.uint8)
     return np.broadcast_to(shown, (*shown.shape[:2], 3)).copy()
 
 

@@ -20,7 +20,7 @@ from augment.data.formats.raster_files import MODES, has_fourth_channel
 from augment.data.image_faults import strict_pillow
 from augment.data.images import ImageRef, encoded_ref, is_decoded, name_of
 from augment.data.rasters import Raster, StoredPixels, first_pixels, in_format
-from augment.params.pixel_format import DTYPES, PixelFormat, nodata_fault, parse_format, rgb_fault
+from augment.params.pixel_format import DTYPES, PixelFormat, colormap_fault, nodata_fault, parse_format, rgb_fault
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -110,7 +110,12 @@ def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
     limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
     if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
         raise UserError(f"data.nodata={fault}.")
-    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, **limits)
+    if source.colormap is not None:
+        if fault := colormap_fault(source.colormap):
+            raise UserError(f"data.colormap={source.colormap}: {fault}.")
+        if rgb:
+            raise UserError(f"data.colormap={source.colormap} has no effect on color images. Remove it.")
+    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, colormap=source.colormap, **limits)
 
 
 def _with_statistics(
@@ -213,8 +218,8 @@ def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFor
     if max(high) - min(low) >= _USED * (last - first):
         return pixels, []
     used = (value if pixels.dtype == "float32" else round(value) for value in (min(low), max(high)))
-    start, end, first, last = map(short_number, (*used, first, last))
-    what = f"data: the images use values from {start} to {end}, a small part of the range from {first} to {last}"
+    start, end, black, white = map(short_number, (*used, first, last))
+    what = f"data: the images use values from {start} to {end}, a small part of the range from {black} to {white}"
     return pixels, [f"{what}. Set data.range=auto"]
 
 

@@ -1,7 +1,7 @@
 """The pixel format of a dataset's images: channels, data type, and the values of black and white."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params.param_types import MAX_CHANNELS
-from augment.support.errors import UserError
+from augment.support.errors import UserError, nearest
 
 # The data types of stored pixels, with the default range of their values.
 DTYPES: Mapping[str, tuple[float, float]] = {
@@ -37,6 +37,7 @@ class PixelFormat:
         mean: mean level of each channel, scaled to 0..1. Empty: ImageNet's.
         std: standard deviation of each channel's levels, scaled to 0..1. Empty: ImageNet's.
         nodata: stored value of pixels without data, or None. These pixels become level 0.
+        colormap: Matplotlib colormap that shows images if `rgb` is None. None: gray.
     """
 
     channels: int = 3
@@ -47,6 +48,7 @@ class PixelFormat:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     nodata: float | None = None
+    colormap: str | None = field(default=None, repr=False)  # not in the digest of a plan
 
     @classmethod
     def of(
@@ -154,6 +156,7 @@ def _is_valid(pixels: PixelFormat) -> bool:
         and all(std > 0 for std in pixels.std)
         and (bool(pixels.low) or pixels.dtype == "uint8")
         and (pixels.rgb is None or not rgb_fault(pixels.rgb, pixels.channels))
+        and (pixels.colormap is None or not colormap_fault(str(pixels.colormap)))
         and (pixels.nodata is None or not nodata_fault(pixels.nodata, pixels.dtype))
         and pixels.dtype in DTYPES
     )
@@ -173,6 +176,13 @@ def rgb_fault(rgb: tuple[Any, ...], channels: int) -> str:
         return ""
     count = f"{channels} channel{'s' if channels > 1 else ''}"
     return f"{list(rgb)}, but images have {count}. Use three different numbers from 0 to {channels - 1}, or remove it"
+
+
+def colormap_fault(name: str) -> str:
+    """Return what is wrong with the name of a colormap, or an empty string."""
+    from matplotlib import colormaps  # slow to import
+
+    return "" if name in colormaps else f"unknown colormap.{nearest(name, colormaps)} Use a name that Matplotlib knows"
 
 
 def _is_number(value: object) -> bool:

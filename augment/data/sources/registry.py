@@ -134,6 +134,13 @@ class Source:
             doc="red, green and blue channel for color ops and pictures. Default: [0,1,2] for three channels",
         )
     )
+    colormap: str | None = setting(
+        Text(
+            optional=True,
+            doc="Matplotlib colormap for pictures of images that are shown as a single channel, such as viridis. "
+            "Default: gray",
+        )
+    )
     nodata: float | None = setting(
         Number(
             optional=True, within=(-3.4028235e38, 3.4028235e38), doc="value of pixels without data, which become black"
@@ -288,8 +295,8 @@ FLIP_PAIRS = PointPairs(
     doc="pairs of keypoints that swap in a mirrored image. Default: names that differ only in left and right. []: none",
 )
 
-# The settings of all sources that decide how the pixels of images are read.
-PIXEL_SETTINGS = ("channels", "range", "rgb", "nodata")
+# The settings of all sources that decide how the pixels of images are read and shown.
+PIXEL_SETTINGS = ("channels", "range", "rgb", "colormap", "nodata")
 
 _SOURCES: dict[str, type[Source]] = {}
 

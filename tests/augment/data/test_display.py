@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from augment.data.display import channel_names, displayable, stretch, stretch_limits
 from augment.data.images import open_image
 from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.batch import as_levels, as_pixels
-from augment.recipe.plan import build_plan
+from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 
 RANGE: dict[str, Any] = {"low": (0.0,) * 4, "high": (65535.0,) * 4}
@@ -81,6 +82,19 @@ def test_rgb_channels_or_the_first_in_gray_are_shown() -> None:
     np.testing.assert_array_equal(colors, np.stack([stretch(image)[..., [3, 1, 0]] for image in levels]))
     assert channel_names(PixelFormat(4, "uint16", rgb=(3, 1, 0), **RANGE)) == ["0, blue", "1, green", "2", "3, red"]
     assert channel_names(FOUR) == ["0", "1", "2", "3"]
+
+
+def test_the_first_channel_is_shown_in_the_colors_of_a_colormap() -> None:
+    levels = ramp(channels=4)
+    levels[0] = 0
+    shown, gray = displayable(levels, replace(FOUR, colormap="inferno")), displayable(levels, FOUR)[..., 0]
+    np.testing.assert_array_equal(shown[1:], colormaps["inferno"](gray / 255, bytes=True)[1:, :, :3])
+    assert not shown[0].any(), "pixels without data are black"
+    assert [plan_of(of).digest for of in (replace(FOUR, colormap="inferno"), FOUR)] == [plan_of(FOUR).digest] * 2
+
+
+def plan_of(pixels: PixelFormat) -> Plan:
+    return build_plan(replace(parse_aug({"mean": [0.5] * 4, "std": [0.5] * 4}), pixels=pixels), "val")
 
 
 def test_ordinary_rgb_is_never_stretched() -> None:

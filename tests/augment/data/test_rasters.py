@@ -250,6 +250,8 @@ def test_rgb_images_are_measured_on_request() -> None:
     [
         ({"channels": 4}, "data.channels=4, but set/train/a/0.npy has 10 channels. Remove data.channels"),
         ({"rgb": [0, 1, 10]}, "data.rgb is [0, 1, 10], but images have 10 channels"),
+        ({"colormap": "infern"}, "data.colormap=infern: unknown colormap. Did you mean 'inferno'?"),
+        ({"rgb": [0, 1, 2], "colormap": "inferno"}, "data.colormap=inferno has no effect on color images. Remove it."),
         ({"rgb": [0, 1, 1]}, "Use three different numbers"),
         ({"rgb": [0, 1, 1.5]}, "Use three different numbers"),
         ({"range": [5, 5]}, "data.range=[5,5]: the first number must be smaller"),

@@ -476,6 +476,13 @@ def test_nodata_must_be_a_value_of_the_data_type() -> None:
         parse_format({"nodata": -9999}, "pixels")
 
 
+@pytest.mark.parametrize("name", ["no such", 3, ["gray"]])
+def test_a_colormap_must_be_known(name: object) -> None:
+    with pytest.raises(UserError, match="is not a pixel format"):
+        parse_format({"colormap": name}, "pixels")
+    assert parse_format({"rgb": None, "colormap": "gray"}, "pixels").colormap == "gray"
+
+
 def test_a_pickled_plan_keeps_its_pixel_format(device: torch.device) -> None:
     """Workers of a DataLoader get a pickled plan."""
     images = smooth_images(5, "uint16")
