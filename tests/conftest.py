@@ -28,6 +28,8 @@ from augment.recipe.op import _OPS
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
+import_module("augment.recipe.ops")  # fills OPS, also for test files that import little
+
 # In the background, and under nohup, pytest and what it starts would ignore signals that tests send.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
