@@ -72,7 +72,7 @@ class AuditResult:
 
     estimates: tuple[Estimate, ...]
     score: Array  # NaN for samples that were not trained on
-    probability: Array  # for the order of the samples. NaN if unknown
+    probability: Array  # NaN if unknown
     certain: NDArray[np.bool_]  # whether some labels of the same kind are wrong, see `Estimate`
     given: list[str]
     suggested: list[str]
@@ -83,10 +83,12 @@ class AuditResult:
         order = np.lexsort((self.score, -np.nan_to_num(self.probability)))
         return [int(index) for index in order if not np.isnan(self.score[index])]
 
-    def suspect(self, index: int, file: ImageRef, uri: str = "") -> Suspect:
-        # A probability would contradict an estimate that all labels may be right.
-        score, probability = float(self.score[index]), float(self.probability[index] if self.certain[index] else "nan")
-        return Suspect(name_of(file), self.given[index], self.suggested[index], score, probability, uri)
+    def suspect(self, index: int, file: ImageRef, uri: str) -> Suspect:
+        # Beside an estimate that all labels may be right, a high probability would mislead.
+        probability = float(self.probability[index]) if self.certain[index] else math.nan
+        return Suspect(
+            name_of(file), self.given[index], self.suggested[index], float(self.score[index]), probability, uri
+        )
 
     def report(self, files: Sequence[ImageRef], names: Sequence[str], most: int, *, several: bool) -> LabelReport:
         """Return the content of labels.json, with at most `most` suspicious samples."""
@@ -101,10 +103,9 @@ class AuditResult:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("path", "given_label", "suggested_label", "score", "probability"))
         for index in self.order():
-            suspect = self.suspect(index, files[index])
-            texts = map(table_cell, (suspect.path, suspect.given, suspect.suggested))
-            probability = "" if math.isnan(suspect.probability) else f"{suspect.probability:.4f}"
-            writer.writerow([*texts, f"{suspect.score:.4f}", probability])
+            texts = map(table_cell, (name_of(files[index]), self.given[index], self.suggested[index]))
+            probability = "" if math.isnan(self.probability[index]) else f"{self.probability[index]:.4f}"
+            writer.writerow([*texts, f"{self.score[index]:.4f}", probability])
         return text.getvalue()
 
 
@@ -125,7 +126,7 @@ def audit_classes(table: Array, targets: Sequence[int], names: Sequence[str], tr
     labels = [names[int(target)] for target in targets]
     suggested = [names[number] for number in others.argmax(axis=1).tolist()]
     certain = np.full(len(table), wrong_labels.certain)
-    pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(certain & (probability > 0.5)).tolist())
+    pairs = Counter((labels[i], suggested[i]) for i in np.flatnonzero(probability > 0.5).tolist())
     return AuditResult((wrong_labels,), score, probability, certain, labels, suggested, pairs)
 
 
