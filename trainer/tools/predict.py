@@ -1,7 +1,7 @@
 """`python -m trainer predict RUN FILES_OR_FOLDERS...`: predict with a run's best model."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,31 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
+    parser = _make_parser()
+    with readable_errors():
+        options, paths, overrides = parser.split_paths(arguments)
+        if (paths[0] / CONFIG_FILE).is_file():
+            list_images(paths[1:])  # before the model, which takes seconds to load
+        replaced = [token.lstrip("+") for token in overrides]
+        trained = load_best_model(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
+        ids = known_ids(trained, options.annotations)
+        has_masks = isinstance(trained.task, Segment)
+        folder = options.out
+        if folder is None and (has_masks or options.overlay):
+            folder = unlinked_folder(trained.run / ("masks" if has_masks else "overlays"))
+        given = {name: getattr(options, name) for name in ("top", "threshold", "overlay", "explain")}
+        predictions = predict(trained, paths[1:], out=folder, **given)
+        _write(predictions, "--csv", options.csv, as_csv)
+        _write(predictions, "--json", options.json, partial(as_json, ids=ids))
+        files = [file for file in (options.csv, options.json) if file]
+        if not files:
+            _print(predictions, table_console())
+        drawn = " and ".join(["masks"] * has_masks + ["overlays"] * options.overlay)
+        _summarize(predictions, files, {drawn: folder, "explanations": options.explain})
+    return FAILED if any(prediction.error for prediction in predictions) else 0
+
+
+def _make_parser() -> RunParser:
     description = "Predict with the best model of a run."
     parser = RunParser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N",
@@ -106,43 +131,31 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--annotations", type=Path, metavar="FILE",
                         help="COCO file with the ids for --json (default: ids of the run's data)")  # fmt: skip
     parser.add_trust_flag()
-    with readable_errors():
-        options, paths, overrides = parser.split_paths(arguments)
-        if (paths[0] / CONFIG_FILE).is_file():
-            list_images(paths[1:])  # before the model, which takes seconds to load
-        replaced = [token.lstrip("+") for token in overrides]
-        trained = load_best_model(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
-        ids = known_ids(trained, options.annotations)
-        has_masks = isinstance(trained.task, Segment)
-        folder = options.out
-        if folder is None and (has_masks or options.overlay):
-            folder = unlinked_folder(trained.run / ("masks" if has_masks else "overlays"))
-        given = {name: getattr(options, name) for name in ("top", "threshold", "overlay", "explain")}
-        predictions = predict(trained, paths[1:], out=folder, **given)
-        for flag, file, text in (
-            ("--csv", options.csv, as_csv),
-            ("--json", options.json, partial(as_json, ids=ids)),
-        ):
-            if file == STDOUT:
-                sys.stdout.write(printable(text(predictions)))
-            elif file:
-                with writing(f"{flag} {file}"):
-                    write_atomically(Path(file), text(predictions), follow=True)
-        bad = [prediction for prediction in predictions if prediction.error]
-        files = [file for file in (options.csv, options.json) if file]
-        if not files:
-            _print(predictions, table_console())
-        elif STDOUT not in files:
-            done = f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"
-            sys.stdout.write(printable(done))
-        # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
-        stream = sys.stderr if STDOUT in files else sys.stdout
-        what = " and ".join(["masks"] * has_masks + ["overlays"] * options.overlay)
-        for name, path in ((what, folder), ("explanations", options.explain)):
-            if path is not None:
-                stream.write(printable(f"{name}: {path}\n"))
-        for prediction in bad:
-            sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
-        if bad:
-            sys.stderr.write(f"error: {len(bad)} of {amount(len(predictions), 'image')} cannot be used.\n")
-    return FAILED if bad else 0
+    return parser
+
+
+def _write(
+    predictions: Sequence[Prediction], flag: str, file: str | None, text: Callable[[Sequence[Prediction]], str]
+) -> None:
+    """Write predictions to the file of a flag, or to standard output."""
+    if file == STDOUT:
+        sys.stdout.write(printable(text(predictions)))
+    elif file:
+        with writing(f"{flag} {file}"):
+            write_atomically(Path(file), text(predictions), follow=True)
+
+
+def _summarize(predictions: Sequence[Prediction], files: Sequence[str], folders: Mapping[str, Path | None]) -> None:
+    """Print what was written where, and which images cannot be used."""
+    bad = [prediction for prediction in predictions if prediction.error]
+    if files and STDOUT not in files:
+        sys.stdout.write(printable(f"{amount(len(predictions) - len(bad), 'image')}; {', '.join(files)}\n"))
+    # If CSV or JSON goes to standard output, a program may read it. Everything else then goes to standard error.
+    stream = sys.stderr if STDOUT in files else sys.stdout
+    for name, path in folders.items():
+        if path is not None:
+            stream.write(printable(f"{name}: {path}\n"))
+    for prediction in bad:
+        sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
+    if bad:
+        sys.stderr.write(f"error: {len(bad)} of {amount(len(predictions), 'image')} cannot be used.\n")
