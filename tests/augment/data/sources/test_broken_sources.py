@@ -148,7 +148,7 @@ def test_a_class_that_train_lacks_is_rejected(source: str, samples: list[Sample]
         ("parquet", {"image": "imge"}, "cannot find column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
         ("parquet", {"label": "lable"}, "cannot find column 'lable' (data.label). Did you mean 'label'?"),
         ("webdataset", {"label": "class"}, "cannot find 00.class, only 00.cls. Set data.label to cls, another "
-         "extension, or json.FIELD"),
+         "extension or json.FIELD"),
     ],
 )  # fmt: skip
 def test_a_wrong_name_of_a_field_is_answered_with_the_nearest(
