@@ -45,8 +45,8 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "webdataset": {
-        "in a header": (lambda data: data[:100], r"compressed, or truncated \(truncated header\)"),
-        "in a record": (lambda data: data[:600], r"compressed, or truncated \(unexpected end of data\)"),
+        "in a header": (lambda data: data[:100], r"uncompressed tar file, or is truncated \(truncated header\)"),
+        "in a record": (lambda data: data[:600], r"uncompressed tar file, or is truncated \(unexpected end"),
         "between records": (lambda data: data[: data.index(b"02.jpg")], "or damaged: neither .* follows 01.cls"),
     },
     "lmdb": {
