@@ -25,9 +25,9 @@ class Batch:
             float32. Objects are a list of N dicts of tensors, see `augment.data.targets`. A dict holds several kinds.
         indices: (N,) int64, the index of each sample in the split.
         views: all views of each sample, each like `images`, which is the first view.
-        share: this rank's share of the samples that all ranks have at this step, in [0, 1]. A rank that has no samples
-            left in the epoch repeats its last sample with share 0, so that all ranks make the same number of batches.
-            Metrics ignore that batch.
+        share: this rank's share of the samples that all ranks have at this step, in [0, 1]. All ranks make the same
+            number of batches. A rank without samples left in the epoch repeats its last sample with share 0. Metrics
+            ignore that batch.
         frames: (N, 3, 3) float64 on the CPU, the matrices that map stored pixels to pixels of `images`, see
             `augment.pipeline.geometry.frames`. None unless requested. A mosaic has the frame of its first tile.
         view_frames: the frames of all views, each like `frames`, which belongs to the first view.

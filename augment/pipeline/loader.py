@@ -247,7 +247,7 @@ class Loader:
             self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loader's position. A state has a few hundred bytes, and in mid-epoch two more bits per image."""
+        """Return the loader's position. A state has a few kilobytes, and in mid-epoch two more bits per image."""
         pipeline = self._pipeline if self.plan.checkpoints else None
         return self.identity | {
             "built_at": self._built_at,

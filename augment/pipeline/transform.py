@@ -51,9 +51,9 @@ _IMAGES = "images"
 class Transform:
     """Applies a recipe to batches of images in memory.
 
-    The parameters of a call are a pure function of the seed, the split, the rank, the step, the number of the call and
-    the image's position in the batch. Earlier calls, the device and the batch size do not change them. Random crop
-    windows have the same distribution as in a loader, but are drawn differently.
+    A call's parameters are a pure function of the seed, split, rank, step and call number, and the image's position in
+    the batch. Earlier calls, the device and the batch size do not change them. Random crop windows have the same
+    distribution as in a loader, but are drawn differently.
 
     In a worker process of a PyTorch DataLoader, the parameters also depend on the worker's seed. PyTorch changes this
     seed in each epoch, unless workers are persistent. In a copy of the transform in any other process, the parameters

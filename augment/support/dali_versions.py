@@ -11,7 +11,7 @@ fn: Any = nvidia.dali.fn
 math: Any = nvidia.dali.math
 types: Any = nvidia.dali.types
 
-# NumPy's names of pixel types, and DALI's types.
+# Maps NumPy's names of pixel types to DALI's types.
 STORED_TYPES = {"uint8": types.UINT8, "uint16": types.UINT16, "int16": types.INT16, "float32": types.FLOAT}
 
 Node = Any  # DALI's DataNode, which has no type annotations

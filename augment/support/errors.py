@@ -43,7 +43,7 @@ def nearest_each(names: Iterable[str], allowed: Iterable[str]) -> str:
 
 
 def plugin_hint(what: str, key: str = "plugins") -> str:
-    """Return the hint that a user's own op, model and so on must be loaded, for the error about an unknown name."""
+    """Return the end of an error about an unknown name: how to load the user's own op, model and so on."""
     return f"For your own {what}, set {key}=[MODULE]."
 
 

@@ -1,4 +1,4 @@
-"""Facts about this process, such as its start, rank, CPU cores, CPU time and memory."""
+"""Query and configure this process: its start, ranks, CPU cores, CPU time, memory, output and end."""
 
 import ctypes
 import os

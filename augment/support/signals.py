@@ -61,7 +61,7 @@ class StopSignals:
 
     @contextmanager
     def ending(self, code: int, message: str = "") -> Iterator[None]:
-        """Inside the context, end the process when a signal arrives. See `exit_on_stop`."""
+        """End the process when a signal arrives inside the context. See `exit_on_stop`."""
         if self._previous:
             exit_on_stop(code, message)
         try:
@@ -72,7 +72,7 @@ class StopSignals:
 
     @property
     def arrived(self) -> bool:
-        """Whether a signal arrived while signals were held, in this context or an outer one.
+        """Whether a signal arrived, in this context or an outer one.
 
         This includes signals whose exception Python discarded, such as in a destructor.
         """
@@ -116,7 +116,7 @@ def leave_closed_terminal() -> None:
 
 
 def exit_on_stop(code: int, message: str = "") -> None:
-    """From now on, a stop signal prints a message and ends the process at once.
+    """Make stop signals print a message and end the process at once.
 
     Call this before modules are imported and before Python shuts down. Python may discard a KeyboardInterrupt at these
     times, or print its traceback.

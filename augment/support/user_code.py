@@ -92,7 +92,10 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
 
 
 def describe_raised(error: BaseException) -> str:
-    """Describe an exception, and the line that led to it: the last line of the user's code, or else of a package."""
+    """Describe an exception and the line that led to it.
+
+    This is the last line of the user's code. Without such a line, it is the last line of a package.
+    """
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
     text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__

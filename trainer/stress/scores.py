@@ -129,9 +129,10 @@ class StressTest:
         return f"{weakness.corruption.describe(strength)}: {self.show(self.clean.value)} → {self.show(score)}"
 
     def recipe(self, weakness: Weakness) -> str:
-        """Return overrides that train with the strengths that lower the score. Both directions of an op share a range.
+        """Return overrides that train with the strengths that worsen the score. Both directions of an op share a range.
 
-        A range extends to the mildest strength that causes at least half of the largest drop.
+        A range extends to the mildest strength that causes at least half of the largest drop. It always contains the
+        milder half of the strengths.
         """
         tested, ends = weakness.corruption, list[float]()
         if not tested.setting:
@@ -146,8 +147,8 @@ class StressTest:
     def first_to_fail(self, most: int) -> list[tuple[int, int, list[str]]]:
         """Return the images with the most wrong predictions, among the images that are right without corruption.
 
-        Each entry has the position of the image, the number of passes with a wrong prediction, and the corruptions with
-        a wrong prediction at the mildest strength.
+        Each entry has the image's position, the number of passes with a wrong prediction, and the corruptions under
+        which the image fails at the mildest strength.
         """
         failures: dict[int, int] = {}
         for weakness in self.weaknesses:
@@ -219,8 +220,8 @@ class _Example(Callback):
 def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corruption], images: int) -> StressTest:
     """Score a trained model under corruptions.
 
-    All models get the same corrupted images. Corrupted images depend only on the original images, their order and the
-    corruption.
+    Models with the same validation recipe get the same corrupted images. These depend only on the recipe, the original
+    images, their order and the corruption.
 
     Args:
         trained: the model.

@@ -87,7 +87,7 @@ def _read(file: Path) -> str:
 T = TypeVar("T")
 
 _MOST = IGNORE - 1  # objects or classes in an 8-bit mask
-_CLOSE = 0.501  # px from the center of a pixel to its edge, with a margin for rounding
+_HALF_PIXEL = 0.501  # px from the center of a pixel to its edge, with a margin for rounding
 
 
 class FaultError(Exception):
@@ -382,7 +382,7 @@ def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequen
     """Return the keypoints of the only object of an image."""
     points = _points(image.objects, header, turn, len(names))[0]
     last = np.array([header.width, header.height]) - 1
-    outside = ((points[:, :2] < -_CLOSE) | (points[:, :2] > last + _CLOSE)).any(axis=1)
+    outside = ((points[:, :2] < -_HALF_PIXEL) | (points[:, :2] > last + _HALF_PIXEL)).any(axis=1)
     if outside.any():
         size = f"{header.upright_size[1]} x {header.upright_size[0]}"
         name = names[int(np.argmax(outside))]

@@ -57,14 +57,14 @@ def read_image_list(
     """Read a list: CSV if it has an extension in `SEPARATORS`, otherwise text.
 
     A line of text holds a path and its labels, separated by spaces. Quotes work as in a shell, and # begins a comment.
-    CSV has a header and a column of paths. One more column holds labels, separated by semicolons, or several columns
-    hold numbers or 0 and 1.
+    CSV has a header and a column of paths. Another column holds labels, separated by semicolons. Instead, several
+    columns may hold numbers, or 0 and 1.
 
     Args:
         key: the setting that names the list, for messages.
         file: the list.
         image: the column of paths. Default: "path", or the first column.
-        label: the column of labels. Default: "label", or the second column.
+        label: the column of labels. Default: "label", or the other one of two columns.
         targets: the columns of numbers, instead of `label`.
         label_key: the setting that names the column of labels, for messages.
 

@@ -1,4 +1,4 @@
-"""Draw the masks of objects from polygons and run-length codes, when they are needed.
+"""Draw the masks of objects on demand, from polygons and run-length codes.
 
 Polygons are in pixels from the top left corner of the image. A pixel belongs to a polygon if its center is inside by
 the even-odd rule.

@@ -152,7 +152,7 @@ def _with_channels(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 # NumPy parses headers with `ast`, which can fail in several threads before Python 3.11.8 and 3.12.2 (gh-106905).
-_HEADERS = Lock()
+_HEADER_LOCK = Lock()
 
 
 def _open_npy(content: Content) -> OpenedRaster:
@@ -168,7 +168,7 @@ def _read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], Lit
     """Return the shape, the order of the axes, the data type, and the offset of the values. `size` is in bytes."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    with _HEADERS:
+    with _HEADER_LOCK:
         shape, is_fortran, dtype = read(stream)
     start = stream.tell()
     if not dtype.hasobject and size - start < prod(shape) * dtype.itemsize:
@@ -181,7 +181,7 @@ def _open_npz(content: Content) -> OpenedRaster:
     members = archive.infolist()
     if len(members) != 1:
         raise PixelsError(f"has {len(members)} arrays. Save each image in its own file")
-    if members[0].compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python unpacks others without a limit
+    if members[0].compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # Python unpacks other methods without a limit
         raise PixelsError("is compressed by a method that NumPy does not use. Use numpy.savez_compressed")
     size = members[0].file_size
     with archive.open(members[0]) as stream:

@@ -2,7 +2,7 @@
 
 A file is a sequence of parts, each at a multiple of 4 bytes. A part is a magic number, a word and the content. The word
 holds the kind in 3 bits and the length in 29 bits. A record is usually one part. If a record contains the magic number
-at a multiple of 4 bytes, it is split there into two parts, and the number is left out.
+at a multiple of 4 bytes, it is split there into two parts. The number is left out.
 
 A record contains a flag (uint32), a label (float32), two ids (uint64), `flag` labels (float32) that replace the first
 label, and the encoded image. All numbers are little-endian.

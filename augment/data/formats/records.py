@@ -1,7 +1,7 @@
 """Files that hold many images: find them by a pattern, index their records once, and read images as byte ranges.
 
-Images are read with `pread` instead of a memory map. Truncating a mapped file would kill the process, and each map
-keeps a file open, which is too much for a dataset of a thousand shards.
+Images are read with `pread` instead of a memory map. Truncating a mapped file would kill the process. Each map would
+also keep a file open, and a dataset may have a thousand shards.
 """
 
 import errno
@@ -285,7 +285,9 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def find_shards(pattern: str, key: str) -> list[Path]:
-    """Return the files that a pattern with {000..009}, {a,b} and * ? [ ] names. Matches of * ? [ ] are sorted.
+    """Return the files that match a pattern with braces, such as `{000..009}` or `{a,b}`, and wildcards.
+
+    The wildcards are `*`, `?` and `[]`. Their matches are sorted.
 
     Raises:
         UserError: a file is missing or named twice, or nothing matches.

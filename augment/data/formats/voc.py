@@ -1,6 +1,6 @@
 """Read Pascal VOC: `Annotations/*.xml`, JPEGImages, ImageSets and SegmentationClass.
 
-Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. Box edges are pixel numbers from 1, both inclusive.
+Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. A box states its first and last pixels, counted from 1.
 """
 
 import re
@@ -28,7 +28,7 @@ _FLAG = re.compile(r"\s+(-1|0|1|\+1)$")
 
 
 def files_by_name(folder: Path, extensions: Collection[str]) -> dict[str, Path]:
-    """Return the files below a folder that have some extensions, by their paths without extension.
+    """Return the files below a folder with the given extensions, by their paths without extension.
 
     If several files have the same path, the earlier extension counts. Extensions may be in upper or lower case.
     """

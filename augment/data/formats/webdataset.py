@@ -20,7 +20,7 @@ _BLOCK = 512  # bytes of a tar block
 # The files of a sample by their extension.
 Members = dict[str, tarfile.TarInfo]
 
-_REMEDY = "Set data.label to cls, another extension, or json.FIELD, or data.targets to JSON fields of numbers"
+_REMEDY = "Set data.label to cls, another extension or json.FIELD, or set data.targets to JSON fields of numbers"
 
 
 def read_shard(
@@ -63,7 +63,7 @@ def _image(key: str, members: Members) -> tarfile.TarInfo:
 
 
 def _samples(stream: BinaryIO) -> dict[str, Members]:
-    """Return the samples of a shard by key, the name up to the first dot. A sample has its members by extension."""
+    """Return the samples of a shard by key, the name up to the first dot. A sample maps extensions to members."""
     samples: dict[str, Members] = {}
     last = "nothing"
     try:

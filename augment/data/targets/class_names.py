@@ -20,7 +20,7 @@ from augment.support.formatting import amount, list_some
 
 Label = int | float | str
 
-_MISSPELLED = 3  # maximum number of hints. If more classes have a single image, they are probably spelled correctly
+_MAX_HINTS = 3  # maximum number of hints. If more classes have a single image, they are probably spelled correctly
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels or numbers of some images, in the form in which sources provide them for interpretation.
+    """The labels or numbers of some images, as a source provides them.
 
     Attributes:
         values: (L,) the labels of all images, image by image: int64, float64, or int64 indices of `words`.
@@ -187,7 +187,7 @@ def _owner(counts: NDArray[np.int64], slot: int) -> int:
 
 
 def given_names(found: Sequence[tuple[str, ...] | None], options: TargetOptions) -> tuple[str, ...] | None:
-    """Return the names of the options, else the names that the source provides for train.
+    """Return the names in the options. Without such names, return the names that the source provides for train.
 
     Args:
         found: the names that the source provides for each split.
@@ -255,7 +255,7 @@ def suggest_spelling(absent: Sequence[str], images: Mapping[str, int]) -> str:
         images: the number of images of each class in all splits.
     """
     rare = [name for name in absent if images[name] == 1 and not name.isdecimal()]
-    if len(rare) > _MISSPELLED:
+    if len(rare) > _MAX_HINTS:
         return ""
     return nearest_each(rare, [name for name, count in images.items() if count > 1])
 
@@ -337,7 +337,7 @@ def read_names(file: str) -> tuple[str, ...]:
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
     if unknown := [word for word in split.labels.words if word not in numbers]:
-        hint = f", which is unknown.{nearest_each(unknown[:_MISSPELLED], names)} Known: {list_some(names, 10)}."
+        hint = f", which is unknown.{nearest_each(unknown[:_MAX_HINTS], names)} Known: {list_some(names, 10)}."
         raise split.label_error(split.labels.values == split.labels.words.index(unknown[0]), hint)
     table = np.array([numbers[word] for word in split.labels.words], np.int64)
     return table.take(split.labels.values)

@@ -29,8 +29,8 @@ def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
-    predict. Rows of 0 and 1 are labels. Lists are labels if any image has more than one. Otherwise, each image has one
-    class.
+    predict. Rows of 0 and 1 are labels. Lists are labels if any image has more than one label. Otherwise, each image
+    has one class.
 
     Args:
         splits: train with its labels, and val if there is one.
@@ -92,7 +92,7 @@ def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_num
     if all(own.rows for own in labels):
         return True
     if any(own.rows and own.counts[0] > 1 for own in labels):
-        raise UserError("data: one of train and val has rows of numbers, the other has labels. Use the same in both.")
+        raise UserError("data: one split has rows of numbers, but the other has labels. Use rows or labels in both.")
     if options.names or options.task == NUMBERS.task:
         return True
     has_floats = has_number_types and any(own.values.dtype.kind == "f" for own in labels)

@@ -133,7 +133,7 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
     """Return pairs of left and right points as indices, or None if they are unknown.
 
     Args:
-        given: `data.flip_pairs`, pairs of names. None finds pairs by the words for left and right in the names.
+        given: `data.flip_pairs`, pairs of names. If None, pairs are found by the words for left and right in the names.
         names: the names of the points.
 
     Raises:

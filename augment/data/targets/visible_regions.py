@@ -96,7 +96,7 @@ class Parts:
         return matrices
 
     def clip(self, boxes: Array, parts: Indices) -> tuple[Array, Array]:
-        """Clip boxes of parts, (M, 4), to their visible part, and return them with their visible areas, (M,)."""
+        """Clip each box, (M, 4), to the visible region of its part. Return the boxes and their visible areas, (M,)."""
         low, high = np.split(self.rectangles[parts, 0], 2, axis=1)
         clipped = np.concatenate([side.clip(low, high) for side in np.split(boxes, 2, axis=1)], axis=1)
         area = areas(clipped)

@@ -1,10 +1,10 @@
 """Makes batches from a pipeline's outputs: moves targets with their pixels, mixes samples, and adds frames.
 
 `Mixer` runs the batch stages of a plan, which mix samples and targets, in PyTorch. Threads that launch GPU kernels wait
-for each other, so it launches few kernels per batch. It copies draws to the GPU for many batches at once. If a plan
-mixes only by mixup and cutmix, one kernel mixes RGB images and their targets. Otherwise, PyTorch operators mix them.
-Samples that skip an op get its neutral values, which change nothing. If an op has no neutral values, a mask keeps these
-samples unchanged.
+for each other, so the mixer launches few kernels per batch. It copies draws to the GPU for many batches at once. If a
+plan mixes only by mixup and cutmix, one kernel mixes RGB images and their targets. Otherwise, PyTorch operators mix
+them. Samples that skip an op get its neutral values, which change nothing. If an op has no neutral values, a mask keeps
+these samples unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence

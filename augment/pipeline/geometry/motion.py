@@ -151,8 +151,7 @@ class BatchMotion:
             points: x and y in pixels of the stored images, (M, 2).
             owners: the entry of each point, (M,): a sample, or a part of a mixed sample.
             watch: called with the points after the crop and after each step except the last. Callers use it to find
-                points that are outside `edges` after a step, because the image has lost them, even if a later step
-                moves them back.
+                points that leave `edges`. The image has lost such points, even if a later step moves them back.
 
         Returns:
             The points in output pixels, (M, 2). A point is NaN if a perspective puts it on or behind the horizon, or if

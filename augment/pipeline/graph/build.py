@@ -124,7 +124,7 @@ def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8
 
 
 class _LoaderSource(GraphSource):
-    """Supplies the graph of a loader with random values. DALI draws windows and noise, and `Feed` all other values."""
+    """Supplies a loader's graph with random values. DALI draws windows and noise. `Feed` draws all other values."""
 
     def __init__(
         self, plan: Plan, reading: Reading, placement: Placement, form: OutputFormat, program: Program | None

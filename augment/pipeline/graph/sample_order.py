@@ -71,7 +71,7 @@ class Reading:
     epoch: int = 0  # the first epoch
     shard: RankShard = RankShard()
     announce: Callable[[NDArray[np.int32]], None] | None = None  # called with the indices of upcoming batches
-    stream: Stream | None = None  # prefetches larger files that are shuffled in windows
+    stream: Stream | None = None  # prefetches files of many images, shuffled in windows
     pixels: PixelFormat = RGB  # the pixel format of images that are stored decoded
 
     @property

@@ -1,4 +1,4 @@
-"""Prefetches larger files that hold images, such as remote shards, before their batches are read."""
+"""Prefetches files that hold many images, such as remote shards, before their batches are read."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

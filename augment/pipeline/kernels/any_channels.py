@@ -2,8 +2,8 @@
 
 Like the kernels for RGB, one kernel resizes windows, and another runs the programs of samples.
 
-Each thread works on groups of neighboring channels of a pixel, which it reads at once. A group has `per` channels, the
-largest power of 2 up to 8 that divides their number, so no thread is idle.
+Each thread works on groups of neighboring channels of a pixel, which it reads at once. A group has `per` channels. This
+is the largest power of 2 up to 8 that divides the number of channels, so no thread is idle.
 """
 
 # Triton compiles these functions. Python types cannot describe Triton's language.
@@ -221,7 +221,7 @@ def _warp(source, target, m, height, width, channels: tl.constexpr, per: tl.cons
 
 @triton.jit
 def _sums(source, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
-    """Return sums over pixels, (block, per). The sums of a channel are still to be added."""
+    """Return partial sums over pixels, (block, per). The caller adds the sums of each channel."""
     total = tl.zeros([block, per], tl.float32)
     for start in range(0, area, block * per // channels):
         there, kept = _tile(start, area, channels, per, block)

@@ -31,8 +31,8 @@ def load(source, inside):
 def within(position, size, border):
     """Map a position beyond the edge to the position inside the image that the border shows there.
 
-    `border` is a code of `opcodes.BORDERS`. Code 3 is a faster form of code 1 (reflect_101), for positions that are
-    less than one side length beyond the edge.
+    `border` is a code of `opcodes.BORDER_CODES`. Code 3 is a faster form of code 1 (reflect_101), for positions that
+    are less than one side length beyond the edge.
     """
     if border == 3:
         position = tl.abs(position)
@@ -49,8 +49,8 @@ def filter_of(window, pixel, rows, columns):
     """Return the filter that resizes a window, for each output pixel.
 
     Returns:
-        The filter's center (y, x) in image coordinates, with pixel centers at integers, half its height and width, its
-        first row and column, and its numbers of rows and columns.
+        The filter's center, half its height and width, its first row and column, and its numbers of rows and columns.
+        Each pair is (y, x), in image coordinates with pixel centers at integers.
     """
     top, left = tl.load(window), tl.load(window + 1)
     step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns

@@ -1,9 +1,9 @@
 """The validation transform as a PyTorch module of plain arithmetic, which can be exported with a model.
 
 For each axis, the image is multiplied by a matrix of filter weights, which is built at run time from the image size.
-The filter is a triangle that reaches one pixel to each side, in pixels of the coarser of image and result. Beyond the
-edges of the image, DALI's filter repeats the edge pixels. Here, the weights beyond an edge are added to the weight of
-the edge pixel.
+The filter is a triangle. It reaches one output pixel to each side if the image is shrunk, and one image pixel
+otherwise. Beyond the edges of the image, DALI's filter repeats the edge pixels. Here, the weights beyond an edge are
+added to the weight of the edge pixel.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,11 +21,11 @@ _Sides = tuple[Tensor, Tensor]  # height and width of an image
 
 @dataclass(frozen=True)
 class Grid:
-    """The positions in the image of the rows or columns of the result."""
+    """The image positions of the result's rows or columns."""
 
     centers: Tensor  # (length,) in image pixels from the edge of the image
     step: Tensor  # (1,) image pixels per output pixel
-    inside: Tensor | None = None  # (length,) whether the row or column shows the image. None: all do
+    inside: Tensor | None = None  # (length,) whether the row or column shows the image. None: all show it
 
 
 class Crop(nn.Module):

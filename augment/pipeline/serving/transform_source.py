@@ -94,7 +94,7 @@ def not_exported(pixels: str) -> UserError:
     """Return the error for an export of images that are not 8-bit RGB, or that have data.nodata."""
     return UserError(
         f"transform.py and transform_*.dali support only 8-bit RGB images, but these have {pixels}. Run python -m "
-        "trainer export RUN, without --preprocessing. Its model contains the transform."
+        "trainer export RUN, without --preprocessing. The exported model contains the transform."
     )
 
 

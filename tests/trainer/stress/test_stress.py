@@ -196,7 +196,7 @@ def test_an_image_that_is_wrong_once(run: Path) -> None:
     clean, flip = Score(1.0, None, frozenset(), None), Score(0.5, None, frozenset({0}), None)
     weakness = Weakness(Corruption("flip", "flip"), (flip,))
     page = render(StressTest(run, "accuracy", "Accuracy", True, False, 2, clean, (weakness,), {}, [Path("a.png")]))
-    assert "wrong 1 time, even at the mildest flip" in page
+    assert "wrong 1 time, even at the mildest strength of flip" in page
 
 
 def test_the_command_states_that_no_corruption_is_harmful(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,8 +45,8 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "webdataset": {
-        "in a header": (lambda data: data[:100], r"compressed, or truncated \(truncated header\)"),
-        "in a record": (lambda data: data[:600], r"compressed, or truncated \(unexpected end of data\)"),
+        "in a header": (lambda data: data[:100], r"uncompressed tar file, or is truncated \(truncated header\)"),
+        "in a record": (lambda data: data[:600], r"uncompressed tar file, or is truncated \(unexpected end"),
         "between records": (lambda data: data[: data.index(b"02.jpg")], "or damaged: neither .* follows 01.cls"),
     },
     "lmdb": {
@@ -148,7 +148,7 @@ def test_a_class_that_train_lacks_is_rejected(source: str, samples: list[Sample]
         ("parquet", {"image": "imge"}, "cannot find column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
         ("parquet", {"label": "lable"}, "cannot find column 'lable' (data.label). Did you mean 'label'?"),
         ("webdataset", {"label": "class"}, "cannot find 00.class, only 00.cls. Set data.label to cls, another "
-         "extension, or json.FIELD"),
+         "extension or json.FIELD"),
     ],
 )  # fmt: skip
 def test_a_wrong_name_of_a_field_is_answered_with_the_nearest(
