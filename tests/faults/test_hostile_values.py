@@ -27,8 +27,10 @@ from augment.support.files import write_atomically
 from augment.support.formatting import from_table_cell, printable, table_cell
 from augment.support.untrusted_files import read_object
 from augment.support.yaml_files import read_yaml
+from trainer.callbacks.recorder import MAX_ROWS, METRICS_FILE, Recorder
 from trainer.loop.checkpoint import FORMAT, FitState, load
 from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.folder.reader import RunFolder
 from trainer.run.initial_weights import read_weights
 from trainer.sweeps.search_space import parse_space
 from trainer.sweeps.trials import TRIALS_FILE, Search
@@ -100,6 +102,18 @@ JSON = {
 def test_json(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "summary.json").write_text(JSON[name])
     assert said(lambda: read_object(file)).startswith((f"{file}: ", f"{file} is damaged"))
+
+
+@pytest.mark.parametrize("line", ["", "{}", '{"epoch": 1}'])
+def test_rows(line: str, tmp_path: Path) -> None:
+    (tmp_path / METRICS_FILE).write_text(f"{line}\n" * (MAX_ROWS + 1))
+    run = RunFolder(tmp_path)
+    assert (run.rows, list(run.notes)) == ([], [METRICS_FILE])
+
+
+def test_rows_of_a_checkpoint() -> None:
+    with pytest.raises(ValueError, match="more than 100,000 epochs"):
+        Recorder().load_state_dict({"rows": [{}] * (MAX_ROWS + 1), "steps": [], "meter": None, "seconds": 0})
 
 
 # --- patterns ---
