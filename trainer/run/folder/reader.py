@@ -23,6 +23,7 @@ from augment.support.untrusted_files import (
     MAX_VALUES,
     damage,
     explained_damage,
+    is_result,
     read_as,
     read_bytes,
     read_object,
@@ -39,7 +40,7 @@ from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
 JOB_FILE = "job.json"
-_MOST_JOB = 2**20  # bytes of it. Tables of a sweep show its overrides
+_MOST_JOB = 2**16  # bytes of it. Tables of a sweep show its overrides
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
 TEST_NAME = "test_scores"  # base name of what `python -m trainer evaluate RUN --split test` writes
 
@@ -275,9 +276,7 @@ def _read_rows(file: Path) -> list[MetricsRow]:
         try:
             if line.strip(b"\0"):
                 row = {key: math.nan if value is None else value for key, value in json.loads(line).items()}
-                # Drop integers that a float cannot hold.
-                numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
-                rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
+                rows.append({key: v for key, v in row.items() if isinstance(v, float | int) and is_result(v)})
         except damage() as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
