@@ -33,6 +33,8 @@ from augment.support.untrusted_files import read_object
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.recorder import MAX_ROWS, METRICS_FILE, Recorder
 from trainer.loop.checkpoint import FORMAT, FitState, load
+from trainer.report.page import render
+from trainer.report.run_content import MISTAKES_FILE, read_record
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import SUMMARY_FILE
@@ -129,6 +131,15 @@ def test_numbers_that_statistics_cannot_add(number: float, tmp_path: Path) -> No
 def test_a_long_cell_of_a_table() -> None:
     present(console := Console(file=io.StringIO(), width=80), ("", [["a"], ["x" * 10**6]]))
     assert console.file.tell() < 10**4
+
+
+@pytest.mark.parametrize(("count", "name", "cells"), [(20, "x" * 10**5, 400), (1300, "x", 0)])
+def test_a_matrix_in_a_report(count: int, name: str, cells: int, tmp_path: Path) -> None:
+    block = {"kind": "Matrix", "counts": [[1] * count] * count, "names": [name] * count, "shares": False}
+    (tmp_path / SUMMARY_FILE).write_text(json.dumps({"status": "finished", "best": {"epoch": 0}}))
+    (tmp_path / MISTAKES_FILE).write_text(json.dumps({"epoch": 0, "blocks": [block]}))
+    text = render(read_record(tmp_path))
+    assert (text.count("predicted as"), len(text) < 10**7) == (cells, True)
 
 
 def test_rows_of_a_checkpoint() -> None:
