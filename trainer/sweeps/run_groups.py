@@ -43,7 +43,7 @@ _KIND_SECTIONS = ("data.", "model.")
 _SETTINGS = 6
 
 # The largest number of keys to compare, far above the number of settings.
-_MOST_KEYS = 1000
+_MOST_KEYS = 500
 
 _REASONS = {
     PLANNED: "not run yet",
