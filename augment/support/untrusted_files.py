@@ -27,6 +27,9 @@ T = TypeVar("T")
 # Limits far above the needs of any run: bytes of a file, levels and values of a JSON text, and bits of an integer.
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 
+# The largest number in the results of a run, because statistics of larger numbers overflow.
+MAX_RESULT = 1e100
+
 # The flags of `open_regular` that append to a file, and create it if it is missing.
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
@@ -129,10 +132,15 @@ def _typed(kind: Any, value: Any, **known: Any) -> Any:
     if kind is float and value is None:
         return math.nan
     allowed = int | float if kind is float else kind
-    too_long = isinstance(value, int) and abs(value) >= 2**53
+    too_long = isinstance(value, int | float) and not is_result(value)
     if kind is not Any and (too_long or not isinstance(value, allowed)):
         raise TypeError(f"not a value of type {kind.__name__}")
     return value
+
+
+def is_result(value: float) -> bool:
+    """Return whether a number is NaN, or may be the result of a run."""
+    return not abs(value) > MAX_RESULT if isinstance(value, float) else abs(value) < 2**53
 
 
 def parse_json(text: str | bytes) -> Any:

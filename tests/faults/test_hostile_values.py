@@ -2,8 +2,10 @@
 
 import io
 import json
+import math
 import os
 import signal
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,10 +16,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from augment.cli.overrides import split_sweep
 from augment.cli.parser import readable_errors
-from augment.data.formats.records import expand_braces, find_shards
+from augment.data.formats.records import RecordFile, expand_braces, find_shards
+from augment.data.formats.webdataset import read_shard
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.data.sources.loading import load_dataset
@@ -27,11 +31,17 @@ from augment.support.files import write_atomically
 from augment.support.formatting import from_table_cell, printable, table_cell
 from augment.support.untrusted_files import read_object
 from augment.support.yaml_files import read_yaml
+from trainer.callbacks.recorder import MAX_ROWS, METRICS_FILE, Recorder
 from trainer.loop.checkpoint import FORMAT, FitState, load
+from trainer.report.page import render
+from trainer.report.run_content import MISTAKES_FILE, read_record
 from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.folder.reader import RunFolder
+from trainer.run.folder.summary import SUMMARY_FILE
 from trainer.run.initial_weights import read_weights
 from trainer.sweeps.search_space import parse_space
 from trainer.sweeps.trials import TRIALS_FILE, Search
+from trainer.sweeps.verdict_text import present
 
 LIMIT = 20  # seconds of each case
 
@@ -100,6 +110,60 @@ JSON = {
 def test_json(name: str, tmp_path: Path) -> None:
     (file := tmp_path / "summary.json").write_text(JSON[name])
     assert said(lambda: read_object(file)).startswith((f"{file}: ", f"{file} is damaged"))
+
+
+@pytest.mark.parametrize("line", ["", "{}", '{"epoch": 1}'])
+def test_rows(line: str, tmp_path: Path) -> None:
+    (tmp_path / METRICS_FILE).write_text(f"{line}\n" * (MAX_ROWS + 1))
+    run = RunFolder(tmp_path)
+    assert (run.rows, list(run.notes)) == ([], [METRICS_FILE])
+
+
+@pytest.mark.parametrize("number", [1e308, -math.inf, 2**60])
+def test_numbers_that_statistics_cannot_add(number: float, tmp_path: Path) -> None:
+    row = {"epoch": 0, "val_loss": number}
+    (tmp_path / METRICS_FILE).write_text(json.dumps(row))
+    (tmp_path / SUMMARY_FILE).write_text(json.dumps({"status": "finished", "last": row}))
+    run = RunFolder(tmp_path)
+    assert (run.rows, run.last, list(run.notes)) == ([{"epoch": 0}], {"epoch": 0}, [SUMMARY_FILE])
+
+
+def test_a_long_cell_of_a_table() -> None:
+    present(console := Console(file=io.StringIO(), width=80), ("", [["a"], ["x" * 10**6]]))
+    assert console.file.tell() < 10**4
+
+
+@pytest.mark.parametrize(("count", "name", "cells"), [(20, "x" * 10**5, 400), (1300, "x", 0)])
+def test_a_matrix_in_a_report(count: int, name: str, cells: int, tmp_path: Path) -> None:
+    block = {"kind": "Matrix", "counts": [[1] * count] * count, "names": [name] * count, "shares": False}
+    (tmp_path / SUMMARY_FILE).write_text(json.dumps({"status": "finished", "best": {"epoch": 0}}))
+    (tmp_path / MISTAKES_FILE).write_text(json.dumps({"epoch": 0, "blocks": [block]}))
+    text = render(read_record(tmp_path))
+    assert (text.count("predicted as"), len(text) < 10**7) == (cells, True)
+
+
+def test_rows_of_a_checkpoint() -> None:
+    with pytest.raises(ValueError, match="more than 100,000 epochs"):
+        Recorder().load_state_dict({"rows": [{}] * (MAX_ROWS + 1), "steps": [], "meter": None, "seconds": 0})
+
+
+# --- shards ---
+
+SHARDS = {
+    "a size that leads back": (tarfile.REGTYPE, (2**96 - 512).to_bytes(12, "big"), b""),
+    "a header that leads back": (tarfile.XHDTYPE, (2**96 - 512).to_bytes(12, "big"), b""),
+    "a long header": (tarfile.XHDTYPE, b"%011o\0" % 2**22, b"9" * 2**22),
+}
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_shards(name: str, tmp_path: Path) -> None:
+    kind, size, content = SHARDS[name]
+    header = bytearray(tarfile.TarInfo(".a").tobuf(tarfile.USTAR_FORMAT))
+    header[124:136], header[148:156], header[156:157] = size, b" " * 8, kind
+    header[148:156] = b"%06o\0 " % sum(header)
+    (file := tmp_path / "a.tar").write_bytes(bytes(header) + content + bytes(1024))
+    assert "a header gives the size" in said(lambda: [*read_shard(RecordFile(file, 0, 0))])
 
 
 # --- patterns ---

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from augment.params import Count, setting
 from augment.support.background import Background
+from augment.support.untrusted_files import explained_damage
 from trainer.callbacks.checkpoint import best_model
 from trainer.loop.callback import Callback, Phase, configurable
+from trainer.loop.checkpoint import BEST
 from trainer.loop.lazy_learner import Learner
 
 BATCH = "batch.png"
@@ -56,9 +58,10 @@ class Plots(Callback):
 
         best = best_model(learner)
         if best is not None and best.samples is not None:  # the best epoch had a validation
-            figure = learner.task.figure(learner.task.samples(**best.samples), learner.classes)
-            if figure is not None:
-                plot_outputs(figure, learner.folder / learner.task.figure_file)
+            with explained_damage(learner.folder / BEST):  # a resumed run's file may come from a stranger
+                figure = learner.task.figure(learner.task.samples(**best.samples), learner.classes)
+                if figure is not None:
+                    plot_outputs(figure, learner.folder / learner.task.figure_file)
 
 
 def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:

@@ -25,6 +25,9 @@ METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 # Maximum number of rows in steps.jsonl. If there are more, every other row is dropped.
 MAX_STEPS = 4000
 
+# Maximum number of rows that are read, far above the epochs of any run. Reports take seconds for this many.
+MAX_ROWS = 100_000
+
 
 class NonFiniteLossError(UserError):
     """A loss, or the gradients at every loss scale, are not finite, so the fit cannot continue."""
@@ -203,6 +206,8 @@ class Recorder(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state["rows"]) + len(state["steps"]) > MAX_ROWS:
+            raise ValueError(f"more than {MAX_ROWS:,} epochs")
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
         for row in (*self.rows, *(step.values() for step in self.steps)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -274,6 +275,8 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
     Raises:
         UserError: the file is missing, or is not a checkpoint of this kind and format.
     """
+    collects = gc.isenabled()
+    gc.disable()  # otherwise Python searches the values of a large file for garbage again and again
     try:
         return _load(path, kind, device)
     except DamagedError:
@@ -283,6 +286,9 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
         state = _load(older, kind, device)
         log.warning("%s is missing or damaged. The older checkpoint %s is used instead.", path, older.name)
         return state
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _older(path: Path, number: int) -> Path:
@@ -349,17 +355,18 @@ def _is_small(value: object) -> bool:
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield all tensors in plain values. A shared value counts each time it occurs."""
-    pending, found = [(value, 0)], 0
+    pending, found, tensor = [(value, 0)], 0, torch.Tensor  # each look-up in `torch` takes a microsecond
+    kinds = (tensor, dict, list, tuple, set)
     while pending:
         one, depth = pending.pop()
-        if isinstance(one, torch.Tensor):
+        if isinstance(one, tensor):
             yield one
             continue
         inner = one.values() if isinstance(one, dict) else one
         found += len(inner)
         if found > MAX_VALUES or depth > MAX_DEPTH:
             raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
-        pending += [(each, depth + 1) for each in inner if isinstance(each, torch.Tensor | dict | list | tuple | set)]
+        pending += [(each, depth + 1) for each in inner if isinstance(each, kinds)]
 
 
 def first_difference(saved: Mapping[str, Tensor], network: nn.Module) -> str:

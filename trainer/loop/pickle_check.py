@@ -51,10 +51,13 @@ class _Value:
 
     def __init__(self, items: list["_Value"], size: int = 1, depth: int = 0, given: Any = None) -> None:
         self.size, self.depth, self.items, self.given = size, depth, items, given
-        self.add(items)
+        if items:
+            self.add(items)
 
     def add(self, items: list["_Value"]) -> None:
-        self.size = min(_LARGEST, self.size + sum(item.size for item in items))
+        for item in items:
+            self.size += item.size
+        self.size = min(_LARGEST, self.size)
 
 
 def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
@@ -118,6 +121,9 @@ def _value(name: str, given: Any) -> _Value:
 
 def _take(name: str, items: list[_Value], stack: list[_Value]) -> int:
     """Simulate an instruction that takes values from the stack. Return how many values it copies or hashes."""
+    if name in _ITEMS:
+        stack[-1].add(items)
+        return 0
     depth = max((item.depth for item in items), default=0)
     if name in _TUPLES:
         if depth >= MAX_DEPTH:
@@ -131,4 +137,4 @@ def _take(name: str, items: list[_Value], stack: list[_Value]) -> int:
         stack[-1].add(items)
     if name in _PAIRS:
         items = items[::2]
-    return sum(item.size for item in items) if name in _PAIRS or name in _CALLS else 0
+    return 0 if name in _TUPLES else sum(item.size for item in items)

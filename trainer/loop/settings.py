@@ -35,7 +35,7 @@ class LoopSettings:
         Count(
             aliases=("max_epochs", "num_epochs", "n_epochs"),
             default=30,
-            within=(1, 10**6),
+            within=(1, 10**5),
             doc="passes over the training data",
         )
     )

@@ -8,8 +8,9 @@ from time import monotonic
 
 from augment.params import Count, setting
 from augment.support.background import Refresher
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError, describe_error
 from augment.support.formatting import printable
+from augment.support.untrusted_files import damage_errors
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
@@ -51,6 +52,8 @@ class Report(Callback):
             self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             return
+        from jinja2 import TemplateError
+
         from trainer.report.page import write_record
 
         try:
@@ -61,10 +64,11 @@ class Report(Callback):
             record.add_best(best, learner.run.val_files, self.mistakes, partial(maps_of, learner))
             write_best(record)
             write_record(record)
-        except (OSError, UserError) as error:
+        except damage_errors(OSError, UserError, TemplateError) as error:
             # A report that cannot be written must not fail the run. After a failed fit, a warning would hide the error.
+            # The best.pt of a resumed run may come from a stranger.
             if learner.error is None:
-                why = getattr(error, "strerror", None) or first_line(error)
+                why = getattr(error, "strerror", None) or describe_error(error)
                 sys.stderr.write(printable(f"warning: {REPORT_FILE} was not written: {why}.\n"))
 
 

@@ -5,9 +5,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from augment.support.formatting import list_some
 from augment.support.nested import grouped, leaves, section_of, value_at
@@ -40,6 +41,9 @@ _KIND_SECTIONS = ("data.", "model.")
 
 # The largest number of settings in a name.
 _MAX_SETTINGS = 6
+
+# The largest number of keys to compare, far above the number of settings.
+_MOST_KEYS = 500
 
 _REASONS = {
     PLANNED: "not run yet",
@@ -149,14 +153,16 @@ def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] |
 
 def comparable(runs: Sequence[RunFolder]) -> list[int]:
     """Number the runs so that runs with the same number can be compared."""
-    known: list[tuple[str, Settings]] = []  # the score and the basis for each number
-    numbers = []
+    known: dict[Any, dict[str, int]] = {}  # numbers by the number of images, for each score and basis without it
+    numbers, count = list[int](), 0
     for run in runs:
-        score, basis = run.score, basis_of(run)
-        same = (i for i, (key, other) in enumerate(known) if key == score and first_difference(basis, other) is None)
-        numbers.append(next(same, len(known)))
-        if numbers[-1] == len(known):
-            known.append((score, basis))
+        basis = {key: value for key, value in basis_of(run).items() if value not in ("", "null")}
+        images = basis.pop(IMAGES, "")  # an unknown number of images fits all numbers
+        same = known.setdefault((run.score, frozenset(basis.items())), {})
+        fitting = [same[each] for each in (images, "") if each in same] if images else same.values()
+        numbers.append(min(fitting, default=count))
+        count = max(count, numbers[-1] + 1)
+        same.setdefault(images, numbers[-1])
     return numbers
 
 
@@ -247,7 +253,7 @@ def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
     known = [set(chain.from_iterable(map(_paths, settings))) for settings in groups]
     partial = set[str]().union(*known) - known[0].intersection(*known)
     named: list[dict[str, str]] = [{} for _ in groups]
-    for key in dict.fromkeys(chain.from_iterable(groups)):
+    for key in islice(dict.fromkeys(chain.from_iterable(groups)), _MOST_KEYS):
         differs = len({settings[key] for settings in groups if key in settings}) > 1
         top = ""  # the highest path to this setting that only some groups have
         if not key.startswith(_KIND_SECTIONS):

@@ -33,6 +33,9 @@ REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 # Distance between the seeds that choose the winner and the seeds that confirm it.
 _FRESH = 1000
 
+# The number of impossible trials in a row after which a search ends. Its space may come from a stranger.
+_MOST_IMPOSSIBLE = 100
+
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
 
@@ -96,8 +99,12 @@ def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
 
 
 def _next(plan: SearchPlan, worker: Worker) -> Job | None:
-    """Plan the job of a new trial. Return None if there are enough trials."""
-    while True:
+    """Plan the job of a new trial. Return None if there are enough trials.
+
+    Raises:
+        UserError: many trials in a row are not possible.
+    """
+    for _ in range(_MOST_IMPOSSIBLE):
         with plan.locked():
             trials = plan.frozen()
             if len(trials) >= plan.settings.n_trials:
@@ -115,6 +122,10 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
             (job,) = plan_jobs(plan.folder, [(config, overrides)], plan.fixed, trial=len(trials))
             plan.add(Trial(chosen, job.id))
         return job
+    raise UserError(
+        f"{_MOST_IMPOSSIBLE} trials in a row are not possible, see the messages above. Start a new search with another "
+        "space."
+    )
 
 
 def _begun(plan: SearchPlan) -> list[Job]:

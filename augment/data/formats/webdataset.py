@@ -17,10 +17,21 @@ from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 
 _BLOCK = 512  # bytes of a tar block
+_MOST_HEADER = 2**16  # bytes of a header with a long name or other facts. Python may take minutes for larger ones
 # The files of a sample by their extension.
 Members = dict[str, tarfile.TarInfo]
 
 _REMEDY = "Set data.label to cls, another extension or json.FIELD, or set data.targets to JSON fields of numbers"
+
+
+class _Member(tarfile.TarInfo):
+    """A file in a shard. Negative sizes would make Python read a shard in circles."""
+
+    def _block(self, count: int) -> int:
+        is_header = self.type in (*tarfile.GNU_TYPES[:2], tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+        if count < 0 or (is_header and count > _MOST_HEADER):
+            raise tarfile.ReadError(f"a header gives the size {count:,}")
+        return int(super()._block(count))  # type: ignore[misc]
 
 
 def read_shard(
@@ -67,7 +78,7 @@ def _samples(stream: BinaryIO) -> dict[str, Members]:
     samples: dict[str, Members] = {}
     last = "nothing"
     try:
-        with tarfile.open(fileobj=stream, mode="r:") as archive:
+        with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Member) as archive:
             for member in archive:
                 folder, slash, base = member.name.rpartition("/")
                 stem, _, extension = base.partition(".")

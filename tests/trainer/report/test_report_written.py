@@ -2,22 +2,26 @@
 
 import errno
 import json
+import math
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 
 import pytest
+import torch
 from fakes import lin, make_learner, on, raises
 from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 
 from augment.support import background
+from augment.support.errors import UserError
 from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.optimizer_steps import Interrupt, ParamScheduler
+from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, RunDescription
-from trainer.loop.checkpoint import LAST
+from trainer.loop.checkpoint import BEST, LAST, BestModel, save
 from trainer.report import page
 from trainer.report.callback import Report
 from trainer.report.command import main
@@ -103,6 +107,18 @@ def test_a_report_that_cannot_be_written_costs_no_fit(
     monkeypatch.setattr(page, "write_atomically", full)
     make_learner(Recorder(), Report(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
     assert capsys.readouterr().err == "warning: report.html was not written: no space left.\n"
+
+
+def test_a_foreign_best_model_gives_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A resumed run that finds no better epoch keeps the best.pt of the earlier run, which may be a stranger's."""
+    samples = {"index": torch.tensor([-9])}
+    best = BestModel(model={}, row={"epoch": math.nan}, samples=samples, classes=("a", "b"), task="classify")
+    save(replace(best, samples=None), tmp_path / BEST)
+    make_learner(Recorder(), Report(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
+    assert capsys.readouterr().err.startswith("warning: report.html was not written: ValueError: ")
+    save(best, tmp_path / BEST)
+    with pytest.raises(UserError, match=r"best\.pt is damaged"):
+        make_learner(Recorder(), Plots(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
 
 
 # --- the command line ---

@@ -13,6 +13,7 @@ from hostile import (
     SEARCHES,
     STARTED,
     code_of,
+    dimension,
     network,
     outside_of,
     override,
@@ -26,6 +27,7 @@ from augment.data.dataset import DATA_DIR
 from augment.support.hydra import register_resolver
 from trainer.cli.main import main
 from trainer.sweeps.ledger import read_ledger
+from trainer.sweeps.trials import TRIALS_FILE
 
 __all__ = ["network", "runs"]
 
@@ -109,6 +111,15 @@ def test_a_stranger_s_sweep_is_data(
     printed = "".join(capfd.readouterr())
     assert "Traceback" not in printed
     assert codes[0] in ({0, 2} if way in HARMLESS else {1, 2}), printed
+
+
+def test_a_search_without_possible_trials_ends(
+    made: FakeRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dimension(choices=[-1.0])(left("search"), tmp_path)
+    Path("search", TRIALS_FILE).unlink()
+    assert code_of(main, "sweep", "resume", "search", "hydra.sweeper.n_trials=20000") == 2
+    assert "error: 100 trials in a row are not possible" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

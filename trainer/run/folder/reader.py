@@ -23,13 +23,14 @@ from augment.support.untrusted_files import (
     MAX_VALUES,
     damage_errors,
     explained_damage,
+    is_result,
     read_as,
     read_bytes,
     read_object,
     regular,
 )
 from augment.support.yaml_files import read_list
-from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
+from trainer.callbacks.recorder import MAX_ROWS, METRICS_FILE, STEPS_FILE
 from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
 from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
 from trainer.run.folder.locks import status_of
@@ -39,7 +40,7 @@ from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
 JOB_FILE = "job.json"
-_MOST_JOB = 2**20  # bytes of it. Tables of a sweep show its overrides
+_MOST_JOB = 2**16  # bytes of it. Tables of a sweep show its overrides
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
 TEST_NAME = "test_scores"  # base name of what `python -m trainer evaluate RUN --split test` writes
 
@@ -268,16 +269,14 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     rows = []
     content = read_bytes(file)
     # Each named number has a colon, and a comma or a brace.
-    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES:
-        raise UserError(f"{file}: the file is too large. The limit is {MAX_VALUES:,} values.")
+    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES or content.count(b"\n") > MAX_ROWS:
+        raise UserError(f"{file}: the file is too large. The limits are {MAX_ROWS:,} lines and {MAX_VALUES:,} values.")
     lines = content.split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
                 row = {key: math.nan if value is None else value for key, value in json.loads(line).items()}
-                # Drop integers that a float cannot hold.
-                numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
-                rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
+                rows.append({key: v for key, v in row.items() if isinstance(v, float | int) and is_result(v)})
         except damage_errors() as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None

@@ -47,7 +47,8 @@ Epochs = tuple[int, ...]
 def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, Any]:
     """Return the data of the page about the last `MOST_RUNS` runs in a folder. Links are relative to `base`."""
     omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
-    sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
+    sweeps = grouped((run.sweep, i) for i, run in enumerate(runs) if run.sweep is not None)
+    numbers = {sweep: number for number, sweep in enumerate(sweeps)}
     settings, metrics = Settings(runs), _metrics(runs)
     group_names, group_of = groups(runs)
     environments, environment_of = _environments(runs)
@@ -61,7 +62,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         rows.append({
             **_about(run, folder),
             "report": href(run.folder / REPORT, base),
-            "sweep": -1 if run.sweep is None else sweeps.index(run.sweep),
+            "sweep": -1 if run.sweep is None else numbers[run.sweep],
             "group": group_of[i][0],
             "replicate": group_of[i][1],
             "monitor": metrics.index(run.score),
@@ -79,7 +80,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         "omitted": omitted,
         "runs": rows,
-        "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
+        "sweeps": [_sweep(sweep, jobs, runs, settings, folder) for sweep, jobs in sweeps.items()],
         "groups": group_names,
         "params": settings.plain(),
         "metrics": list(map(_metric, metrics)),
@@ -135,9 +136,12 @@ def rounded(value: object, digits: int = 5) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 10**digits else short
 
 
-def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: Path) -> dict[str, Any]:
+def _sweep(
+    sweep: Path, own: Sequence[int], runs: Sequence[RunFolder], settings: Settings, folder: Path
+) -> dict[str, Any]:
+    """Return the data of a sweep. `own` contains the positions of its jobs in `runs`."""
     name = os.path.relpath(sweep, folder)
-    jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
+    jobs = [i for i in own if runs[i].status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
     jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
     # In a search, only trials count, because later jobs repeat a few of them with different seeds.
@@ -147,7 +151,7 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
         "name": clip(folder.resolve().name if name == "." else name, KEY),
         "path": clip(name, _MOST_TEXT),
         "importance": importance(settings.jobs(jobs), scores),
-        "verdict": _verdict([run for run in runs if run.sweep == sweep]),
+        "verdict": _verdict([runs[i] for i in own]),
     }
 
 
