@@ -148,7 +148,8 @@ def _directory(path: Path) -> tuple[int, int, int]:
 
 
 def _foreign_types(path: Path, what: str) -> UserError:
-    return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}. {_REMEDY}")
+    remedy = "Save only the model's state_dict(), or use another file."
+    return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}. {remedy}")
 
 
 def check_tensors(tensors: Iterable[object], path: Path) -> None:

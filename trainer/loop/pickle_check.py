@@ -34,7 +34,7 @@ _LARGEST = 2**40  # sizes are counted up to this limit, because nested lists can
 
 
 class ForeignTypeError(Exception):
-    """A pickle uses a type, a function or an instruction that checkpoints do not use. The message names it."""
+    """A pickle uses a type, a function or an instruction that checkpoints do not use, or has too many values."""
 
 
 class _Value:
@@ -67,8 +67,8 @@ def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
         The key and the number of bytes of each storage that the pickle uses.
 
     Raises:
-        ForeignTypeError: the pickle uses something that checkpoints do not use.
-        ValueError: the pickle is damaged or too large.
+        ForeignTypeError: the pickle is too large, or uses something that checkpoints do not use.
+        ValueError: the pickle is damaged.
         LookupError: the pickle is damaged.
     """
     stack: list[_Value] = []
@@ -98,7 +98,7 @@ def check_pickle(stream: IO[bytes]) -> set[tuple[str, int]]:
             if name == "BINPERSID":
                 storages.add(_storage(items[0]))
         if made > MAX_VALUES or used > MAX_VALUES:
-            raise ValueError(f"more than {MAX_VALUES:,} values")
+            raise ForeignTypeError(f"more than {MAX_VALUES:,} values")  # such as a pickled nn.Module
     return storages
 
 

@@ -38,14 +38,14 @@ def test_a_key_that_shares_tuples_is_rejected() -> None:
     for _ in range(40):
         key = (key, key)
     pickled = b"\x80\x02}" + pickle.dumps(key, protocol=2)[2:-1] + b"K\x01s."  # of {key: 1}, which would hash the key
-    with pytest.raises(ValueError, match="values"):
+    with pytest.raises(ForeignTypeError, match="values"):
         check_pickle(io.BytesIO(pickled))
 
 
 def test_too_many_values_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.loop.pickle_check.MAX_VALUES", 1000)
     check([0.5] * 900)
-    with pytest.raises(ValueError, match="values"):
+    with pytest.raises(ForeignTypeError, match="values"):
         check([0.5] * 1001)
 
 

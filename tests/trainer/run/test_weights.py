@@ -229,6 +229,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.zeros(2), "b": 3}}, tmp_path / "mixed.pth")
     torch.save({"a": torch.zeros(1).expand(10**6)}, tmp_path / "grown.pth")
     torch.save({"model": {}}, tmp_path / "empty.pth")
+    torch.save(Timm(name="resnet18").build(10, Size(64, 64)), tmp_path / "whole.pth")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "mixed.pth").read_bytes()[:-40])
     torch.save({"a": torch.zeros(1000)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "old.pth").write_bytes((tmp_path / "old.pth").read_bytes()[:-40])
@@ -239,6 +240,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below ",
         "grown.pth": "contains a sparse or expanded tensor.",
         "empty.pth": "the file is empty.",
+        "whole.pth": "(more than 1,000,000 values). Save only the model's state_dict(), or use another file.",
         "cut.pth": "not a checkpoint, or truncated.",
         "old.pth": "not a checkpoint, or truncated",
         "text.pth": "not a checkpoint, or truncated.",
