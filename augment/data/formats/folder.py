@@ -150,7 +150,8 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
     train = _find_classes(train_folders, train_folders, with_foreign=with_foreign)
     for folder, (files, _) in zip(train_folders.values(), train, strict=True):
         if not files:
-            problems.append(f"the class folder {folder} holds no images{_other_files(folder)}.")
+            others = _other_files(folder)
+            problems.append(f"the class folder {folder} holds no images{others}. Add images, or remove the folder.")
     if val_folder is None:
         return Dataset(tuple(train_folders), _split(train), NO_VAL)
     val_folders = _class_folders(val_folder)

@@ -32,19 +32,27 @@ _CLASSES = Text(optional=True, doc="file with one class name per line. Default: 
 class _Annotations(CheckedSource, ListedSource):
     """Base of the sources with one annotation file per split."""
 
+    missing_hint: ClassVar[str] = " Paths are relative to data.root, or else to the list's folder."
+
     def _dataset(self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
         """Return the dataset. A missing image is a problem of the dataset, unless `skip_bad` is true."""
         files = (
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
             for key, images in zip(self.split_values(), splits, strict=True)
         )
-        return make_objects(names, splits, wanted, problems=() if self.skip_bad else describe_absent(files))
+        problems = () if self.skip_bad else tuple(found + self.missing_hint for found in describe_absent(files))
+        return make_objects(names, splits, wanted, problems=problems)
 
 
 @source("coco")
 @dataclass(frozen=True, kw_only=True)
 class Coco(_Annotations):
     """COCO's JSON: boxes, optionally with instance masks or keypoints, or class masks instead of boxes."""
+
+    missing_hint: ClassVar[str] = (
+        " Set data.images to the folder of the images. If each split has its own folder, set data.train_images and "
+        "data.val_images."
+    )
 
     train: str = setting(Text(required=True, doc="annotation file, `.json`"))
     images: str | None = setting(
@@ -67,9 +75,6 @@ class Coco(_Annotations):
         wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
         dataset = self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
-        if self.images and not self.train_images:
-            hint = " If each split has its own folder, set data.train_images and data.val_images."
-            dataset = replace(dataset, problems=tuple(f"{problem}{hint}" for problem in dataset.problems))
         return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:

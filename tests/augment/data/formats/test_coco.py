@@ -130,7 +130,10 @@ def test_outlines_that_need_too_much_memory_are_named(monkeypatch: pytest.Monkey
             r"images\[1\].* id 1 of 0.jpg",
         ),
         ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed 2 times"),
-        ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"cannot find none.jpg, images\[0\] of train.json"),
+        (
+            {"images": [{"id": 1, "file_name": "none.jpg"}]},
+            r"cannot find none.jpg, images\[0\] of train.json.* Set data.im",
+        ),
         ({"images": [{"id": 1, "file_name": "0\0.jpg"}]}, r"cannot find 0\0.jpg, images\[0\] of train.json"),
         ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id"),
         ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id and a file_name"),
@@ -264,6 +267,6 @@ def test_names_that_no_file_can_have_are_rejected() -> None:
 
 def test_the_folders_of_missing_images_are_named() -> None:
     files = [coco(f"photos/{name}/{name}.json", SIZES, [BOX]) for name in ("train", "val")]
-    with pytest.raises(UserError, match=r"photos contains no files, only train/, val/\. If .* set data\.train_images"):
+    with pytest.raises(UserError, match=r"photos contains no files, only train/, val/\. Set .* set data\.train_images"):
         load("coco", train=files[0], val=files[1], images="photos")
     load("coco", train=files[0], val=files[1], train_images="photos/train", val_images="photos/val")

@@ -110,6 +110,7 @@ def test_a_scan_goes_on_after_problems(tmp_path: Path) -> None:
     dataset = scan_folder(tmp_path)
     assert (dataset.classes, dataset.train.targets, len(dataset.val)) == (("cat", "owl"), (0,), 0)
     assert ["no folder val, only" in dataset.problems[0], "owl holds no images" in dataset.problems[1]] == [True, True]
+    assert dataset.problems[1].endswith(". Add images, or remove the folder.")
 
 
 @pytest.mark.parametrize("split", ["train", "val", "train/cat"])

@@ -83,7 +83,7 @@ def test_boxes_are_a_line_an_object() -> None:
         ("0.jpg,1,2,1,4,dog", "0.jpg has a bad object, line 2 of t.csv: the box .* has no area"),
         ("0.jpg,1,2,x,4,dog", "0.jpg has a bad object, line 2 of t.csv: could not convert string to float: 'x'"),
         ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: no class"),
-        ("9.jpg,1,2,3,4,dog", "data.train: cannot find 9.jpg, line 2 of t.csv"),
+        ("9.jpg,1,2,3,4,dog", "data.train: cannot find 9.jpg, line 2 of t.csv.* Paths are relative to data.root"),
         ("0.jpg,1,2", "line 2 of t.csv: 3 cells, but the header has 6"),
     ],
 )
