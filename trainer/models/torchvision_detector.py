@@ -55,7 +55,7 @@ class DetectorNetwork(nn.Module):
                 columns = [objects["boxes"], objects["labels"][:, None], objects["scores"][:, None]]
                 if self.masks:
                     columns.append(objects["masks"].flatten(1))
-                rows.append(torch.cat(columns, dim=1))
+                rows.append(torch.cat(columns, dim=1)[objects["labels"] > 0])  # FCOS and RetinaNet also score class 0
             return torch.stack([pad(row, (0, 0, 0, DETECTIONS - len(row))) for row in rows])
         if self.masks:  # a batch without objects has no masks
             no_masks = pixels.new_zeros(0, *pixels.shape[2:], dtype=torch.uint8)

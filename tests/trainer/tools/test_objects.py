@@ -501,6 +501,20 @@ def detector(name: str, photos: Sequence[torch.Tensor]) -> torch.nn.Module:
     return network
 
 
+def test_the_background_is_never_found() -> None:
+    """FCOS also scores class 0, which has no objects."""
+    network: Any = Detector(name="fcos_cnn").build(3, Size(64, 96))
+    logits = network.eval().detector.head.classification_head.cls_logits
+    logits.bias.data[:2] = 5.0
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=LETTERBOX)
+    trained = LoadedModel(config, ("background", "cat", "dog"), network, task_named("detect"), Path())
+    photo = torch.full((1, 64, 96, 3), 40, dtype=torch.uint8)
+    with torch.no_grad():
+        rows = network(served_input(photo))[0]
+        served = ServedDetector(trained, build_plan(LETTERBOX, "val"))(photo)
+    assert {*rows[rows[:, 5] > 0][:, 4].tolist()} == {*served[2].tolist()} == {1}
+
+
 def served_input(photo: torch.Tensor) -> torch.Tensor:
     return Crop(build_plan(LETTERBOX, "val"))(photo)
 

@@ -40,7 +40,7 @@ class ServedDetector(Served):
         """
         found = self._detector([self.crop(images)[0]])[0]
         found["boxes"] = self.crop.boxes_in(images, found["boxes"])
-        kept = (found["boxes"][:, 2:] > found["boxes"][:, :2]).all(dim=1)
+        kept = (found["boxes"][:, 2:] > found["boxes"][:, :2]).all(dim=1) & (found["labels"] > 0)
         return tuple(found[name][kept] for name in self.outputs)
 
     def export(self) -> torch.export.ExportedProgram:
