@@ -196,9 +196,11 @@ def _finite(values: object) -> object:
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
-    """Return the end of a message about a missing file or folder: a similar name, or the names that exist."""
+    """Return the end of a message about a missing file or folder: a similar name, the names that exist, or its kind."""
     if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # `Path` removes one of the slashes
         return f" {url[1]}://{url[2]} is a URL. Download the file, and give its local path."
+    if path.is_dir():
+        return f" {path} is a folder."
     if not path.parent.is_dir():
         hint = near_file(path.parent, folder=True)
         return hint if hint.startswith(" Did you mean") else f" The folder {path.parent} does not exist either."

@@ -64,7 +64,7 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
     """
     found = []
     for key, files, where in given:
-        if absent := [index for index, file in enumerate(files) if not os.path.exists(file)]:
+        if absent := [index for index, file in enumerate(files) if not os.path.isfile(file)]:
             first, more = files[absent[0]], f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
             found.append(f"{key}: cannot find {first}{more}, {where(absent[0])}.{near_file(first)}")
     return tuple(found)

@@ -161,6 +161,7 @@ def test_malformed_lists_are_rejected(
         ("a.png,dog\nb.png,cat\n", {}, "data.train: line 1 of {}/train.csv is a.png,dog. Write a header"),
         ("0,a.png,dog\n1,b.png,cat\n", {}, "data.train: line 1 of {}/train.csv is 0,a.png,dog. Write a header"),
         ("path,label\n.\\a.png,dog\n", {}, "data.train: cannot find {}/.\\a.png, line 2 of"),
+        ("path,label\n,dog\n", {}, "data.train: cannot find {}, line 2 of {}/train.csv: . {} is a folder."),
     ],
 )  # fmt: skip
 def test_wrong_columns_are_rejected(text: str, settings: dict[str, object], message: str, lists: Path) -> None:
