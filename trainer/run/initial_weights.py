@@ -144,9 +144,9 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
             found = match(converted, state, head)
     except UserError as error:
         name = getattr(model, "name", None)
-        raise UserError(
-            f"model.weights={weights.file}: {error}{f' This run has model.name={name}.' if name else ''}"
-        ) from error
+        own = f" This run has model.name={name}." if name else ""
+        saved = f" That model's settings are in {weights.file.with_name('config.yaml')}." if weights.classes else ""
+        raise UserError(f"model.weights={weights.file}: {error}{saved}{own}") from error
     if weights.classes is None or same_outputs(weights.classes, classes):
         return found
     return {name: tensor for name, tensor in found.items() if name not in head}

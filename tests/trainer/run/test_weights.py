@@ -186,7 +186,7 @@ def test_weights_of_another_model_are_rejected(finished_run: Path) -> None:
     ):
         with pytest.raises(UserError, match=rf"^not the weights of this model.*{re.escape(message)}"):
             match(given, network, {"head.weight"})
-    with pytest.raises(UserError, match=r"^model.weights=.*best.pt: not the weights .*"):
+    with pytest.raises(UserError, match=r"^model.weights=.*best.pt: not the .* settings are in .*config.yaml\. This"):
         started(Timm(name="test_resnet"), finished_run)
 
 

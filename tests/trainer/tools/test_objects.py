@@ -283,7 +283,7 @@ def test_overlays_of_other_tasks_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model=cnn"], r"model\.kind=cnn: this model does not predict boxes.* Allowed: model=detector\."),
+        (["model=cnn"], r"model\.kind=cnn: this model does not predict boxes.* Choose aug=detect or model=detector\."),
         (["fit.tta=flip"], r"fit\.tta=flip: a model that predicts boxes cannot"),
         (["fit.compile=true"], r"fit\.compile=true .* predict boxes"),
         (["model.name=maskrcnn_resnet50_fpn"], r"model\.name: .* Set data\.instances=true"),

@@ -85,10 +85,11 @@ def _check_data(config: Config) -> None:
 def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
     needed = task.name if task.own_models else ""
     if config.model.task != needed:
-        models = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
+        models = " or ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
         kind = config.resolved["model"]["kind"]
         raise UserError(
-            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Allowed: {models}."
+            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Choose "
+            f"aug={needed or 'imagenette'} or {models}."
         )
     if getattr(config.model, "masks", False) and BOXES.unmasked(config.dataset.train.targets):
         raise UserError(
