@@ -233,18 +233,17 @@ def reject_words(tokens: Iterable[str]) -> None:
         if not isinstance(token, str):
             raise UserError(f'{token!r} is not an override. Use a string, such as "aug.size=160".')
         if not is_override(token):
-            raise UserError(
-                f"'{token}' is not an override.{_meant(token, given[index + 1 :])} Allowed: aug=NAME, key=value, ~key."
-            )
+            meant = _meant(token, given[index - 1 : index], given[index + 1 :])
+            raise UserError(f"'{token}' is not an override.{meant} Allowed: aug=NAME, key=value, ~key.")
 
 
-def _meant(token: str, following: Sequence[str]) -> str:
-    """Return a hint about the override that a word, with the words following it, may stand for, or an empty string."""
+def _meant(token: str, before: Sequence[str], following: Sequence[str]) -> str:
+    """Return a hint about the override that a word, with the words around it, may stand for, or an empty string."""
     if following and str(following[0]).startswith("="):
         value = [*following[0][1:].split(), *following[1:], "..."][0]
         return f" Did you mean '{token}={value}'? Put no spaces around =."
-    if token[-1:] in {",", "]", "}"}:
-        return " Write lists and mappings without spaces, such as [-7,7]."
+    if token[-1:] in {",", "]", "}"} or "".join(before).endswith(","):
+        return " Write lists, mappings and values of a sweep without spaces, such as [-7,7] or 0.1,0.2."
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     name = token.removesuffix(".yaml")
     near = get_close_matches(name, files, n=1)

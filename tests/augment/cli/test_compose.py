@@ -72,6 +72,14 @@ def test_blanks_around_an_equals_sign_are_named(tokens: Sequence[str]) -> None:
         reject_words(tokens)
 
 
+@pytest.mark.parametrize("tokens", [("fit.lr=0.1,", "0.2"), ("aug.mean=[0.5,", "0.5,", "0.5]")])
+def test_blanks_after_a_comma_are_explained(tokens: Sequence[str]) -> None:
+    with pytest.raises(
+        UserError, match=f"^'{tokens[1]}' is not an override. Write .* values of a sweep without spaces"
+    ):
+        reject_words(tokens)
+
+
 def test_a_list_and_a_mapping_do_not_merge() -> None:
     given = ["+aug=imagenette", "aug.train.rotate.angle_range={values: [1]}"]
     with pytest.raises(UserError, match=r"^aug\.train\.rotate\.angle_range: .* cannot be merged with .*=null first"):
