@@ -150,5 +150,6 @@ def test_arguments_of_other_code_need_trust(
     assert printed.startswith("error: model.options: {act: a b, depth: 3} in run/config.yaml is not used")
     assert printed.endswith(". Add --trust if you trust the folder.\n")
     assert not hub.files
+    (own_folder / "photo.png").touch()
     printed = fails(lambda: predict(["run", "photo.png"]), capsys)
     assert "Pass 'model.options={act: a b, depth: 3}' on the command line, or --trust" in printed
