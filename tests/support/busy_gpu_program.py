@@ -139,6 +139,7 @@ def main(processes: int) -> int:
             number = (len(codes) + len(running)) % len(STEPS)
             running.add(forked(compare, number, wanted[number]))
         ended, status = os.wait()
+        busy.discard(ended)
         if ended in running:
             running.discard(ended)
             codes.append(os.waitstatus_to_exitcode(status))
