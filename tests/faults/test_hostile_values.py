@@ -31,8 +31,9 @@ from augment.support.files import write_atomically
 from augment.support.formatting import from_table_cell, printable, table_cell
 from augment.support.untrusted_files import read_object
 from augment.support.yaml_files import read_yaml
-from trainer.callbacks.recorder import MAX_ROWS, METRICS_FILE, Recorder
+from trainer.callbacks.recorder import METRICS_FILE, Recorder
 from trainer.loop.checkpoint import FORMAT, FitState, load
+from trainer.loop.settings import MAX_EPOCHS
 from trainer.report.page import render
 from trainer.report.run_content import MISTAKES_FILE, read_record
 from trainer.run.config.sweep_settings import SearchSettings
@@ -114,7 +115,7 @@ def test_json(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["", "{}", '{"epoch": 1}'])
 def test_rows(line: str, tmp_path: Path) -> None:
-    (tmp_path / METRICS_FILE).write_text(f"{line}\n" * (MAX_ROWS + 1))
+    (tmp_path / METRICS_FILE).write_text(f"{line}\n" * (MAX_EPOCHS + 1))
     run = RunFolder(tmp_path)
     assert (run.rows, list(run.notes)) == ([], [METRICS_FILE])
 
@@ -143,8 +144,11 @@ def test_a_matrix_in_a_report(count: int, name: str, cells: int, tmp_path: Path)
 
 
 def test_rows_of_a_checkpoint() -> None:
+    state = {"rows": [{}] * MAX_EPOCHS, "steps": [(0.0, 0, 0.0, 0.0)] * 4000, "meter": None, "seconds": 0}
+    (recorder := Recorder()).load_state_dict(state)
+    assert len(recorder.rows) == MAX_EPOCHS
     with pytest.raises(ValueError, match="more than 100,000 epochs"):
-        Recorder().load_state_dict({"rows": [{}] * (MAX_ROWS + 1), "steps": [], "meter": None, "seconds": 0})
+        Recorder().load_state_dict({**state, "rows": [{}] * (MAX_EPOCHS + 1)})
 
 
 # --- shards ---

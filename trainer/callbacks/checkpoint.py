@@ -26,6 +26,11 @@ def best_of(learner: Learner) -> tuple[str, MetricsRow]:
     return monitor, best_row(recorder.rows[recorder.since :], monitor)
 
 
+def kept_model(learner: Learner) -> BestModel | None:
+    """Return the best model that this fit has found, possibly without weights, or None if it has found none."""
+    return next((c.kept for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+
+
 def best_model(learner: Learner) -> BestModel | None:
     """Return the content of best.pt, possibly without weights, or None if there is no such file.
 
@@ -34,7 +39,7 @@ def best_model(learner: Learner) -> BestModel | None:
     Raises:
         UserError: the file cannot be read.
     """
-    kept = next((c.kept for c in learner.callbacks if isinstance(c, Checkpoint)), None)
+    kept = kept_model(learner)
     file = None if learner.folder is None else learner.folder / BEST
     return kept if kept is not None or file is None or not file.is_file() else load(file, BestModel)
 

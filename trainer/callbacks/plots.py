@@ -1,5 +1,6 @@
 """The callback that draws the first batch, and the figure of the task. The report draws the curves."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from augment.params import Count, setting
 from augment.support.background import Background
 from augment.support.untrusted_files import explained_damage
-from trainer.callbacks.checkpoint import best_model
+from trainer.callbacks.checkpoint import best_model, kept_model
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.lazy_learner import Learner
@@ -58,7 +59,9 @@ class Plots(Callback):
 
         best = best_model(learner)
         if best is not None and best.samples is not None:  # the best epoch had a validation
-            with explained_damage(learner.folder / BEST):  # a resumed run's file may come from a stranger
+            # The file of a resumed run may come from a stranger.
+            is_read = best is not kept_model(learner)
+            with explained_damage(learner.folder / BEST) if is_read else nullcontext():
                 figure = learner.task.figure(learner.task.samples(**best.samples), learner.classes)
                 if figure is not None:
                     plot_outputs(figure, learner.folder / learner.task.figure_file)

@@ -15,6 +15,7 @@ from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Phase
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
+from trainer.loop.settings import MAX_EPOCHS
 from trainer.tasks.loss import weight_of
 from trainer.tasks.meter import Meter
 from trainer.tasks.metric import MetricsRow, Samples, TaskMetric
@@ -24,9 +25,6 @@ METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 
 # Maximum number of rows in steps.jsonl. If there are more, every other row is dropped.
 MAX_STEPS = 4000
-
-# Maximum number of rows that are read, far above the epochs of any run. Reports take seconds for this many.
-MAX_ROWS = 100_000
 
 
 class NonFiniteLossError(UserError):
@@ -206,8 +204,8 @@ class Recorder(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["rows"]) + len(state["steps"]) > MAX_ROWS:
-            raise ValueError(f"more than {MAX_ROWS:,} epochs")
+        if max(len(state["rows"]), len(state["steps"])) > MAX_EPOCHS:
+            raise ValueError(f"more than {MAX_EPOCHS:,} epochs")
         self.rows = [dict(row) for row in state["rows"]]
         self.steps = [StepRow(*step) for step in state["steps"]]
         for row in (*self.rows, *(step.values() for step in self.steps)):

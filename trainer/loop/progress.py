@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from augment.support.errors import UserError
-from trainer.loop.settings import LoopSettings
+from trainer.loop.settings import MAX_EPOCHS, LoopSettings
 
 
 class Position(NamedTuple):
@@ -86,7 +86,7 @@ class FitProgress:
         """Number of training batches in the fit.
 
         Raises:
-            UserError: the loader has no length.
+            UserError: the loader has no length, or the steps need too many epochs.
         """
         if (total := self._batches_before[-1]) >= sys.maxsize:
             raise UserError("train_loader: its length is unknown. Set steps or limit_batches.")
@@ -120,6 +120,10 @@ class FitProgress:
     @cached_property
     def _batches_before(self) -> tuple[int, ...]:
         """Number of training batches before each epoch. The last entry is the number in the whole fit."""
+        if self.epochs > MAX_EPOCHS:
+            raise UserError(
+                f"fit.steps={self.steps} needs {self.epochs:,} epochs. The limit is {MAX_EPOCHS:,}. Use fewer steps."
+            )
         return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
 
     def _full_epoch(self, epoch: int) -> int:

@@ -11,6 +11,9 @@ from augment.support.formatting import amount
 from augment.support.lazy_torch import torch
 from augment.support.process import launched_ranks, local_rank
 
+# The largest number of epochs. Reports take seconds for this many.
+MAX_EPOCHS = 100_000
+
 TTA = ("none", "flip")  # test-time augmentation: none, or the average over an image and its mirror image
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # for suggestions in errors
 
@@ -35,7 +38,7 @@ class LoopSettings:
         Count(
             aliases=("max_epochs", "num_epochs", "n_epochs"),
             default=30,
-            within=(1, 10**5),
+            within=(1, MAX_EPOCHS),
             doc="passes over the training data",
         )
     )

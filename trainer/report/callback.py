@@ -11,7 +11,7 @@ from augment.support.background import Refresher
 from augment.support.errors import UserError, describe_error
 from augment.support.formatting import printable
 from augment.support.untrusted_files import damage_errors
-from trainer.callbacks.checkpoint import best_model
+from trainer.callbacks.checkpoint import best_model, kept_model
 from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
@@ -56,6 +56,9 @@ class Report(Callback):
 
         from trainer.report.page import write_record
 
+        expected: tuple[type[Exception], ...] = (OSError, UserError)
+        if kept_model(learner) is None:  # the best.pt of a resumed run may come from a stranger
+            expected = damage_errors(*expected, TemplateError)
         try:
             record = _record(learner, learner.folder)
             from trainer.predictions.activation_maps import maps_of  # it imports PyTorch
@@ -64,9 +67,8 @@ class Report(Callback):
             record.add_best(best, learner.run.val_files, self.mistakes, partial(maps_of, learner))
             write_best(record)
             write_record(record)
-        except damage_errors(OSError, UserError, TemplateError) as error:
+        except expected as error:
             # A report that cannot be written must not fail the run. After a failed fit, a warning would hide the error.
-            # The best.pt of a resumed run may come from a stranger.
             if learner.error is None:
                 why = getattr(error, "strerror", None) or describe_error(error)
                 sys.stderr.write(printable(f"warning: {REPORT_FILE} was not written: {why}.\n"))

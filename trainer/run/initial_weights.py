@@ -145,7 +145,8 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
     except UserError as error:
         name = getattr(model, "name", None)
         own = f" This run has model.name={name}." if name else ""
-        saved = f" That model's settings are in {weights.file.with_name('config.yaml')}." if weights.classes else ""
+        config = weights.file.with_name("config.yaml")
+        saved = f" That model's settings are in {config}." if weights.classes and config.is_file() else ""
         raise UserError(f"model.weights={weights.file}: {error}{saved}{own}") from error
     if weights.classes is None or same_outputs(weights.classes, classes):
         return found

@@ -161,8 +161,9 @@ def comparable(runs: Sequence[RunFolder]) -> list[int]:
         same = known.setdefault((run.score, frozenset(basis.items())), {})
         fitting = [same[each] for each in (images, "") if each in same] if images else same.values()
         numbers.append(min(fitting, default=count))
-        count = max(count, numbers[-1] + 1)
-        same.setdefault(images, numbers[-1])
+        if numbers[-1] == count:  # later runs are compared with the first run of each number
+            same[images] = count
+            count += 1
     return numbers
 
 

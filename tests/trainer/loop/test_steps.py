@@ -57,6 +57,12 @@ def test_a_fit_makes_exactly_the_given_steps(
     assert "val_loss" in rows[-1]
 
 
+def test_steps_of_too_many_epochs_are_rejected() -> None:
+    scheduler, unused = ParamScheduler({"lr": lambda position: position}), on("after_step", raises(AssertionError))
+    with pytest.raises(UserError, match=r"fit\.steps=300001 needs 100,001 epochs\. The limit is 100,000\."):
+        make_learner(scheduler, unused, steps=300_001).fit()
+
+
 def test_schedules_cover_exactly_the_steps() -> None:
     rates: list[float] = []
     look = on("after_step", lambda learner: rates.append(learner.optimizer.param_groups[0]["lr"]))

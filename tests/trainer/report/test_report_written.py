@@ -121,6 +121,16 @@ def test_a_foreign_best_model_gives_no_traceback(tmp_path: Path, capsys: pytest.
         make_learner(Recorder(), Plots(), ParamScheduler({"lr": lin(1, 0)}), folder=tmp_path).fit()
 
 
+@pytest.mark.parametrize(("callback", "method"), [(Report(), "section"), (Plots(), "figure")])
+def test_own_mistakes_are_not_blamed_on_the_best_model(
+    callback: Callback, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make_learner(Recorder(), Checkpoint(), ParamScheduler({"lr": lin(1, 0)}), callback, folder=tmp_path)
+    monkeypatch.setattr(learner.task, method, lambda *_: {}["no key"])
+    with pytest.raises(KeyError, match="no key"):
+        learner.fit()
+
+
 # --- the command line ---
 
 

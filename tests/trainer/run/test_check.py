@@ -24,6 +24,12 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize(("data", "recipe"), [("sample_points", "keypoints"), ("sample", "imagenette")])
+def test_a_recipe_for_the_targets_is_recommended(data: str, recipe: str) -> None:
+    with pytest.raises(UserError, match=rf"does not predict .* Choose aug={recipe} or model=timm or "):
+        check_config(parse_config(compose([f"data={data}", "model=detector", "fit.device=cpu"])))
+
+
 @pytest.mark.usefixtures("three_classes")
 @pytest.mark.parametrize(
     ("name", "size", "message"),

@@ -158,7 +158,7 @@ def test_position_embeddings_are_resized(tmp_path: Path) -> None:
 # --- mistakes ---
 
 
-def test_weights_of_another_model_are_rejected(finished_run: Path) -> None:
+def test_weights_of_another_model_are_rejected(finished_run: Path, tmp_path: Path) -> None:
     names = ("stem.weight", "stem.bias", "layer1.weight", "layer1.bias", "head.weight")
     network = {name: torch.zeros(4, 3) for name in names}
     missing = {name: value for name, value in network.items() if name != "layer1.bias"} | {
@@ -188,6 +188,9 @@ def test_weights_of_another_model_are_rejected(finished_run: Path) -> None:
             match(given, network, {"head.weight"})
     with pytest.raises(UserError, match=r"^model.weights=.*best.pt: not the .* settings are in .*config.yaml\. This"):
         started(Timm(name="test_resnet"), finished_run)
+    shutil.copy(finished_run / "best.pt", tmp_path / "mine.pt")
+    with pytest.raises(UserError, match=r"mine.pt: (?!.*config.yaml).* This run has model.name"):
+        started(Timm(name="test_resnet"), tmp_path / "mine.pt")
 
 
 class Evil:

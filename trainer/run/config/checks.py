@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from augment.cli.config_files import config_files
 from augment.data.formats.folder import describe_nested
 from augment.data.sources import Source, load_dataset
 from augment.data.targets.boxes import BOXES
@@ -85,11 +86,13 @@ def _check_data(config: Config) -> None:
 def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
     needed = task.name if task.own_models else ""
     if config.model.task != needed:
-        models = " or ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
+        recipe = task.name if task.name in config_files("aug") else "" if needed else "imagenette"
+        choices = [f"aug={recipe}"] if recipe else []
+        choices += [f"model={name}" for name, cls in MODELS.items() if cls.task == needed]
         kind = config.resolved["model"]["kind"]
         raise UserError(
             f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Choose "
-            f"aug={needed or 'imagenette'} or {models}."
+            f"{' or '.join(choices)}."
         )
     if getattr(config.model, "masks", False) and BOXES.unmasked(config.dataset.train.targets):
         raise UserError(

@@ -30,7 +30,8 @@ from augment.support.untrusted_files import (
     regular,
 )
 from augment.support.yaml_files import read_list
-from trainer.callbacks.recorder import MAX_ROWS, METRICS_FILE, STEPS_FILE
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
+from trainer.loop.settings import MAX_EPOCHS
 from trainer.run.config.schema import CONFIG_FILE, load_config, varied_name
 from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
 from trainer.run.folder.locks import status_of
@@ -269,8 +270,9 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     rows = []
     content = read_bytes(file)
     # Each named number has a colon, and a comma or a brace.
-    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES or content.count(b"\n") > MAX_ROWS:
-        raise UserError(f"{file}: the file is too large. The limits are {MAX_ROWS:,} lines and {MAX_VALUES:,} values.")
+    if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES or content.count(b"\n") > MAX_EPOCHS:
+        limits = f"{MAX_EPOCHS:,} lines and {MAX_VALUES:,} values"
+        raise UserError(f"{file}: the file is too large. The limits are {limits}.")
     lines = content.split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
     for number, line in enumerate(lines, start=1):
         try:
