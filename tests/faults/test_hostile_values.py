@@ -147,7 +147,7 @@ def test_rows_of_a_checkpoint() -> None:
     state = {"rows": [{}] * MAX_EPOCHS, "steps": [(0.0, 0, 0.0, 0.0)] * 4000, "meter": None, "seconds": 0}
     (recorder := Recorder()).load_state_dict(state)
     assert len(recorder.rows) == MAX_EPOCHS
-    with pytest.raises(ValueError, match="more than 100,000 epochs"):
+    with pytest.raises(ValueError, match="more than 30,000 epochs"):
         Recorder().load_state_dict({**state, "rows": [{}] * (MAX_EPOCHS + 1)})
 
 

@@ -11,8 +11,8 @@ from augment.support.formatting import amount
 from augment.support.lazy_torch import torch
 from augment.support.process import launched_ranks, local_rank
 
-# The largest number of epochs. Reports take seconds for this many.
-MAX_EPOCHS = 100_000
+# The largest number of epochs. Checkpoints with more rows of metrics may have too many values to be read.
+MAX_EPOCHS = 30_000
 
 TTA = ("none", "flip")  # test-time augmentation: none, or the average over an image and its mirror image
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # for suggestions in errors
