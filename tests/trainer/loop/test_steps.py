@@ -59,8 +59,8 @@ def test_a_fit_makes_exactly_the_given_steps(
 
 def test_steps_of_too_many_epochs_are_rejected() -> None:
     scheduler, unused = ParamScheduler({"lr": lambda position: position}), on("after_step", raises(AssertionError))
-    with pytest.raises(UserError, match=r"fit\.steps=300001 needs 100,001 epochs\. The limit is 100,000\."):
-        make_learner(scheduler, unused, steps=300_001).fit()
+    with pytest.raises(UserError, match=r"fit\.steps=90001 needs 30,001 epochs\. The limit is 30,000\."):
+        make_learner(scheduler, unused, steps=90_001).fit()
 
 
 def test_schedules_cover_exactly_the_steps() -> None:
