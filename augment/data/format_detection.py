@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from augment.data.sources.registry import Source
 
 # At most this many images and values determine the range and the statistics.
-_MOST_IMAGES, _MOST_VALUES = 500, 2**23
+_MAX_IMAGES, _MAX_VALUES = 500, 2**23
 
 _PERCENTILES = (0.1, 99.9)
 
@@ -40,7 +40,7 @@ _PERCENTILES = (0.1, 99.9)
 _USED = 1 / 4
 
 # If the values of some images cover a range this many times as wide as those of all others, their scale may differ.
-_SCALES = 8
+_MIN_SCALE_RATIO = 8
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
@@ -151,7 +151,7 @@ def _with_statistics(
 
 def _some(files: Sequence[ImageRef]) -> list[ImageRef]:
     """Return evenly spaced images."""
-    chosen = np.unique(np.linspace(0, len(files) - 1, min(_MOST_IMAGES, len(files))).astype(np.int64))
+    chosen = np.unique(np.linspace(0, len(files) - 1, min(_MAX_IMAGES, len(files))).astype(np.int64))
     return [files[index] for index in chosen.tolist()]
 
 
@@ -168,7 +168,7 @@ def sample_values(files: Sequence[ImageRef], pixels: PixelFormat) -> list[ValueS
     Images that cannot be read are left out. The check reports them.
     """
     images = _some(files)
-    most = max(1, _MOST_VALUES // (pixels.channels * len(images)))
+    most = max(1, _MAX_VALUES // (pixels.channels * len(images)))
 
     def sample(image: ImageRef) -> list[ValueSample]:
         raster = Raster(encoded_ref(image), pixels)
@@ -234,7 +234,7 @@ def _mixed_scales(samples: Sequence[ValueSample]) -> str:
     fewest = max(5, len(widths) // 20)  # a few dark images are normal
     ends = range(fewest, len(widths) - fewest + 1)
     ratio, end = max(((widths[end][0] / widths[end - 1][0], end) for end in ends), default=(0, 0))
-    if ratio < _SCALES:
+    if ratio < _MIN_SCALE_RATIO:
         return ""
     (narrow, one), (wide, other) = widths[end - 1], widths[end]
     return (

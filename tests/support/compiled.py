@@ -29,7 +29,7 @@ def compile_kernels(every: bool) -> None:
         _build(stages._run, {"raw": False, "every_op": every_op, "block": stages._BLOCK})
     _build(mix._mix, {"labels": False, "block": mix._BLOCK}, images="*fp32")
     _build(mix._mix, {"labels": True, "block": mix._BLOCK}, images="*fp32", targets="*fp32")
-    tile = {"channels": 10, "per": 2, "block": 512}
+    tile = {"channels": 10, "group_size": 2, "block": 512}
     for stored, levels in (("*u16", "*fp32"), ("*u8", "*u8"), ("*i16", "*fp32"))[: 3 if every else 1]:
         whole = {"whole": levels == "*u8"}
         _build(any_channels._resize, {**tile, **whole}, images=stored, windows="*fp32", out=levels, rows="i32",

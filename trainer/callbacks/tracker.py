@@ -38,7 +38,7 @@ BATCH_IMAGE, MISTAKES_TABLE, MODEL = "batch", "wrong_predictions", "model"
 
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
-_MOST_MISTAKES = 24
+_MAX_MISTAKES = 24
 _IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # the form of valid ids. A checkpoint from elsewhere may contain others
 
 log = logging.getLogger(__name__)
@@ -354,7 +354,7 @@ def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
     if best.samples is None:
         return []
     samples = learner.task.samples(**best.samples)
-    found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MOST_MISTAKES)
+    found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MAX_MISTAKES)
     rows: list[list[Cell]] = []
     for wrong, file, image in found or ():
         if image is not None:

@@ -21,7 +21,7 @@ from trainer.tasks.task import Task
 
 SIDE = 160  # longer side of a usual thumbnail, in pixels
 _UNREADABLE = (OSError, UnidentifiedImageError, Image.DecompressionBombError)  # errors of files that are not images
-_MOST_BYTES = 2**23  # of a PNG. Real files are smaller, and Pillow takes a second for 2 MB of empty chunks
+_MAX_BYTES = 2**23  # of a PNG. Real files are smaller, and Pillow takes a second for 2 MB of empty chunks
 THREADS = 4  # threads that read images
 
 
@@ -72,7 +72,7 @@ def worst_images(
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
     """Return a PNG in RGB, scaled down to fit into the size `within`. None: the file is too large or unreadable."""
     try:
-        with Image.open(BytesIO(read_bytes(file, most=_MOST_BYTES)), formats=["PNG"]) as image:
+        with Image.open(BytesIO(read_bytes(file, most=_MAX_BYTES)), formats=["PNG"]) as image:
             if image.width * image.height > most_pixels:
                 return None
             colors = image.convert("RGB")

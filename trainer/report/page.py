@@ -31,8 +31,8 @@ from trainer.run.folder.summary import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
 _HERE = Path(__file__).parent
-_MOST_LINES = 5000  # lines in the table of epochs
-_MOST_PIXELS = 2**26  # of a figure. Real figures have a tenth of them
+_MAX_LINES = 5000  # lines in the table of epochs
+_MAX_PIXELS = 2**26  # of a figure. Real figures have a tenth of them
 _WITHIN = (1600, 2**26)  # maximum width and height of a figure in the page
 
 _FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # a number format that a stranger cannot use to make long texts
@@ -159,7 +159,7 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
 
 def _inline(file: Path) -> str:
     """Return a figure of the run as a data URI, see `without_background`. Empty without a figure."""
-    if (image := read_png(file, _MOST_PIXELS, _WITHIN)) is None:
+    if (image := read_png(file, _MAX_PIXELS, _WITHIN)) is None:
         return ""
     cleared = without_background(image)
     return data_uri(cleared, "JPEG" if cleared is image else "WEBP", 85)
@@ -170,8 +170,8 @@ def _table(record: RunRecord) -> dict[str, Any]:
     columns = [column for column in record.display.columns if any(column.key in row for row in record.run.rows)]
     forms = [form if _FORM.fullmatch(form := column.page or column.line) else "{:.4g}" for column in columns]
     lines = []
-    for row in record.run.rows[-_MOST_LINES:]:
+    for row in record.run.rows[-_MAX_LINES:]:
         values = [(row.get(column.key, nan), form) for column, form in zip(columns, forms, strict=True)]
         lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
-    shown = "All" if len(lines) == len(record.run.rows) else f"The last {_MOST_LINES:,}"
+    shown = "All" if len(lines) == len(record.run.rows) else f"The last {_MAX_LINES:,}"
     return {"title": f"{shown} epochs", "head": [column.title for column in columns], "lines": lines}

@@ -43,7 +43,7 @@ _KIND_SECTIONS = ("data.", "model.")
 _MAX_SETTINGS = 6
 
 # The largest number of keys to compare. All recipes and experiments together have 342.
-_MOST_KEYS = 500
+_MAX_KEYS = 500
 
 _REASONS = {
     PLANNED: "not run yet",
@@ -254,7 +254,7 @@ def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
     known = [set(chain.from_iterable(map(_paths, settings))) for settings in groups]
     partial = set[str]().union(*known) - known[0].intersection(*known)
     named: list[dict[str, str]] = [{} for _ in groups]
-    for key in islice(dict.fromkeys(chain.from_iterable(groups)), _MOST_KEYS):
+    for key in islice(dict.fromkeys(chain.from_iterable(groups)), _MAX_KEYS):
         differs = len({settings[key] for settings in groups if key in settings}) > 1
         top = ""  # the highest path to this setting that only some groups have
         if not key.startswith(_KIND_SECTIONS):

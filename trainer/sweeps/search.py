@@ -34,7 +34,7 @@ REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 _FRESH = 1000
 
 # The number of impossible trials in a row after which a search ends. Its space may come from a stranger.
-_MOST_IMPOSSIBLE = 100
+_MAX_IMPOSSIBLE = 100
 
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
@@ -104,7 +104,7 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
     Raises:
         UserError: many trials in a row are not possible.
     """
-    for _ in range(_MOST_IMPOSSIBLE):
+    for _ in range(_MAX_IMPOSSIBLE):
         with plan.locked():
             trials = plan.frozen()
             if len(trials) >= plan.settings.n_trials:
@@ -123,7 +123,7 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
             plan.add(Trial(chosen, job.id))
         return job
     raise UserError(
-        f"{_MOST_IMPOSSIBLE} trials in a row are not possible, see the messages above. Start a new search with another "
+        f"{_MAX_IMPOSSIBLE} trials in a row are not possible, see the messages above. Start a new search with another "
         "space."
     )
 

@@ -47,7 +47,7 @@ _DEFAULT = Start()
 BASE = "base"
 
 # The largest number of combinations of config files.
-_MOST_COMBINATIONS = 50
+_MAX_COMBINATIONS = 50
 
 Value = str | int | float | bool | None
 
@@ -227,10 +227,10 @@ class SearchPlan(Search):
             raise UserError("hydra/sweeper=optuna has nothing to search. Add a space: 'fit.lr=interval(1e-3,1e-1)'.")
         groups = [one for one in space if one.group]
         keys, combinations = [one.key for one in groups], product(*(one.samples for one in groups))
-        chosen = [dict(zip(keys, files, strict=True)) for files in islice(combinations, _MOST_COMBINATIONS + 1)]
-        if len(chosen) > _MOST_COMBINATIONS:
+        chosen = [dict(zip(keys, files, strict=True)) for files in islice(combinations, _MAX_COMBINATIONS + 1)]
+        if len(chosen) > _MAX_COMBINATIONS:
             raise UserError(
-                f"{keys[0]}: more than {_MOST_COMBINATIONS} combinations of config files. Search fewer files at once."
+                f"{keys[0]}: more than {_MAX_COMBINATIONS} combinations of config files. Search fewer files at once."
             )
         bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
         plan = cls.build(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder)

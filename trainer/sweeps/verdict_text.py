@@ -20,7 +20,7 @@ Part = Table | list[str]
 # Columns that are aligned to the left.
 _LEFT_ALIGNED = ("job", "varied settings", "status", "configuration")
 
-_MOST_CELL = 1000  # characters, because rich takes a minute for some megabytes
+_MAX_CELL = 1000  # characters, because rich takes a minute for some megabytes
 
 # The number of seeds or folds to suggest without any other hint.
 _SUGGESTED = 5
@@ -172,7 +172,7 @@ def _print_table(console: Console, table: Table) -> None:
     for name in rows[0]:
         printed.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", overflow="fold")
     for row in rows[1:]:
-        cells = (printable(encodable(clip(cell, _MOST_CELL))) for cell in row)
+        cells = (printable(encodable(clip(cell, _MAX_CELL))) for cell in row)
         printed.add_row(*map(Text, cells))  # rich would parse brackets in a str as markup
     console.print(printed)
 

@@ -17,7 +17,7 @@ from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 
 _BLOCK = 512  # bytes of a tar block
-_MOST_HEADER = 2**16  # bytes of a header with a long name or other facts. Python may take minutes for larger ones
+_MAX_HEADER_BYTES = 2**16  # bytes of a header with a long name or other facts. Python may take minutes for larger ones
 # The files of a sample by their extension.
 Members = dict[str, tarfile.TarInfo]
 
@@ -29,7 +29,7 @@ class _Member(tarfile.TarInfo):
 
     def _block(self, count: int) -> int:
         is_header = self.type in (*tarfile.GNU_TYPES[:2], tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-        if count < 0 or (is_header and count > _MOST_HEADER):
+        if count < 0 or (is_header and count > _MAX_HEADER_BYTES):
             raise tarfile.ReadError(f"a header gives the size {count:,}")
         return int(super()._block(count))  # type: ignore[misc]
 

@@ -2,8 +2,8 @@
 
 Like the kernels for RGB, one kernel resizes windows, and another runs the programs of samples.
 
-Each thread works on groups of neighboring channels of a pixel, which it reads at once. A group has `per` channels. This
-is the largest power of 2 up to 8 that divides the number of channels, so no thread is idle.
+Each thread works on groups of neighboring channels of a pixel, which it reads at once. A group has `group_size`
+channels. This is the largest power of 2 up to 8 that divides the number of channels, so no thread is idle.
 """
 
 # Triton compiles these functions. Python types cannot describe Triton's language.
@@ -46,11 +46,11 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
     if not pixels.is_bytes:
         low = _on_device(pixels.low, images.device)
         scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
-    per = gcd(pixels.channels, 8)
+    group_size = gcd(pixels.channels, 8)
     with torch.cuda.device_of(images):
         _resize[(len(images), triton.cdiv(size.height * size.width * pixels.channels, _TILE // 8))](
             images, windows, out, low, scale, *images.shape[1:3], *size,
-            channels=pixels.channels, per=per, block=_TILE // 8 // per, whole=pixels.is_bytes,
+            channels=pixels.channels, group_size=group_size, block=_TILE // 8 // group_size, whole=pixels.is_bytes,
         )  # fmt: skip
     return out
 
@@ -78,13 +78,13 @@ def launch(
     """
     count, height, width, channels = images.shape
     buffers = torch.empty((2, *images.shape), dtype=images.dtype, device=images.device)
-    per = gcd(channels, 8)
-    block = triton.next_power_of_2(max(_TILE, channels)) // per
+    group_size = gcd(channels, 8)
+    block = triton.next_power_of_2(max(_TILE, channels)) // group_size
     with torch.cuda.device_of(images):
         _run[(count,)](
             images, buffers, programs, out, _on_device(mean, images.device),
             _on_device(tuple(1 / value for value in std), images.device), stages, programs.shape[1], height, width,
-            channels=channels, per=per, block=block, raw=raw, num_warps=32,
+            channels=channels, group_size=group_size, block=block, raw=raw, num_warps=32,
         )  # fmt: skip
 
 
@@ -97,18 +97,18 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 @triton.jit(do_not_specialize=["windows", "height", "width", "rows", "columns"])
 def _resize(
     images, windows, out, low, scale, height, width, rows, columns,
-    channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
+    channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * block + tl.arange(0, block)
-    pixel = group // (channels // per)
-    channel = (group % (channels // per) * per)[:, None] + tl.arange(0, per)[None, :]
+    pixel = group // (channels // group_size)
+    channel = (group % (channels // group_size) * group_size)[:, None] + tl.arange(0, group_size)[None, :]
     kept = (pixel < rows * columns)[:, None]
     source = images + sample * height * width * channels
     y, x, reach_y, reach_x, first_y, first_x, taps_y, taps_x = filter_of(windows + sample * 4, pixel, rows, columns)
     slope_y, slope_x = 1 / reach_y, 1 / reach_x
     offset_y, offset_x = first_y.to(tl.float32) - y, first_x.to(tl.float32) - x
-    level, total = tl.zeros([block, per], tl.float32), tl.zeros([block], tl.float32)
+    level, total = tl.zeros([block, group_size], tl.float32), tl.zeros([block], tl.float32)
     for row in range(taps_y):
         share_y = tl.maximum(1 - tl.abs(offset_y + row) * slope_y, 0.0)
         line = tl.minimum(tl.maximum(first_y + row, 0), height - 1) * width
@@ -131,7 +131,7 @@ def _resize(
 @triton.jit(do_not_specialize=["stages", "numbers", "height", "width"])
 def _run(
     images, buffers, programs, out, mean, scale, stages, numbers, height, width,
-    channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr, raw: tl.constexpr,
+    channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr, raw: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     area = height * width
@@ -145,23 +145,23 @@ def _run(
         if code != 0:
             target = buffers + sample * area * channels + at * other
             if code == _GEOMETRY:
-                _warp(source, target, given, height, width, channels, per, block)
+                _warp(source, target, given, height, width, channels, group_size, block)
             elif (code == _COLOR) | (code == _COLOR_OF_MEAN):
-                _color(source, target, given, code == _COLOR_OF_MEAN, area, channels, per, block)
+                _color(source, target, given, code == _COLOR_OF_MEAN, area, channels, group_size, block)
             elif code == _NOISE:
-                _noise(source, target, given, area, channels, per, block)
+                _noise(source, target, given, area, channels, group_size, block)
             else:
-                _erase(source, target, given, height, width, channels, per, block)
+                _erase(source, target, given, height, width, channels, group_size, block)
             # The next stage reads what other threads of the block wrote.
             tl.debug_barrier()
             source = target
             at = 1 - at
         given += count
     target = out + sample * area * channels
-    channel = _channel(channels, per, block)
+    channel = _channel(channels, group_size, block)
     center, factor = tl.load(mean + channel), tl.load(scale + channel)
-    for start in range(0, area, block * per // channels):
-        there, kept = _tile(start, area, channels, per, block)
+    for start in range(0, area, block * group_size // channels):
+        there, kept = _tile(start, area, channels, group_size, block)
         level = tl.load(source + there, mask=kept)
         if not raw:
             level = (level.to(tl.float32) - center) * factor
@@ -169,24 +169,24 @@ def _run(
 
 
 @triton.jit
-def _channel(channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
-    """Return the channel of each number in a tile, (block, per)."""
-    return (tl.arange(0, block) % (channels // per) * per)[:, None] + tl.arange(0, per)[None, :]
+def _channel(channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
+    """Return the channel of each number in a tile, (block, group_size)."""
+    return (tl.arange(0, block) % (channels // group_size) * group_size)[:, None] + tl.arange(0, group_size)[None, :]
 
 
 @triton.jit
-def _pixel(start, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+def _pixel(start, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
     """Return the pixel of each group in a tile, (block,)."""
-    return start + tl.arange(0, block) // (channels // per)
+    return start + tl.arange(0, block) // (channels // group_size)
 
 
 @triton.jit
-def _tile(start, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
-    """Return the positions of a tile's numbers, (block, per), and which of its groups count, (block, 1)."""
-    pixel = _pixel(start, channels, per, block)
+def _tile(start, area, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
+    """Return the positions of a tile's numbers, (block, group_size), and which of its groups count, (block, 1)."""
+    pixel = _pixel(start, channels, group_size, block)
     # The last groups of a tile are left out if they would not be a whole pixel.
-    kept = (pixel < area) & (pixel < start + block * per // channels)
-    return pixel[:, None] * channels + _channel(channels, per, block), kept[:, None]
+    kept = (pixel < area) & (pixel < start + block * group_size // channels)
+    return pixel[:, None] * channels + _channel(channels, group_size, block), kept[:, None]
 
 
 @triton.jit
@@ -199,15 +199,15 @@ def _store(target, level, kept):
 
 
 @triton.jit
-def _warp(source, target, m, height, width, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+def _warp(source, target, m, height, width, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
     a, b, c, d, e, f, g, h, i = matrix_of(m)
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
-    channel = _channel(channels, per, block)
-    for start in range(0, height * width, block * per // channels):
-        pixel = _pixel(start, channels, per, block)
-        there, kept = _tile(start, height * width, channels, per, block)
+    channel = _channel(channels, group_size, block)
+    for start in range(0, height * width, block * group_size // channels):
+        pixel = _pixel(start, channels, group_size, block)
+        there, kept = _tile(start, height * width, channels, group_size, block)
         column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
-        level = tl.zeros([block, per], tl.float32)
+        level = tl.zeros([block, group_size], tl.float32)
         for corner in tl.static_range(4):  # unrolled, so that the four reads do not wait for each other
             u, v = column + corner % 2, row + corner // 2
             across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
@@ -220,22 +220,22 @@ def _warp(source, target, m, height, width, channels: tl.constexpr, per: tl.cons
 
 
 @triton.jit
-def _sums(source, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
-    """Return partial sums over pixels, (block, per). The caller adds the sums of each channel."""
-    total = tl.zeros([block, per], tl.float32)
-    for start in range(0, area, block * per // channels):
-        there, kept = _tile(start, area, channels, per, block)
+def _sums(source, area, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
+    """Return partial sums over pixels, (block, group_size). The caller adds the sums of each channel."""
+    total = tl.zeros([block, group_size], tl.float32)
+    for start in range(0, area, block * group_size // channels):
+        there, kept = _tile(start, area, channels, group_size, block)
         total += tl.load(source + there, mask=kept, other=0).to(tl.float32)
     return total
 
 
 @triton.jit
-def _color(source, target, m, of_mean, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+def _color(source, target, m, of_mean, area, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
     # `m` is a (C, C + 1) matrix, or a (C, C) matrix followed by a (C, C + 1) matrix for the mean.
-    channel = _channel(channels, per, block)
+    channel = _channel(channels, group_size, block)
     step = channels + 1
     if of_mean:
-        total = _sums(source, area, channels, per, block)
+        total = _sums(source, area, channels, group_size, block)
         step = channels
         offsets = m + channels * channels + channel * (channels + 1)
         add = tl.load(offsets + channels)
@@ -244,18 +244,18 @@ def _color(source, target, m, of_mean, area, channels: tl.constexpr, per: tl.con
     else:
         add = tl.load(m + channel * step + channels)
     gain = tl.load(m + channel * (step + 1))
-    weights = tl.zeros([block, per], tl.float32)  # of other channels
+    weights = tl.zeros([block, group_size], tl.float32)  # of other channels
     for other in range(channels):
         weights += tl.where(channel == other, 0.0, tl.abs(tl.load(m + channel * step + other)))
     if tl.sum(weights) == 0:  # most color steps do not mix channels
-        for start in range(0, area, block * per // channels):
-            there, kept = _tile(start, area, channels, per, block)
+        for start in range(0, area, block * group_size // channels):
+            there, kept = _tile(start, area, channels, group_size, block)
             level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
             _store(target + there, add + level * gain, kept)
     else:
-        for start in range(0, area, block * per // channels):
-            pixel = _pixel(start, channels, per, block)
-            there, kept = _tile(start, area, channels, per, block)
+        for start in range(0, area, block * group_size // channels):
+            pixel = _pixel(start, channels, group_size, block)
+            there, kept = _tile(start, area, channels, group_size, block)
             level = add
             for other in range(channels):
                 read = tl.load(source + pixel[:, None] * channels + other, mask=kept, other=0).to(tl.float32)
@@ -264,31 +264,31 @@ def _color(source, target, m, of_mean, area, channels: tl.constexpr, per: tl.con
 
 
 @triton.jit
-def _noise(source, target, given, area, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+def _noise(source, target, given, area, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
     # `given` holds the standard deviation and a seed.
     std, seed = tl.load(given), seed_of(given + 1)
-    for start in range(0, area, block * per // channels):
-        there, kept = _tile(start, area, channels, per, block)
+    for start in range(0, area, block * group_size // channels):
+        there, kept = _tile(start, area, channels, group_size, block)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
         _store(target + there, level + std * tl.randn(seed, there), kept)
 
 
 @triton.jit
-def _erase(source, target, given, height, width, channels: tl.constexpr, per: tl.constexpr, block: tl.constexpr):
+def _erase(source, target, given, height, width, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
     # `given` holds the top, left, height and width of a rectangle, the number of a fill, a level and a seed.
     top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
     fill, seed = tl.load(given + 4).to(tl.int32), seed_of(given + 6)
-    value = tl.zeros([block, per], tl.float32) + tl.load(given + 5)
+    value = tl.zeros([block, group_size], tl.float32) + tl.load(given + 5)
     if fill == 1:
-        channel = _channel(channels, per, block)
-        total = _sums(source, height * width, channels, per, block)
+        channel = _channel(channels, group_size, block)
+        total = _sums(source, height * width, channels, group_size, block)
         for other in range(channels):
             mean = tl.sum(tl.where(channel == other, total, 0.0)) / (height * width)
             value = tl.where(channel == other, mean, value)
-    for start in range(0, height * width, block * per // channels):
-        pixel = _pixel(start, channels, per, block)
-        there, kept = _tile(start, height * width, channels, per, block)
+    for start in range(0, height * width, block * group_size // channels):
+        pixel = _pixel(start, channels, group_size, block)
+        there, kept = _tile(start, height * width, channels, group_size, block)
         x, y = pixel % width, pixel // width
         hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)

@@ -41,7 +41,7 @@ from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
 JOB_FILE = "job.json"
-_MOST_JOB = 2**16  # bytes of it. Tables of a sweep show its overrides
+_MAX_JOB = 2**16  # bytes of it. Tables of a sweep show its overrides
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
 TEST_NAME = "test_scores"  # base name of what `python -m trainer evaluate RUN --split test` writes
 
@@ -218,7 +218,7 @@ def load_job(file: Path) -> dict[str, Any]:
         UserError: the file is damaged, or a link.
         OSError: the file is missing.
     """
-    found = read_object(file, file.parent.parent, _MOST_JOB)
+    found = read_object(file, file.parent.parent, _MAX_JOB)
     with explained_damage(file):
         return {
             "order": int(found["order"]),

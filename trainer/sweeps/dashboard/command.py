@@ -37,7 +37,7 @@ _INTERVAL_FACTOR = 10  # the minimum interval, as a multiple of the time that re
 # The files that the page links to. The sandbox makes browsers isolate them, because strangers may have written them.
 _SERVED = {REPORT: "text/html; charset=utf-8", **dict.fromkeys((BATCH, *FIGURES), "image/png")}
 _SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_MOST_SERVED = 2**26  # bytes of a file
+_MAX_SERVED = 2**26  # bytes of a file
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             file = root / path.removeprefix("/")
             # Symbolic links and .. may lead out of the folder.
             inside = file.name in _SERVED and file.resolve() == file and file.is_relative_to(root)
-            if inside and file.is_file() and file.stat().st_size <= _MOST_SERVED:
+            if inside and file.is_file() and file.stat().st_size <= _MAX_SERVED:
                 return file.read_bytes(), _SERVED[file.name]
             return None
         except (OSError, ValueError):  # not a valid file name, or the file was removed

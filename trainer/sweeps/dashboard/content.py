@@ -33,12 +33,12 @@ from trainer.tasks.metric import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
 MOST_RUNS = 5_000
-_MOST_METRICS = 24
-_MOST_COMPARED = 40  # configurations of a sweep
-_MOST_TEXT = 1_000  # characters of an error
-_MOST_TAGS, _MOST_FACTS = 20, 40
+_MAX_METRICS = 24
+_MAX_COMPARED = 40  # configurations of a sweep
+_MAX_TEXT = 1_000  # characters of an error
+_MAX_TAGS, _MAX_FACTS = 20, 40
 _CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
-_MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
+_MAX_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
 _AXES = ("steps", "seconds", "images")  # alternatives to epochs on the x axis of curves
 
 Epochs = tuple[int, ...]
@@ -98,15 +98,15 @@ def _about(run: RunFolder, folder: Path) -> dict[str, Any]:
     return {
         "name": clip(run.name, KEY),
         "status": run.status,
-        "tags": [clip(tag, KEY) for tag in run.summary.tags[:_MOST_TAGS]],
-        "error": clip(run.summary.error, _MOST_TEXT),
-        "stopped": clip(run.summary.stopped, _MOST_TEXT),
-        "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
+        "tags": [clip(tag, KEY) for tag in run.summary.tags[:_MAX_TAGS]],
+        "error": clip(run.summary.error, _MAX_TEXT),
+        "stopped": clip(run.summary.stopped, _MAX_TEXT),
+        "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MAX_TEXT),
         "epochs": len(run.rows),
         "planned": run.summary.planned,
         "seconds": rounded(run.summary.seconds) or None,
         "started": run.started,
-        "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
+        "path": clip(os.path.relpath(run.folder, folder), _MAX_TEXT),
         "part": part,
         "data": clip(Path(value_of(run, "data.root")).name or value_of(run, "data.source"), KEY),
     }
@@ -122,7 +122,7 @@ def _environments(runs: Sequence[RunFolder]) -> tuple[list[dict[str, str]], list
     known: dict[tuple[tuple[str, str], ...], int] = {}
     positions = []
     for run in runs:
-        facts = [*run.versions(digits=12).items()][:_MOST_FACTS]
+        facts = [*run.versions(digits=12).items()][:_MAX_FACTS]
         clipped = tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts)
         positions.append(known.setdefault(clipped, len(known)))
     return [dict(items) for items in known], positions
@@ -149,7 +149,7 @@ def _sweep(
     scores = [runs[i].last[score] for i in jobs]
     return {
         "name": clip(folder.resolve().name if name == "." else name, KEY),
-        "path": clip(name, _MOST_TEXT),
+        "path": clip(name, _MAX_TEXT),
         "importance": importance(settings.jobs(jobs), scores),
         "verdict": _verdict([runs[i] for i in own]),
     }
@@ -162,10 +162,10 @@ def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
         return None
     title, (head, *rows) = comparison.table()
     lines = comparison.lines()
-    if len(lines) > _MOST_COMPARED:
-        lines = [*lines[:_MOST_COMPARED], f"To see {len(lines) - _MOST_COMPARED:,} more: python -m trainer compare"]
-    shown = [[clip(cell, VALUE) for cell in row] for row in rows[:_MOST_COMPARED]]
-    return {"title": title, "lines": [clip(line, _MOST_TEXT) for line in lines], "head": head, "rows": shown}
+    if len(lines) > _MAX_COMPARED:
+        lines = [*lines[:_MAX_COMPARED], f"To see {len(lines) - _MAX_COMPARED:,} more: python -m trainer compare"]
+    shown = [[clip(cell, VALUE) for cell in row] for row in rows[:_MAX_COMPARED]]
+    return {"title": title, "lines": [clip(line, _MAX_TEXT) for line in lines], "head": head, "rows": shown}
 
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
@@ -184,13 +184,13 @@ def _metrics(runs: Sequence[RunFolder]) -> list[str]:
     rows = [row for run in runs for row in (run.last, *run.rows[:1])]
     found = {key for row in rows for key in row if len(key) <= KEY} - {"epoch"}
     keys = dict.fromkeys([*scores, *(key for key in known if key in found), *sorted(found)])
-    return list(keys)[: max(_MOST_METRICS, len(scores))]
+    return list(keys)[: max(_MAX_METRICS, len(scores))]
 
 
 def _points(runs: Sequence[RunFolder], metrics: Sequence[str]) -> int:
     """Return how many points a curve may have, so that the page stays small."""
     curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * (len(metrics) + len(_AXES))
-    return max(_FEWEST_POINTS, min(_MOST_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
+    return max(_FEWEST_POINTS, min(_MAX_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
 
 
 def _progress(run: RunFolder) -> list[MetricsRow]:
@@ -233,11 +233,11 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
 MISTAKES_FILE = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
-_MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
-_LEAST_BYTES = 10_000  # that each image counts as at least, because reading an image takes a tenth of a second
-_MOST_PIXELS, _MOST_FILE = 2**23, 2**24  # limits of a file, the second in bytes. Real files are smaller
+_MAX_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
+_MIN_BYTES = 10_000  # that each image counts as at least, because reading an image takes a tenth of a second
+_MAX_PIXELS, _MAX_FILE = 2**23, 2**24  # limits of a file, the second in bytes. Real files are smaller
 _FULL_SIZE = (2**24, 2**24)  # an image is read without scaling
-_MOST_WORK = 2**36  # pixels times bytes of a mistake. A small progressive JPEG can hold thousands of scans
+_MAX_WORK = 2**36  # pixels times bytes of a mistake. A small progressive JPEG can hold thousands of scans
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of mistakes in one image, and their side in pixels
 
 
@@ -259,9 +259,9 @@ def _embed(
                 return -1
             known[kind, key] = len(images)
             status = file.stat()
-            room = used[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
+            room = used[kind] < _MAX_BYTES[kind] and status.st_size <= _MAX_FILE
             uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
-            used[kind] += max(len(uri), _LEAST_BYTES)
+            used[kind] += max(len(uri), _MIN_BYTES)
             shown = file.with_name(REPORT) if file.name == MISTAKES_FILE else file  # the report shows all mistakes
             images.append({"source": uri, "width": width, "height": height, "file": href(shown, base)})
         return known[kind, key]
@@ -282,7 +282,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
 
     `changed`, the time of the last change, is part of the cache key.
     """
-    image = _sheet(file) if file.name == MISTAKES_FILE else read_png(file, _MOST_PIXELS, _FULL_SIZE)
+    image = _sheet(file) if file.name == MISTAKES_FILE else read_png(file, _MAX_PIXELS, _FULL_SIZE)
     if image is None:
         return "", 0, 0
     small = without_background(image)
@@ -297,7 +297,7 @@ def _sheet(file: Path) -> Image.Image | None:
             data = [b64decode(mistake["uri"].partition("base64,")[2]) for mistake in read_object(file)["images"]]
             data = list(filter(None, data[:_MISTAKES]))
             images = [Image.open(BytesIO(jpeg), formats=["JPEG"]) for jpeg in data]
-            if any(im.width * im.height * len(jpeg) > _MOST_WORK for im, jpeg in zip(images, data, strict=True)):
+            if any(im.width * im.height * len(jpeg) > _MAX_WORK for im, jpeg in zip(images, data, strict=True)):
                 return None
             rows = -(-len(images) // _COLUMNS)
             sheet = Image.new("RGB", (min(len(images), _COLUMNS) * _SIDE, rows * _SIDE), "gray")

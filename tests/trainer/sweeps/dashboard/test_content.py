@@ -194,7 +194,7 @@ def test_a_mistake_that_takes_minutes_to_draw_is_left_out(tmp_path: Path) -> Non
 
 
 def test_the_page_reads_few_of_many_small_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.sweeps.dashboard.content._LEAST_BYTES", 10**6)
+    monkeypatch.setattr("trainer.sweeps.dashboard.content._MIN_BYTES", 10**6)
     write_few(tmp_path)
     for summary in tmp_path.rglob("summary.json"):
         Image.new("RGB", (9, 9)).save(summary.with_name("confusion.png"))
