@@ -69,6 +69,7 @@ class Timm(Pretrained):
                 raise UserError(
                     f"model.checkpointing=true: {self.name} has no gradient checkpointing. Set it to false."
                 ) from error
+            _update_norms_once(network)
         return network
 
     def adapt(self, network: "nn.Module") -> str:
@@ -164,3 +165,20 @@ def _start_from_zero(network: "nn.Module") -> None:
     head = network.get_classifier()  # type: ignore[operator]
     if isinstance(head, nn.Linear):
         nn.init.zeros_(head.weight)
+
+
+def _update_norms_once(network: "nn.Module") -> None:
+    """Keep the running statistics of batch norms unchanged while the backward pass recomputes activations."""
+
+    def pause(norm: Any, _: Any) -> None:
+        norm.usual_momentum = norm.momentum
+        if torch._C._current_graph_task_id() != -1:  # within a backward pass
+            norm.momentum = 0.0
+
+    def resume(norm: Any, *_: Any) -> None:
+        norm.momentum = norm.usual_momentum
+
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.register_forward_pre_hook(pause)
+            module.register_forward_hook(resume)

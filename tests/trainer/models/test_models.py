@@ -198,8 +198,8 @@ def test_options_that_a_model_lacks_are_rejected(name: str, options: dict[str, o
         check_model(Timm(name=name, options=options), 3, Size(64, 64))
 
 
-def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
-    gradients, kept = [], []
+def test_checkpointing_keeps_less_and_changes_neither_gradients_nor_statistics() -> None:
+    gradients, statistics, kept = [], [], []
     images = torch.rand(2, 3, 64, 64, generator=torch.manual_seed(0))
     for on in (False, True):
         torch.manual_seed(0)
@@ -215,8 +215,10 @@ def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
         kept.append(sum(sizes.values()) - sum(p.nbytes for p in network.parameters() if p.data_ptr() in sizes))
         output.square().sum().backward()
         gradients.append([p.grad for p in network.parameters()])
+        statistics.append([value for name, value in network.named_buffers() if "running" in name])
     assert kept[1] < 0.6 * kept[0]
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    for both in (gradients, statistics):
+        assert all(torch.equal(one, other) for one, other in zip(*both, strict=True))
     with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 has no gradient checkpointing"):
         check_model(Timm(name="vgg11", checkpointing=True), 3, Size(64, 64))
 
