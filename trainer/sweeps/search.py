@@ -15,7 +15,7 @@ from augment.support.formatting import amount
 from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import score_sort_key
-from trainer.run.folder.summary import RUNNING
+from trainer.run.folder.summary import FAILED, RUNNING
 from trainer.run.jobs import check_configs
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.launchers import Launcher
@@ -154,21 +154,21 @@ def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
 
 
 def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, worker: Worker) -> Chosen:
-    """Run the finalists with more seeds, and return the one with the best mean."""
+    """Run the finalists with more seeds. Return the one with the best mean among those with the fewest failed runs."""
     if len(finalists) == 1:
         return finalists[0]
     first = plan.base.seed + 1
     jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + plan.settings.seeds), launcher, worker)
-    by_folder: dict[Path, Chosen] = {}
-    for finalist, same in zip(finalists, jobs, strict=True):
-        by_folder |= {job.folder: finalist for job in same}
+    by_folder = {job.folder: number for number, same in enumerate(jobs) for job in same}
+    failures = [sum(job.status() == FAILED for job in same) for same in jobs]
     runs = [RunFolder(folder) for folder in by_folder]
     for run in runs:
         run.candidate = False  # otherwise these scores would not count
     compared, _ = compare_runs(runs, key=plan.metric)
     if compared is None:
         return finalists[0]
-    return by_folder[compared.rows[0].runs[0].folder]
+    found = [by_folder[row.runs[0].folder] for row in compared.rows]
+    return finalists[min(found, key=failures.__getitem__)]
 
 
 def _confirm(plan: SearchPlan, winner: Chosen, launcher: Launcher, worker: Worker) -> Comparison | None:
