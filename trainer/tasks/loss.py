@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, plugin_hint, suggest
-from augment.support.lazy_torch import F, Tensor, nn
+from augment.support.lazy_torch import F, Tensor, nn, torch
 from augment.support.user_code import reject_duplicate
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
@@ -201,9 +201,10 @@ def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
     return len(targets) if weight is None else weight
 
 
-def _torch_weight(loss: Any, targets: Tensor) -> Tensor | None:
+def _torch_weight(loss: Any, targets: Any) -> Tensor | None:
     """Return the denominator of a PyTorch loss with class weights or an ignored class. None: the number of images."""
-    if loss.reduction != "mean" or targets.is_floating_point() or (loss.weight is None and loss.ignore_index < 0):
+    is_weighted = loss.reduction == "mean" and (loss.weight is not None or loss.ignore_index >= 0)
+    if not is_weighted or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return None
     counted = targets != loss.ignore_index
     each = 1 if loss.weight is None else loss.weight[targets.where(counted, 0)]
