@@ -219,7 +219,7 @@ def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
     folds = [dict.fromkeys(fold for _, fold in each.replicates.scores) for each in (group, baseline)]
     found = first_difference(group.basis, baseline.basis)
     if found is None and folds[0] != folds[1] and min(map(len, folds)) == 1:
-        found = FOLD, *map(",".join, folds)
+        found = FOLD, ",".join(folds[0]), ",".join(folds[1])
     if found is None:
         return ""
     key, ours, theirs = found

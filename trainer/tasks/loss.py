@@ -207,8 +207,8 @@ def _torch_weight(loss: Any, targets: Any) -> Tensor | None:
     if not is_weighted or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return None
     counted = targets != loss.ignore_index
-    each = 1 if loss.weight is None else loss.weight[targets.where(counted, 0)]
-    return (each * counted).sum().float()
+    each: Tensor = counted if loss.weight is None else counted * loss.weight[targets.where(counted, 0)]
+    return each.sum().float()
 
 
 def smooths(term: LossFunction) -> bool:
