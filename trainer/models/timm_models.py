@@ -69,7 +69,6 @@ class Timm(Pretrained):
                 raise UserError(
                     f"model.checkpointing=true: {self.name} has no gradient checkpointing. Set it to false."
                 ) from error
-            _update_norms_once(network)
         return network
 
     def adapt(self, network: "nn.Module") -> str:
@@ -167,13 +166,14 @@ def _start_from_zero(network: "nn.Module") -> None:
         nn.init.zeros_(head.weight)
 
 
-def _update_norms_once(network: "nn.Module") -> None:
-    """Keep the running statistics of batch norms unchanged while the backward pass recomputes activations."""
+def update_norms_once(network: "nn.Module") -> None:
+    """Keep the running statistics of batch norms unchanged while gradient checkpointing recomputes activations."""
 
     def pause(norm: Any, _: Any) -> None:
         norm.usual_momentum = norm.momentum
         if torch._C._current_graph_task_id() != -1:  # within a backward pass
             norm.momentum = 0.0
+            norm.num_batches_tracked.sub_(1)  # the forward pass of the norm adds 1
 
     def resume(norm: Any, *_: Any) -> None:
         norm.momentum = norm.usual_momentum
@@ -181,4 +181,4 @@ def _update_norms_once(network: "nn.Module") -> None:
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.register_forward_pre_hook(pause)
-            module.register_forward_hook(resume)
+            module.register_forward_hook(resume, always_call=True)  # the recomputation may stop within the norm
