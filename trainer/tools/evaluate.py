@@ -173,7 +173,7 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     if split == "test":
         name, first = TEST_NAME, {"epoch": RunFolder(run).summary.best.get("epoch")}
     elif folder is not None:
-        name = f"evaluation-{folder.resolve().name}"
+        name = f"evaluation-{folder.resolve().name.removesuffix('.json')}"
     values: dict[str, Any] = {
         **first,
         "overrides": list(map(masked, overrides)),

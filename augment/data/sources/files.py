@@ -111,7 +111,7 @@ class FileList(CheckedSource, LabeledSource):
         if not self.skip_bad:
             listed = ((lines.key, found, lines.describe) for lines, found in zip(lists, files, strict=True))
             hint = next((lines.hint for lines in lists if lines.hint), "")
-            problems = tuple(problem + _PATHS + hint for problem in describe_absent(listed))
+            problems = describe_absent(listed, _PATHS + hint)
         try:
             dataset = replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:

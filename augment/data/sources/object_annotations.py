@@ -40,7 +40,7 @@ class _Annotations(CheckedSource, ListedSource):
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
             for key, images in zip(self.split_values(), splits, strict=True)
         )
-        problems = () if self.skip_bad else tuple(found + self.missing_hint for found in describe_absent(files))
+        problems = () if self.skip_bad else describe_absent(files, self.missing_hint)
         return make_objects(names, splits, wanted, problems=problems)
 
 
