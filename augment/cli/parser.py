@@ -37,7 +37,7 @@ _MEANT = {
     **dict.fromkeys(("conf", "confidence", "score"), "threshold"),
 }
 
-_LONGEST = 4000  # maximum characters of a message, because some messages quote long values or files
+_LONGEST = 4000  # maximum length of a message in characters. Some messages quote long values or files
 
 
 class PrintableFormatter(logging.Formatter):

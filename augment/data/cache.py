@@ -26,15 +26,15 @@ _VERSION = b"8\n"  # the first line of each cache. Increase the number when resu
 
 
 def remember(
-    images: Sequence[ImageRef], judge: Callable[[Any], str], cache: Path | None, what: str = "Reading"
+    images: Sequence[ImageRef], compute: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
     """Return a line for each image: from the cache if the image has not changed, otherwise from a function.
 
-    Several threads call the function, once for each different image.
+    Several threads call the function, once for each distinct image.
 
     Args:
         images: the images.
-        judge: the function, which returns a line. Lines that begin with a space are not cached.
+        compute: the function, which returns a line. Lines that begin with a space are not cached.
         cache: the file with lines by path, size and modification time. New lines are appended every minute. The file is
             created if missing. Datasets and processes may share it. Images without a file are never cached.
         what: title of the progress bar. Empty for no progress bar.
@@ -44,19 +44,19 @@ def remember(
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
     stored = _Lines(cache)
     known, unknown = _look_up(refs, stored)
-    to_judge, fresh = chunks(list(unknown), 64), dict[Any, str]()
+    missing, fresh = chunks(list(unknown), 64), dict[Any, str]()
 
-    def judge_all(some: Sequence[Any]) -> list[str]:
-        return [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
+    def compute_all(some: Sequence[Any]) -> list[str]:
+        return [compute(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
 
     try:
         with (
             strict_pillow(),
             progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
-            in_threads(judge_all, to_judge, cores()) as judged,
+            in_threads(compute_all, missing, cores()) as computed,
         ):
             task = progress.add_task(what, total=len(unknown))
-            for some, lines in zip(to_judge, judged, strict=True):
+            for some, lines in zip(missing, computed, strict=True):
                 for ref, line in zip(some, lines, strict=True):
                     fresh[ref] = line
                     if not line.startswith(" "):
@@ -176,16 +176,19 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
 
 
 def _encoded(ref: Any) -> Any:
-    """Return an image that is stored in a larger file, or else the path of its file as bytes.
+    """Return an image in a larger file unchanged. For an image with its own file, return the path as bytes.
 
-    For a raster, return this for the image that it decodes.
+    A raster counts as the image that it decodes.
     """
     inner = encoded_ref(ref)
     return os.fsencode(inner) if isinstance(inner, Path) else inner
 
 
 def _state_of(ref: Any) -> bytes:
-    """Return the size and time of a file, or of the larger file when it was indexed. Empty if unknown."""
+    """Return the size and modification time of the file that holds an image, or b"" if they are unknown.
+
+    For an image in a larger file, these are the values from when the file was indexed.
+    """
     ref = ref if isinstance(ref, bytes) else _encoded(ref)
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""

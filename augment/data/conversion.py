@@ -250,7 +250,7 @@ def convert_foreign(dataset: Dataset, settings: object, *, quality: int, skip_ba
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(settings)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
-        if DIFFERS in fault or SLOW in fault:  # if the decoders disagree, the right pixels are unknown
+        if DIFFERS in fault or SLOW in fault:  # if the decoders disagree, the correct pixels are unknown
             continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():

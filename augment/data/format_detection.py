@@ -37,14 +37,14 @@ _MAX_IMAGES, _MAX_VALUES = 500, 2**23
 _PERCENTILES = (0.1, 99.9)
 
 # The smallest share of the range that images should use.
-_USED = 1 / 4
+_MIN_USED_SHARE = 1 / 4
 
 # If the values of some images cover a range this many times as wide as those of all others, their scale may differ.
 _MIN_SCALE_RATIO = 8
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
-    """Find the pixel format of a dataset by its first training image and the settings of its source.
+    """Determine the pixel format of a dataset from its first training image and the settings of its source.
 
     Ordinary 8-bit images stay RGB. In other datasets, images become rasters, and `Dataset.pixels` is set to their
     format, with its range and statistics.
@@ -215,7 +215,7 @@ def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFor
     if source.range == "auto":
         return replace(pixels, low=low, high=high), []
     first, last = (pixels.low[0], pixels.high[0]) if pixels.low else DTYPES["uint8"]
-    if max(high) - min(low) >= _USED * (last - first):
+    if max(high) - min(low) >= _MIN_USED_SHARE * (last - first):
         return pixels, []
     used = (value if pixels.dtype == "float32" else round(value) for value in (min(low), max(high)))
     start, end, black, white = map(short_number, (*used, first, last))
@@ -238,9 +238,9 @@ def _mixed_scales(samples: Sequence[ValueSample]) -> str:
         return ""
     (narrow, one), (wide, other) = widths[end - 1], widths[end]
     return (
-        f"data: the values of {end:,} of {len(widths):,} images, such as {one}, cover a range of at most "
-        f"{short_number(narrow)}, but those of the others, such as {other}, at least {short_number(wide)}. If these "
-        "files are scaled differently, save them with the same scale"
+        f"data: in {end:,} of {len(widths):,} images, such as {one}, the values cover a range of at most "
+        f"{short_number(narrow)}. In the other images, such as {other}, they cover at least {short_number(wide)}. If "
+        "these files are scaled differently, save them with the same scale"
     )
 
 

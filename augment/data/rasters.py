@@ -181,7 +181,7 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
     Files whose names state an ordinary format are not read.
 
     Raises:
-        UserError: the first file may be a raster, by its name, and none of the first files has a supported format.
+        UserError: the first file may be a raster, by its extension, but none of the first files has a supported format.
     """
     faults = []
     for image in files[:10]:

@@ -146,7 +146,7 @@ def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
 
 
 def in_rows(tiles: Sequence[Tile], most: int) -> list[tuple[Tile, ...]]:
-    """Split tiles into as few rows of at most `most` as possible. Only the last row may be shorter than the others."""
+    """Split tiles into as few rows of at most `most` tiles as possible. Only the last row may be shorter."""
     rows = ceil(len(tiles) / most)
     columns = ceil(len(tiles) / rows)
     return [tuple(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
@@ -156,8 +156,8 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
     """Draw the first 32 images of a batch, (N, height, width, 3) uint8 RGB, above their labels, below a title.
 
     Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. Pass an
-    empty figure with the resolution `DPI`. This function sets its size, and stores the positions of the images in its
-    ID.
+    empty figure with the resolution `DPI`. This function sets the size of the figure, and stores the positions of the
+    images in the figure's ID.
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])

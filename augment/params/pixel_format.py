@@ -182,7 +182,11 @@ def colormap_fault(name: str) -> str:
     """Return what is wrong with the name of a colormap, or an empty string."""
     from matplotlib import colormaps  # slow to import
 
-    return "" if name in colormaps else f"unknown colormap.{nearest(name, colormaps)} Use a name that Matplotlib knows"
+    return (
+        ""
+        if name in colormaps
+        else f"unknown colormap.{nearest(name, colormaps)} Use the name of a Matplotlib colormap"
+    )
 
 
 def _is_number(value: object) -> bool:

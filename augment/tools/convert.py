@@ -1,8 +1,8 @@
 """Convert a dataset to another format, and optionally reduce large images.
 
-Any source for classification, multi-label classification or regression can be converted. Images that Pillow can open
-and DALI cannot, such as AVIF and GIF, become JPEGs. The result is written to a temporary folder next to OUT, read back
-as in training, compared, and renamed to OUT.
+Any source for classification, multi-label classification or regression can be converted. Images that Pillow can
+open, but DALI cannot decode, become JPEGs, such as AVIF and GIF. The result is written to a temporary folder next to
+OUT, read back as in training, compared, and renamed to OUT.
 """
 
 import json

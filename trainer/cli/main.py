@@ -82,7 +82,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return tools[arguments[0]].run(arguments[1:])
     helps = {"-h", "--help"}
     if arguments and not helps & {*arguments} and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
-        reject_tool(arguments, "trainer", surely=False)
+        reject_tool(arguments, "trainer", only_similar=True)
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()

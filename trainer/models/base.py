@@ -56,7 +56,7 @@ class Model:
         return replace(self, weights=None)
 
     def downloads(self) -> str:
-        """Return the setting that makes a run download weights, or an empty text."""
+        """Return the setting that makes a run download weights, or an empty string."""
         return ""
 
     def require_weights(self) -> None:

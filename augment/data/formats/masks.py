@@ -64,7 +64,7 @@ class _MaskFacts:
 
     height: int
     width: int
-    colors: Mapping[int, str]  # the palette color of each label in the mask, or empty texts without a palette
+    colors: Mapping[int, str]  # the palette color of each label in the mask, or empty strings without a palette
     fault: str
 
     @property

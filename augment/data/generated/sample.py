@@ -22,7 +22,7 @@ from augment.support.errors import UserError
 from augment.support.files import atomic_path
 from augment.support.process import cores
 
-# Part of the folders' names. Raise it when images change, so that old folders are not used for new datasets.
+# Part of the folders' names. Increase it when images change, so that old folders are not used for new datasets.
 VERSION = 1
 
 SCENES = {"train": 400, "val": 300}  # of each split
@@ -140,7 +140,7 @@ def random_background(rng: Generator, mean_side_range: tuple[float, float]) -> t
 
 
 def background(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return a background of a size, (width, height), enlarged by `OVERSAMPLING`, and its canvas."""
+    """Return a background of the given size, (width, height), enlarged by `OVERSAMPLING`, and its canvas."""
     lightness = rng.uniform(0.1, 0.9)
     scene = textured_gradient(rng, size, lightness).resize((size[0] * OVERSAMPLING, size[1] * OVERSAMPLING))
     canvas = ImageDraw.Draw(scene, "RGBA")
@@ -220,8 +220,8 @@ def generate_dataset(
 ) -> Path:
     """Generate a dataset in a folder, unless the folder exists.
 
-    The complete folder appears in one step. An interrupted call leaves nothing. If several processes generate it, the
-    first to finish wins.
+    The folder exists only when it is complete. An interrupted call leaves no files. If several processes generate the
+    dataset, the first to finish wins.
 
     Args:
         folder: the folder.

@@ -55,7 +55,7 @@ def convert_image(value: object) -> UserImage:
     Raises:
         ValueError: the value is not an image. The message describes it.
     """
-    if isinstance(value, np.ndarray):  # first, as the most frequent type
+    if isinstance(value, np.ndarray):  # checked first, because it is the most frequent type
         return _of_array(value, describe(value), channels=2)
     if path := as_path(value):
         return path
@@ -151,7 +151,7 @@ class Items:
         """Return an image.
 
         Raises:
-            UserError: the item is not an image, or `decoded` is wrong for it.
+            UserError: the item is not an image, or is not stored as `decoded` states.
         """
         with self._lock:
             found = self.as_image(self.pair(index)[0], index)

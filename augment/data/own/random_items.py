@@ -22,7 +22,7 @@ Copied = Mapping[str, NDArray[Any]]
 
 
 def check_repeatable(items: Items) -> str:
-    """Read some items twice. Return a notice if their images differ, or else an empty text.
+    """Read some items twice. Return a notice if their images differ, or else an empty string.
 
     Raises:
         UserError: the targets differ.
@@ -38,16 +38,18 @@ def check_repeatable(items: Items) -> str:
         if not _same(target, target_again):
             raise items.error(
                 index,
-                "has another target when it is read again, but images and targets are read at different times. "
-                "Return the same target each time. Move random crops and flips to aug.train, which also moves targets.",
+                "has a different target when it is read again, but images and targets are read at different times. "
+                "Return the same target each time. Move random crops and flips to aug.train, which also transforms "
+                "targets.",
             )
         if not _same(image, image_again):
             changed.append(index)
     if not changed:
         return ""
     return (
-        f"{items.factory.key}: item {changed[0]} of {items.factory.name} has another image when read again. Random "
-        "transforms inside a Dataset ignore seed, so this run cannot be reproduced or resumed exactly. Use ops instead"
+        f"{items.factory.key}: item {changed[0]} of {items.factory.name} has a different image when it is read again. "
+        "Random transforms inside a Dataset ignore seed, so this run cannot be reproduced or resumed exactly. Use ops "
+        "instead"
     )
 
 

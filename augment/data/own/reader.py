@@ -357,7 +357,7 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
     beyond = (labels >= classes) & (labels != IGNORE)
     if beyond.any():
         raise UserError(
-            f"the label {labels[beyond][0]} in its mask. Allowed: 0 to {classes - 1}, and {IGNORE} for none."
+            f"the label {labels[beyond][0]} in its mask. Allowed: 0 to {classes - 1}, and {IGNORE} for ignored pixels."
         )
     return labels
 

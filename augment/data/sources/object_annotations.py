@@ -228,7 +228,7 @@ class BoxTable(_Annotations):
 @source("masks")
 @dataclass(frozen=True, kw_only=True)
 class MaskPairs(CheckedSource):
-    """Images with a mask file each: `DIR/train/images/*` and `DIR/train/masks/*`, or `DIR/images/train/*` and so on."""
+    """Images and their masks: `DIR/train/images/*` and `DIR/train/masks/*`, or `DIR/images/train/*` and so on."""
 
     task: ClassVar[str] = "segment"
 
@@ -282,7 +282,7 @@ class MaskPairs(CheckedSource):
         return read_masks(pairs, *self._names_and_labels())
 
     def of_folder(self, folder: Path) -> Source:
-        """Return the source of a folder's validation images and masks, or of all if it has no validation folder."""
+        """Return the source of a folder, or of its validation folders if it has them."""
         val = replace(of_single_split(self, folder), root=str(folder), train_dir=self.val_dir or "val", val_dir=None)
         return val if val._has(val.train_dir) else replace(val, train_dir="")
 

@@ -1,7 +1,7 @@
 """Download shards from object stores and web servers into a folder.
 
-`fetch_shards` downloads all shards before training starts. `list_files` lists shards that are downloaded when they are
-opened, by other processes (`serve`), and removed to make room for others.
+`fetch_shards` downloads all shards before training starts. `list_files` only lists shards. Another process (`serve`)
+downloads a shard when it is opened. Closed shards may be removed to make room for others.
 
 The modification time of a downloaded shard encodes its ETag. One rename therefore marks the shard as complete and
 records its version. Caches of local files, such as indexes, notice a new version in the usual way.
@@ -242,7 +242,7 @@ def _size(file: Path) -> int:
 def _call(
     store: Any, method: str, *given: str, received: Callable[[], int] = int, limit_s: float = 0, **options: Any
 ) -> Any:
-    """Call a method of a store, with a limit on its time. A download may take longer if bytes keep arriving.
+    """Call a method of a store, within a time limit. A download may take longer if bytes keep arriving.
 
     Args:
         store: the store.
@@ -427,7 +427,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """Download the shards that arrive on stdin, and answer each with an error or an empty text on stdout.
+    """Download the shards that arrive on stdin, and answer each with an error or an empty string on stdout.
 
     The process ends soon after the training process has ended or was killed.
     """

@@ -48,7 +48,8 @@ DRAWS = 4  # random versions of a whole recipe
 class Photos:
     """The photos of a preview, with their masks, boxes or keypoints.
 
-    The target of any other photo is its index, like a class. So the targets of a mixed image are the photos' shares.
+    A photo without such a target has its index as its class. The target of a mixed image then contains the share of
+    each photo.
     """
 
     split: Split
@@ -76,7 +77,7 @@ class Photos:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """A model input."""
+    """An augmented photo, as the model receives it."""
 
     epoch: int
     view: int  # index of the view
@@ -131,7 +132,7 @@ class StepRenderer:
     seed: int
 
     def row(self, step: Step, lines: Sequence[str]) -> SheetRow:
-        """Return the original, and the step at the low end, the middle and the high end of its ranges.
+        """Return a row with the original, and with the step at the low end, the middle and the high end of its ranges.
 
         A random step without ranges is shown a few times, and any other step once.
         """
