@@ -118,8 +118,7 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     rows = [row for block in blocks for row in block.rows]
     longer_sides = [max(_scaled(tile.image).shape[:2]) for row in rows for tile in row.tiles]
     side = max(longer_sides, default=SMALLEST)
-    columns = max((len(row.tiles) for row in rows), default=1)
-    layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side)
+    layout = Layout(_width(max((len(row.tiles) for row in rows), default=1), side), side)
     layout.write([title], SHEET_TITLE, bold=True)
     layout.write([text], TEXT, color=SOFT_INK)
     for block in blocks:
@@ -133,6 +132,11 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
             layout.add_row(row)
     layout.height += MARGIN
     return layout
+
+
+def _width(columns: int, side: int) -> int:
+    """Return the width of a sheet with columns of square cells. `side` is the side of a cell in pixels."""
+    return max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN
 
 
 def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
@@ -162,7 +166,7 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])
     rows = in_rows(tiles, min(8, max(1, 1800 // side)))
-    layout = Layout(max(NARROWEST, len(rows[0]) * (side + GAP) - GAP) + 2 * MARGIN, side, 128)
+    layout = Layout(_width(len(rows[0]), side), side, 128)
     layout.write([title], HEADING)
     for row in rows:
         layout.add_row(SheetRow(row))
