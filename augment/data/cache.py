@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -44,28 +44,36 @@ def remember(
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
     stored = _Lines(cache)
     known, unknown = _look_up(refs, stored)
-    missing, fresh = chunks(list(unknown), 64), dict[Any, str]()
-
-    def compute_all(some: Sequence[Any]) -> list[str]:
-        return [compute(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
-
     try:
-        with (
-            strict_pillow(),
-            progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
-            in_threads(compute_all, missing, cores()) as computed,
-        ):
-            task = progress.add_task(what, total=len(unknown))
-            for some, lines in zip(missing, computed, strict=True):
-                for ref, line in zip(some, lines, strict=True):
-                    fresh[ref] = line
-                    if not line.startswith(" "):
-                        stored.add(*unknown[ref], line)
-                progress.advance(task, len(some))
-                stored.write(every=60)  # an interrupted check loses at most a minute
+        fresh = _compute_all(unknown, compute, stored, what)
     finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+def _compute_all(
+    unknown: Mapping[Any, tuple[bytes, bytes]], compute: Callable[[Any], str], stored: "_Lines", what: str
+) -> dict[Any, str]:
+    """Return the line of each image in `unknown` from the function, and add it to the cache. See `remember`."""
+
+    def compute_some(some: Sequence[Any]) -> list[str]:
+        return [compute(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
+
+    batches, found = chunks(list(unknown), 64), dict[Any, str]()
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
+        in_threads(compute_some, batches, cores()) as computed,
+    ):
+        task = progress.add_task(what, total=len(unknown))
+        for some, lines in zip(batches, computed, strict=True):
+            for ref, line in zip(some, lines, strict=True):
+                found[ref] = line
+                if not line.startswith(" "):
+                    stored.add(*unknown[ref], line)
+            progress.advance(task, len(some))
+            stored.write(every=60)  # an interrupted check loses at most a minute
+    return found
 
 
 def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[Any, tuple[bytes, bytes]]]:

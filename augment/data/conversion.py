@@ -61,6 +61,8 @@ _ENDINGS = {
 
 R = TypeVar("R")
 
+Sample = tuple[str, bytes, Target]  # file name, encoded image and target
+
 
 def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int = 90) -> None:
     """Write both splits, load them as training does, and compare all images and targets.
@@ -125,33 +127,42 @@ def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable
     """Write a split to the folder `path`, or to shards whose names begin with it, and return the images' digests."""
     digests: list[bytes] = []
 
-    def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
+    def load(number: int, ref: ImageRef, target: Target) -> Sample:
         image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
-        default = ".dcm" if image[128:132] == b"DICM" else ".jpg"
-        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), default)
-        # The oldest tar format allows names of 100 characters.
-        key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
-        return f"{number:08}_{key}{ending}", image, target
+        return _file_name(number, ref, image), image, target
 
-    with _each(f"Writing {path.name}", split, load) as loaded:
-        samples = iter(loaded)
-        for shard, first in enumerate(samples):
-            if to == "folder":
-                name, image, target = first
-                folder = path / dataset.classes[target]
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(image)
-                continue
-            with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
-                room = _SHARD
-                for name, image, target in chain([first], samples):
-                    _add(archive, name, image)
-                    _add(archive, *_label(dataset, name.partition(".")[0], target))
-                    room -= len(image)
-                    if room <= 0:
-                        break
+    with _each(f"Writing {path.name}", split, load) as samples:
+        (_write_folder if to == "folder" else _write_shards)(path, iter(samples), dataset)
     return digests
+
+
+def _file_name(number: int, ref: ImageRef, image: bytes) -> str:
+    """Return a unique file name that contains part of the image's original name."""
+    default = ".dcm" if image[128:132] == b"DICM" else ".jpg"
+    ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), default)
+    # The oldest tar format allows names of 100 characters.
+    key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
+    return f"{number:08}_{key}{ending}"
+
+
+def _write_folder(path: Path, samples: Iterator[Sample], dataset: Dataset) -> None:
+    for name, image, target in samples:
+        folder = path / dataset.classes[target]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(image)
+
+
+def _write_shards(path: Path, samples: Iterator[Sample], dataset: Dataset) -> None:
+    for shard, first in enumerate(samples):
+        with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+            room = _SHARD
+            for name, image, target in chain([first], samples):
+                _add(archive, name, image)
+                _add(archive, *_label(dataset, name.partition(".")[0], target))
+                room -= len(image)
+                if room <= 0:
+                    break
 
 
 def _label(dataset: Dataset, key: str, target: Target) -> tuple[str, bytes]:

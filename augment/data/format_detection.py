@@ -79,7 +79,22 @@ def _ignored_channel(files: Sequence[ImageRef]) -> str:
 
 
 def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
-    """Return the format without statistics. `data.range=auto` gets the default range for now."""
+    """Return the format without statistics. With `data.range=auto`, it has the default range."""
+    channels, dtype = _channels_and_dtype(source, first)
+    rgb, (low, high) = _rgb(source, channels), _range(source, dtype)
+    is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
+    limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
+    if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
+        raise UserError(f"data.nodata={fault}.")
+    if source.colormap is not None:
+        if fault := colormap_fault(source.colormap):
+            raise UserError(f"data.colormap={source.colormap}: {fault}.")
+        if rgb:
+            raise UserError(f"data.colormap={source.colormap} has no effect on color images. Remove it.")
+    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, colormap=source.colormap, **limits)
+
+
+def _channels_and_dtype(source: Source, first: StoredPixels | None) -> tuple[int, str]:
     if first is None:
         channels, dtype = source.channels or 3, "uint8"
         if channels not in MODES:
@@ -96,26 +111,27 @@ def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
             )
     if dtype not in DTYPES:  # only images that are stored decoded can have other types
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
-    rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
-    if source.rgb is not None:
-        rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
-        if fault := rgb_fault(rgb, channels):
-            raise UserError(f"data.rgb is {fault}.")
-    low, high = DTYPES[dtype]
-    if isinstance(source.range, tuple):
-        low, high = source.range
-        if low >= high:
-            raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
-    is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
-    limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
-    if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
-        raise UserError(f"data.nodata={fault}.")
-    if source.colormap is not None:
-        if fault := colormap_fault(source.colormap):
-            raise UserError(f"data.colormap={source.colormap}: {fault}.")
-        if rgb:
-            raise UserError(f"data.colormap={source.colormap} has no effect on color images. Remove it.")
-    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, colormap=source.colormap, **limits)
+    return channels, dtype
+
+
+def _rgb(source: Source, channels: int) -> tuple[Any, ...] | None:
+    """Return the channels that serve as red, green and blue, or None."""
+    if source.rgb is None:
+        return (0, 1, 2) if channels == 3 else None
+    rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
+    if fault := rgb_fault(rgb, channels):
+        raise UserError(f"data.rgb is {fault}.")
+    return rgb
+
+
+def _range(source: Source, dtype: str) -> tuple[float, float]:
+    """Return the values that become black and white."""
+    if not isinstance(source.range, tuple):
+        return DTYPES[dtype]
+    low, high = source.range
+    if low >= high:
+        raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
+    return low, high
 
 
 def _with_statistics(

@@ -150,17 +150,14 @@ class Voc(CheckedSource):
         targets = voc.files_by_name(root / folder, (extension,))
         splits: list[list[tuple[Path, Path]]] = []  # each image with its mask or annotations
         for split in [self.train] if self.val is None or self.cuts_val else [self.train, self.val]:
-            names = voc.list_names(self._list(split) if split else root / folder, targets, images)
-            image_files = (images.get(name, root / self.images / f"{name}.jpg") for name in names)
-            target_files = (targets.get(name, root / folder / f"{name}{extension}") for name in names)
-            splits.append(list(zip(image_files, target_files, strict=True)))
+            pairs = []
+            for name in voc.list_names(self._list(split) if split else root / folder, targets, images):
+                image = images.get(name, root / self.images / f"{name}.jpg")
+                pairs.append((image, targets.get(name, root / folder / f"{name}{extension}")))
+            splits.append(pairs)
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
-
-            def checked(mask: Path) -> Path | str:
-                return mask if mask.exists() else f"has no mask: {mask} does not exist"
-
-            masks = [{image: checked(mask) for image, mask in pairs} for pairs in splits]
+            masks = [{image: _mask_or_fault(mask) for image, mask in pairs} for pairs in splits]
             return read_masks(masks, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
         read = [[voc.read_image(*pair, number) for number, pair in enumerate(pairs, 1)] for pairs in splits]
         return make_objects(set_labels(read, given), read, Wanted())
@@ -178,6 +175,10 @@ class Voc(CheckedSource):
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"
         return expanded(self.root) / "ImageSets" / kind / f"{split}.txt"
+
+
+def _mask_or_fault(mask: Path) -> Path | str:
+    return mask if mask.exists() else f"has no mask: {mask} does not exist"
 
 
 @source("points")

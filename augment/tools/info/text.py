@@ -164,9 +164,9 @@ def _duplicate_problems(info: Info) -> Iterator[str]:
                 share = _share(leaked, len(info.test), *_ARE, noun="test image")
                 yield f"{share} also in train or val, {how}. Remove them."
     if odd := info.contradicting:
-        pairs, example = amount(len(odd), "pair"), " and ".join(map(info.describe, odd[0]))
+        count, example = amount(len(odd), "pair"), " and ".join(map(info.describe, odd[0]))
         yield (
-            f"{pairs} of identical files {plural(len(odd), *_HAVE)} different targets, such as {example}. Correct the "
+            f"{count} of identical files {plural(len(odd), *_HAVE)} different targets, such as {example}. Correct the "
             "wrong target."
         )
 
