@@ -71,7 +71,7 @@ def list_tools(package: str) -> str:
 
 
 def reject_tool(arguments: Sequence[str], package: str, *, only_similar: bool = False) -> None:
-    """Reject an unknown tool, the first argument, and suggest a tool of either package.
+    """Reject a first argument that is not a tool, and suggest a tool of either package.
 
     With `only_similar`, accept a word that resembles no tool.
     """

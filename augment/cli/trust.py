@@ -28,7 +28,7 @@ from augment.support.nested import leaves, section_of, value_at
 from augment.support.secrets import as_written
 from augment.support.user_code import load_plugins
 
-ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python, trust=True)"
+HOW_TO_TRUST = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python, trust=True)"
 
 # A setting with side effects outside this process: its key, the side effect and its value.
 Reaching = tuple[str, str, object]
@@ -164,7 +164,7 @@ class Start:
 
 def _remedy(tokens: str, *, fixed: bool) -> str:
     """Return the remedy for rejected settings. `fixed` states whether the command line takes no overrides."""
-    return f"Add {TRUST_FLAG} if you trust the folder." if fixed else f"Pass {tokens} {ALLOWED}."
+    return f"Add {TRUST_FLAG} if you trust the folder." if fixed else f"Pass {tokens} {HOW_TO_TRUST}."
 
 
 def _reaching_callbacks(callbacks: Mapping[str, Any]) -> Iterator[Reaching]:

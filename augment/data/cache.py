@@ -25,7 +25,7 @@ _SLOW = 3e-5  # seconds per image. If looking up the first chunk takes longer, s
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
 
-def remember(
+def cached_lines(
     images: Sequence[ImageRef], compute: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
     """Return a line for each image: from the cache if the image has not changed, otherwise from a function.
@@ -54,7 +54,7 @@ def remember(
 def _compute_all(
     unknown: Mapping[Any, tuple[bytes, bytes]], compute: Callable[[Any], str], stored: "_Lines", what: str
 ) -> dict[Any, str]:
-    """Return the line of each image in `unknown` from the function, and add it to the cache. See `remember`."""
+    """Return the line of each image in `unknown` from the function, and add it to the cache. See `cached_lines`."""
 
     def compute_some(some: Sequence[Any]) -> list[str]:
         return [compute(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
@@ -97,7 +97,7 @@ def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[
     return known, unknown
 
 
-def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
+def cached_result(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
     """Compute a line from images, and return it parsed. If no image has changed, the line comes from the cache.
 
     Args:

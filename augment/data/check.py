@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.cache import remember
+from augment.data.cache import cached_lines
 from augment.data.dataset import DATA_DIR, BadImage, Split
 from augment.data.formats.raster_files import decode_on_cpu
 from augment.data.image_faults import (
@@ -111,7 +111,7 @@ def examine_files(
 
     Args:
         files: the files to check. Images that are stored decoded are only read.
-        cache: see `remember`.
+        cache: see `cached_lines`.
         quiet: whether to show no progress bar.
 
     Returns:
@@ -119,7 +119,7 @@ def examine_files(
         Second, for each image, a digest of its bytes or pixels, followed by a space, or "" for an unusable image.
     """
     decoder = Decoder()
-    lines = remember(files, lambda image: _examine(image, decoder), cache, "" if quiet else "Checking files")
+    lines = cached_lines(files, lambda image: _examine(image, decoder), cache, "" if quiet else "Checking files")
     faults: dict[ImageRef, str] = {}
     for index, line in enumerate(lines):
         _, _, fault = line.partition(" ")

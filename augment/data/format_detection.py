@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.cache import remember_whole
+from augment.data.cache import cached_result
 from augment.data.check import check_cache_of, read_limited
 from augment.data.dataset import Dataset
 from augment.data.formats.raster_files import MODES, has_fourth_channel
@@ -162,7 +162,7 @@ def _with_statistics(
     named = check_cache_of(source)
     settings = digest(named.name, pixels, source.range)
     images = list(map(encoded_ref, _some(files)))
-    return remember_whole(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))
+    return cached_result(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))
 
 
 def _some(files: Sequence[ImageRef]) -> list[ImageRef]:

@@ -50,7 +50,7 @@ def _characters() -> frozenset[int]:
 
 
 def font(points: float, *, bold: bool = False) -> FontProperties:
-    """Return the font in a size. Characters that the first font family lacks are taken from the other families."""
+    """Return the font at a size in points. Characters missing from the first family come from the other families."""
     return FontProperties(family=list(families()), size=points, weight="bold" if bold else "normal")
 
 

@@ -71,7 +71,7 @@ class Sampler:
         """Add the draws of a step, and of the steps nested in it, to `draws`.
 
         Args:
-            draws: the draws by path, to which this method adds.
+            draws: the draws by path. This method adds to them.
             step: the step to draw for.
             paths: the step's path with the slots of its policies, and the path without slots.
             reached: whether the policies chose the step for each sample, (N,) bool.

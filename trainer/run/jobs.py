@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import PrintableFormatter
-from augment.cli.trust import ALLOWED, Saved, Start, UntrustedError
+from augment.cli.trust import HOW_TO_TRUST, Saved, Start, UntrustedError
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
@@ -195,7 +195,7 @@ def start_of(
     if gpus is not None and gpus > (os.cpu_count() or 1):
         raise UntrustedError(
             f"fit.gpus: {gpus} in {saved.where} is not used, because a run folder may not start more processes than "
-            f"this machine has cores. Pass fit.gpus={gpus} {ALLOWED}."
+            f"this machine has cores. Pass fit.gpus={gpus} {HOW_TO_TRUST}."
         )
     return given, Start(config_name, saved), before
 

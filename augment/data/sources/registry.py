@@ -319,7 +319,7 @@ class ListedSource(Source):
         return "" if self.val is None else f"data.val={self.val}"
 
     def split_values(self) -> dict[str, str]:
-        """Return the values of data.train and, unless it is cut from train, of data.val or data.test, by their keys."""
+        """Return the values of data.train and of data.val or data.test by key. Omit a split that is cut from train."""
         if self.cuts_val or self.val is None:
             return {"data.train": self.train}
         return {"data.train": self.train, f"data.{self.split_names[1]}": self.val}

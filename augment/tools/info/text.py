@@ -91,7 +91,7 @@ def _spread(values: NDArray[Any], unit: str = "") -> str:
     """Describe values by their minimum, median and maximum."""
     if not len(values):
         return "-"
-    low, median, high = (short_number(float(of(values))) for of in (np.min, np.median, np.max))
+    low, median, high = (short_number(float(measure(values))) for measure in (np.min, np.median, np.max))
     return f"{low}..{high} {unit}".rstrip() + f": median {median}" if low != high else f"{low} {unit}"
 
 
@@ -203,7 +203,7 @@ def _regression_problems(info: Info) -> Iterator[str]:
     for name, spread in info.target_stats.items():
         train, val = spread["train"], spread.get("val", spread["train"])
         if val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
-            in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
+            in_val, in_train = (f"{split['min']:.4g}..{split['max']:.4g}" for split in (val, train))
             yield f"{name} is {in_val} in val but {in_train} in train. Models extrapolate poorly."
 
 
