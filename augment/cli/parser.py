@@ -37,7 +37,7 @@ _MEANT = {
     **dict.fromkeys(("conf", "confidence", "score"), "threshold"),
 }
 
-_LONGEST = 4000  # maximum length of a message in characters. Some messages quote long values or files
+_MAX_MESSAGE = 4000  # maximum length of a message in characters. Some messages quote long values or files
 
 
 class PrintableFormatter(logging.Formatter):
@@ -60,8 +60,8 @@ def readable_errors() -> Iterator[None]:
         if (explained := _explained(error)) is None:
             raise
         text, code = explained
-        if len(text) > _LONGEST:  # keep the end, where the remedy is
-            text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        if len(text) > _MAX_MESSAGE:  # keep the end, where the remedy is
+            text = f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
         sys.stderr.write(f"error: {printable(text)}\n")
         raise SystemExit(code) from None
 

@@ -21,7 +21,7 @@ from augment.support.process import cores
 T = TypeVar("T")
 
 _CHUNK = 4096  # images to look up at once
-_SLOW = 3e-5  # seconds per image. If looking up the first chunk takes longer, several threads look up the others
+_SLOW_LOOKUP = 3e-5  # seconds per image. If looking up the first chunk takes longer, several threads look up the others
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
 
@@ -88,7 +88,7 @@ def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[
 
     began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
     # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
-    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
+    threads = cores() if monotonic() - began > _SLOW_LOOKUP * _CHUNK else 1
     with in_threads(look_up, to_look_up[1:], threads) as others:
         for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
             if None in found:

@@ -50,10 +50,10 @@ FORMATS = {
 # The tasks that each format supports.
 _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
-_SHARD = 2**27  # approximate size in bytes
+_SHARD_BYTES = 2**27  # approximate size in bytes
 
 # File name extensions by the first bytes of a file.
-_ENDINGS = {
+_EXTENSIONS = {
     b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
     b"II+\0": ".tif", b"MM\0+": ".tif", b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2",
     b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"P": ".pnm",
@@ -140,7 +140,7 @@ def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable
 def _file_name(number: int, ref: ImageRef, image: bytes) -> str:
     """Return a unique file name that contains part of the image's original name."""
     default = ".dcm" if image[128:132] == b"DICM" else ".jpg"
-    ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), default)
+    ending = next((ending for head, ending in _EXTENSIONS.items() if image.startswith(head)), default)
     # The oldest tar format allows names of 100 characters.
     key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
     return f"{number:08}_{key}{ending}"
@@ -156,7 +156,7 @@ def _write_folder(path: Path, samples: Iterator[Sample], dataset: Dataset) -> No
 def _write_shards(path: Path, samples: Iterator[Sample], dataset: Dataset) -> None:
     for shard, first in enumerate(samples):
         with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
-            room = _SHARD
+            room = _SHARD_BYTES
             for name, image, target in chain([first], samples):
                 _add(archive, name, image)
                 _add(archive, *_label(dataset, name.partition(".")[0], target))

@@ -33,7 +33,7 @@ VERSION = 1
 TRAIN, VAL = 400, 100
 OBJECT_NAMES = ("background", "car", "cup", "fish", "heart", "tree")
 SIZES = ((160, 120), (120, 160), (144, 144), (128, 152))  # width and height
-SMALLEST = 40  # minimum number of visible pixels of an annotated object
+MIN_PIXELS = 40  # minimum number of visible pixels of an annotated object
 
 POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
 HOUSE_FLIP_PAIRS = ((1, 2), (3, 4))
@@ -76,7 +76,7 @@ def draw_objects(split: str, index: int) -> Scene:
         draw_thing(rng, canvas, THINGS[OBJECT_NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
     image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
-    seen = [k for k in range(count) if np.count_nonzero(instances == k + 1) >= SMALLEST]
+    seen = [k for k in range(count) if np.count_nonzero(instances == k + 1) >= MIN_PIXELS]
     renumbered = np.zeros(count + 1, np.uint8)
     renumbered[np.array(seen, np.int64) + 1] = range(1, len(seen) + 1)
     return Scene(image, renumbered[instances], labels[seen])

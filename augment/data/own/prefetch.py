@@ -212,17 +212,17 @@ class Items:
                 self._readers = ProcessPoolExecutor(workers, context, initializer=ignore_in_worker)
             elif self._readers is None:
                 self._readers = ThreadPoolExecutor(1, "items")
-            _READING.add(self)
+            _WITH_READERS.add(self)
             return self._readers.submit(_load, self.factory if workers else self, indices, decoded)
 
 
 # All items that have started readers.
-_READING: WeakSet[Items] = WeakSet()
+_WITH_READERS: WeakSet[Items] = WeakSet()
 
 
 def end_readers() -> None:
     """End all threads and processes that read items in the background. No caller may be waiting for their results."""
-    for items in list(_READING):
+    for items in list(_WITH_READERS):
         items.end()
 
 

@@ -15,7 +15,7 @@ from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
 from augment.support.nested import grouped
 
-_PATHS = (
+_PATH_HINT = (
     " Paths are relative to data.root, or else to the list's folder. Quote paths with spaces. A name without an "
     "extension, such as an ID, must match exactly one image in its folder."
 )
@@ -109,7 +109,7 @@ class FileList(CheckedSource, LabeledSource):
         if not self.skip_bad:
             listed = ((lines.key, found, lines.describe) for lines, found in zip(lists, files, strict=True))
             hint = next((lines.hint for lines in lists if lines.hint), "")
-            problems = describe_absent(listed, _PATHS + hint)
+            problems = describe_absent(listed, _PATH_HINT + hint)
         try:
             dataset = replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:

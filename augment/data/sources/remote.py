@@ -158,7 +158,7 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
 
 
 def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
-    stopped, got = Event(), dict[Path, int]()
+    stopped, received = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
         task = progress.add_task("Downloading shards", total=_require_room(missing, folder, most_gb))
 
@@ -166,8 +166,8 @@ def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) ->
             def show_progress(value: int) -> None:
                 if stopped.is_set():
                     raise UserError("stopped")
-                got[shard.path] = value
-                progress.update(task, completed=sum(list(got.values())))
+                received[shard.path] = value
+                progress.update(task, completed=sum(list(received.values())))
 
             get_shard(shard, show_progress)
 
@@ -382,7 +382,7 @@ def _make_room(wanted: RemoteFile, folder: Path) -> int:
 
 _SERVE = "from augment.data.sources.remote import serve; serve()"
 
-_IDLE: list[subprocess.Popen[bytes]] = []  # idle processes
+_IDLE_PROCESSES: list[subprocess.Popen[bytes]] = []
 
 
 def fetch_in_process(shard: Shard, stopped: Event) -> None:
@@ -392,7 +392,7 @@ def fetch_in_process(shard: Shard, stopped: Event) -> None:
         UserError: the shard cannot be downloaded.
     """
     try:
-        process = _IDLE.pop()
+        process = _IDLE_PROCESSES.pop()
     except IndexError:
         process = _start()
     assert process.stdin is not None
@@ -411,7 +411,7 @@ def fetch_in_process(shard: Shard, stopped: Event) -> None:
         if isinstance(failure, OSError | EOFError):
             raise UserError(f"{shard.what}: the process that downloaded {shard.url} was killed.") from None
         raise
-    _IDLE.append(process)
+    _IDLE_PROCESSES.append(process)
     if error:
         raise UserError(error)
 

@@ -198,7 +198,7 @@ Pairs = NDArray[np.int64]
 
 MAX_BITS = 6
 _BYTES = 8
-_MOST = 100_000  # maximum number of pairs of similar hashes
+_MAX_PAIRS = 100_000  # maximum number of pairs of similar hashes
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,9 @@ def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
         near = bits.sum(axis=1, dtype=np.uint8) <= MAX_BITS
         if near.any():  # each pair is one number, so that the union removes pairs that were found twice
             found = np.union1d(found, np.minimum(a, b)[near] * count + np.maximum(a, b)[near])
-        if len(found) > _MOST:
+        if len(found) > _MAX_PAIRS:
             break
-    return np.stack(np.divmod(found[:_MOST], count), axis=1), len(found) <= _MOST
+    return np.stack(np.divmod(found[:_MAX_PAIRS], count), axis=1), len(found) <= _MAX_PAIRS
 
 
 def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -16,7 +16,7 @@ from augment.support.formatting import amount, clip, list_some, percent, plural,
 from augment.tools.info.scan import tally
 from augment.tools.info.summary import LISTED, Info, SpatialStats
 
-_FILES = 10  # maximum number of files per list
+_MAX_LISTED = 10  # maximum number of files per list
 
 
 def report(info: Info, findings: Sequence[str]) -> str:
@@ -100,8 +100,8 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _named(title: str, lines: Sequence[str]) -> Iterable[str]:
-    more = [f"  and {len(lines) - _FILES:,} more"] if len(lines) > _FILES else []
-    return [title, *(f"  {line}" for line in lines[:_FILES]), *more, ""] if lines else []
+    more = [f"  and {len(lines) - _MAX_LISTED:,} more"] if len(lines) > _MAX_LISTED else []
+    return [title, *(f"  {line}" for line in lines[:_MAX_LISTED]), *more, ""] if lines else []
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -41,7 +41,7 @@ def test_images_of_several_chunks_are_looked_up_in_order(
     tmp_path: Path, judged: list[str], slow: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_module, "_CHUNK", 2)
-    monkeypatch.setattr(cache_module, "_SLOW", slow)
+    monkeypatch.setattr(cache_module, "_SLOW_LOOKUP", slow)
     files = [write(tmp_path, f"{number}.jpg", b"" if number % 3 else b"no image") for number in range(7)]
     found = check_files(files[:5], cache=tmp_path / "check.txt")
     judged.clear()
