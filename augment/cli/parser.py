@@ -207,7 +207,7 @@ def positive_number(most: float = math.inf) -> Callable[[str], float | None]:
 
 
 def _type(param: Param[T]) -> Callable[[str], T | None]:
-    """Return a `type` for flags whose values are validated like those of a setting."""
+    """Return a `type` for flags whose values are validated like a setting."""
 
     def convert(text: str) -> T | None:
         value: object = text

@@ -1,4 +1,4 @@
-"""A cache of one result line per image, in a growing file. A line is valid until its image changes."""
+"""A file that caches one line per image, such as the result of a check. A line is valid until its image changes."""
 
 import logging
 import os

@@ -39,7 +39,7 @@ _PERCENTILES = (0.1, 99.9)
 # The smallest share of the range that images should use.
 _MIN_USED_SHARE = 1 / 4
 
-# If the values of some images cover a range this many times as wide as those of all others, their scale may differ.
+# If some images cover a range of values this many times as wide as all other images, their scale may differ.
 _MIN_SCALE_RATIO = 8
 
 

@@ -179,7 +179,7 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
 def draw(layout: Layout, figure: Figure | None = None) -> Figure:
     """Draw a sheet on a figure, by default a new one."""
     figure = figure or Figure(dpi=DPI)
-    # Slightly larger than the pixels, because Matplotlib rounds down.
+    # The figure is slightly larger than its pixels, because Matplotlib rounds down.
     figure.set_size_inches((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI)
     canvas = np.full((layout.height, layout.width, 3), 255, dtype=np.uint8)
     canvas[layout.rules, MARGIN:-MARGIN] = RULE

@@ -1,8 +1,8 @@
 """Two small generated datasets in COCO's format: objects with masks and boxes, and houses with keypoints.
 
 An image and its annotations are a pure function of its dataset, split and index. The first dataset has up to four
-objects of five kinds per image, and also mask files. The second has five keypoints per image, which include two pairs
-of a left and a right keypoint.
+objects of five kinds per image, and also mask files. The second has five keypoints per image. Four of them form two
+pairs of left and right.
 """
 
 import json

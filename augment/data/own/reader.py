@@ -259,12 +259,12 @@ def read_spatial(
 
 
 class _Targets(NamedTuple):
-    """The images of a split with their targets, None for an image with a fault, and the labels or the highest label."""
+    """The images of a split and their targets."""
 
     images: list[ImageRef]
-    targets: list[Any]
+    targets: list[Any]  # one per image, None for an image with a fault
     faults: dict[ImageRef, str]
-    labels: set[int]
+    labels: set[int]  # all labels in the targets, or only the highest label
 
 
 def _split_of(factory: SequenceFactory, read: _Targets, kind: Kind, blank: Any, classes: Sequence[str]) -> Split:

@@ -142,7 +142,7 @@ def _store(what: str, scheme: str) -> Any:
 
             timeout = ClientTimeout(sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
             options = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
-        # Without caches, because credentials and objects may have changed.
+        # Use no caches, because credentials and objects may have changed.
         return filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError:
         raise missing_package(what, _PACKAGES[scheme], "remote") from None
