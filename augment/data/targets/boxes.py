@@ -296,8 +296,8 @@ def fault_of_boxes(boxes: NDArray[Any]) -> str:
 def _fault_of_entries(images: Sequence[Objects], masks: Sequence[object]) -> str:
     """Describe what is wrong with objects of several images, such as keypoints that only some have, or return ""."""
     with_objects = [number for number, found in enumerate(images) if len(found)]
-    if fault := fault_of_shares(np.concatenate([np.empty((0, 4)), *(found.boxes for found in images)])):
-        return f"boxes in the wrong unit: {fault}"
+    if fault := fault_of_shares(np.concatenate([np.empty((0, 4)), *(found.boxes for found in images)]), "boxes"):
+        return fault
     for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
         without = [number for number in with_objects if parts[number] is None]
         if 0 < len(without) < len(with_objects):

@@ -63,7 +63,7 @@ class Keypoints(SpatialKind):
             points = np.concatenate([points, np.full_like(points[..., :1], 2)], axis=-1)
         if points.shape[2] != 3:
             raise UserError(f"targets: {points.shape} is not allowed. Use {allowed}.")
-        if fault := fault_of_shares(points[..., :2]):
+        if fault := fault_of_shares(points[..., :2], "points"):
             raise UserError(f"targets: {fault}")
         return list(points)
 

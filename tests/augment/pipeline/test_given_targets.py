@@ -128,7 +128,7 @@ def test_boxes_of_another_format_are_rejected() -> None:
 
 @pytest.mark.parametrize("targets", [[{"boxes": [[0.1, 0.2, 0.5, 1]], "labels": [1]}], [[[0.5, 0.25]]]])
 def test_shares_of_the_sides_are_rejected(targets: Any) -> None:
-    with pytest.raises(UserError, match=r"targets.*all coordinates are at most 1, so they are probably shares"):
+    with pytest.raises(UserError, match=r"targets: .* whose coordinates are at most 1, so they are probably shares"):
         moved(targets)
 
 
