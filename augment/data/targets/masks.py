@@ -129,7 +129,7 @@ def _reject_scaled(image: Image.Image, name: str) -> None:
         UserError: Pillow changes the values.
     """
     for codec, _, _, args in getattr(image, "tile", ())[:1] if image.mode == "L" else ():
-        raw, *others = (args,) if isinstance(args, str) else args
+        raw, *others = args if isinstance(args, tuple) else (args,)
         if str(raw).startswith(("L;2", "L;4", "L;I")) or (codec.startswith("ppm") and others not in ([], [255])):
             raise UserError(f"{name}: the mask stores less than 8 bits per pixel, or 0 as white. Save it as 8-bit PNG.")
 
