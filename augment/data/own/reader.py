@@ -245,6 +245,11 @@ def read_spatial(
     else:
         labels = set[int]().union(*(split.labels for split in read))
         if not names and kind != BOXES:
+            if max(labels, default=0) < 1 and not any(split.faults for split in read):
+                raise UserError(
+                    f"{factories[0].key}: masks have no label except 0, so there is nothing to learn. {IGNORE} is "
+                    "ignored. Return 1 and so on for objects."
+                )
             notice = describe_gaps(labels, "number the classes without gaps in your code")
         names = names or tuple(str(label) for label in range(kind == BOXES, max(labels, default=-1) + 1))
     classes = names
@@ -363,5 +368,5 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
 
 
 def _ending(error: UserError) -> str:
-    """Return the message of an error about a single target, without "targets[0]" and the period."""
-    return str(error).removeprefix("targets[0]").lstrip(".: ").rstrip(".")
+    """Return the message of an error about a single target, without "targets" or "targets[0]", and the period."""
+    return str(error).removeprefix("targets").removeprefix("[0]").lstrip(".: ").rstrip(".")

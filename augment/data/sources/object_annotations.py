@@ -74,7 +74,7 @@ class Coco(_Annotations):
         points = files[0].points if self.keypoints else ()
         wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
-        dataset = self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        dataset = self._dataset(coco.same_categories(files, points), splits, wanted).noting(*notices)
         return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:

@@ -162,11 +162,11 @@ def read_luma(image: Image.Image) -> Luma:
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
-    """Take the validation split from train if the source is configured to. Return the dataset, and facts in its order.
+    """Take the validation split from train and correct labels, as the source is configured. Return facts in this order.
 
     Copies of an image stay in one split. If there are too few images, the returned dataset lists this as a problem.
     """
-    if not source.cuts_val and source.test_fraction is None:
+    if not source.cuts_val and source.test_fraction is None and source.labels is None:
         return data, facts
     images = data.train.files + data.val.files
     digests = [f"{fact['digest']:x}" if not fact["fault"] else "" for fact in facts]
