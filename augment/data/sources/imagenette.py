@@ -41,8 +41,7 @@ def prepare_archive(archive: Archive, directory: Path, mirror: str | None = None
     """Download and unpack an archive into `directory`, and return the folder that holds train and val.
 
     The folder has the name of the archive, and exists only when it is complete. Concurrent processes wait for the
-    first. An archive
-    that is already in `directory` is used. `mirror` is another address of the same archive.
+    first. An archive that is already in `directory` is used. `mirror` is another address of the same archive.
 
     Raises:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a dataset.
