@@ -18,7 +18,7 @@ from augment.support.files import near_file
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback
 from trainer.loop.lazy_learner import Learner
-from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
+from trainer.predictions.masks import MaskWriter, output_files, upright, write_overlays
 from trainer.run.best_model import KeptOutputs, LoadedModel
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
@@ -52,7 +52,7 @@ def predict(
         A prediction for each image in the order of `given`. A folder's images are sorted by path.
 
     Raises:
-        UserError: a missing file, a folder without images, no usable image, or an option that the task does not have.
+        UserError: a missing file, a folder without images, no usable image, or an option that does not suit the task.
     """
     task, images = trained.task, list_images(given)
     _check_options(task, top, threshold, None if overlay else out, explain)
@@ -67,10 +67,10 @@ def predict(
     if not usable:
         raise _none_usable(problems, len(images))
     if overlays and out is not None:
-        with writing(f"--out {out}"):  # fail before the work, not after it
+        with writing(f"--out {out}"):  # fail before the work instead of after it
             out.mkdir(parents=True, exist_ok=True)
     images, split = list(split.files), replace(split, files=usable, targets=blanks[: len(usable)])
-    # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
+    # With `top`, the most probable classes, labels or objects are listed, even below their thresholds.
     lowest = trained.used_thresholds
     if top is not None or threshold is not None:
         lowest = (threshold or 0.0,) * len(trained.classes)
@@ -118,7 +118,7 @@ def _output_files(
     """Return the file to write for each image. Images in memory have no path, so nothing is written for them."""
     paths = [image for image in images if isinstance(image, Path)]
     folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
-    return {} if folder is None else mask_files(paths, folders, folder, flag, ending)
+    return {} if folder is None else output_files(paths, folders, folder, flag, ending)
 
 
 def _none_usable(problems: Mapping[ImageRef, str], count: int) -> UserError:

@@ -148,7 +148,7 @@ def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64
     """Return axes as a chart. On hover, the chart shows the text of the nearest point of x."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    # Outlines of letters look the same everywhere. With a fixed salt, equal figures become equal files.
+    # Text as outlines looks the same on every machine. With a fixed salt, equal figures give identical files.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -16,18 +16,18 @@ from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 
 _LOSSES = {"train_loss": "training", "val_loss": "validation"}
-_EXPLODED = 10  # a loss above this, and above this multiple of the lowest loss, is too high for a stable training
+_EXPLODED = 10  # a loss above this, and above this multiple of the lowest loss, is too high for stable training
 
 
 def findings(record: RunRecord) -> list[Finding]:
     """Return all findings about a run. Warnings come first."""
-    of_task = () if record.best_pass is None else record.best_pass.findings
-    found = [*_of_the_run(record), *of_task, *_of_learning(record), *_of_speed(record)]
+    task_findings = () if record.best_pass is None else record.best_pass.findings
+    found = [*_run_findings(record), *task_findings, *_learning_findings(record), *_speed_findings(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
 
-def _of_the_run(record: RunRecord) -> Iterator[Finding]:
-    """Yield findings on the end of the run, on its data, and on its losses."""
+def _run_findings(record: RunRecord) -> Iterator[Finding]:
+    """Yield findings about the end of the run, its data and its losses."""
     done, ending = len(record.run.rows), record.run.summary
     planned = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{planned} {plural(record.epochs or done, 'epoch')}"
@@ -52,8 +52,8 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
             yield Finding(f"The {name} loss is not finite in epoch {_number(bad[0])}.", warning=True)
 
 
-def _of_learning(record: RunRecord) -> Iterator[Finding]:
-    """Yield findings on overfitting and underfitting."""
+def _learning_findings(record: RunRecord) -> Iterator[Finding]:
+    """Yield findings about overfitting and underfitting."""
     display = record.display
     finite = [
         (row[key], _number(row), name)
@@ -110,8 +110,8 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
     return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 
 
-def _of_speed(record: RunRecord) -> Iterator[Finding]:
-    """Yield a finding on the time spent waiting for data. It leaves out the first epoch, which is slow."""
+def _speed_findings(record: RunRecord) -> Iterator[Finding]:
+    """Yield a finding about the time spent waiting for data, without the first epoch, which is slow."""
     rows = record.run.rows[1:] or record.run.rows
     shares = [row["waiting"] for row in rows if math.isfinite(row.get("waiting", math.nan))]
     if shares:

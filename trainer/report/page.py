@@ -32,10 +32,12 @@ from trainer.tasks.task import AUTO
 
 _HERE = Path(__file__).parent
 _MAX_LINES = 5000  # lines in the table of epochs
-_MAX_PIXELS = 2**26  # of a figure. Real figures have a tenth of them
+_MAX_PIXELS = 2**26  # maximum number of pixels of a figure. Real figures have a tenth as many
 _WITHIN = (1600, 2**26)  # maximum width and height of a figure in the page
 
-_FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # a number format that a stranger cannot use to make long texts
+_FORM = re.compile(
+    r"\{:,?\.\d[fg%]\}"
+)  # number formats that cannot produce long strings, because strangers may choose them
 
 RELOAD = 30  # seconds after which the page of a running fit reloads itself
 

@@ -66,7 +66,7 @@ class BestPass:
 class RunRecord:
     """A run and its progress."""
 
-    run: RunFolder  # from its folder or its fit. If the run has not ended, its seconds are NaN
+    run: RunFolder  # read from its folder or filled from its fit. Its seconds are NaN until the run ends
     display: Display  # how to show the task
     best: MetricsRow = field(default_factory=dict)  # the row of the best epoch, empty if unknown
     best_pass: BestPass | None = None  # its predictions, if there are any
@@ -135,7 +135,7 @@ def _mistakes(
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the folder of a run. Load predictions from best.pt only if the run has not written mistakes.json."""
+    """Read the folder of a run. Load predictions from best.pt only if mistakes.json does not have them."""
     run = RunFolder(folder)
     if run.summary.status not in (FINISHED, FAILED, INTERRUPTED):
         run.summary = replace(run.summary, status=run.status, seconds=math.nan)

@@ -157,7 +157,7 @@ def load_best_model(
         data: whether the caller will load the run's images.
 
     Raises:
-        UserError: the folder holds no run or no checkpoint, an override is not allowed, or the checkpoint belongs to
+        UserError: the folder holds no run or checkpoint, an override is not allowed, or the checkpoint belongs to
             another model.
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])

@@ -81,7 +81,7 @@ def read_weights(given: str) -> Weights:
     """Read weights from a file, or the best weights from a run's folder.
 
     Raises:
-        UserError: the file is missing or damaged, is not a file of weights, or holds more than values and tensors.
+        UserError: the file is missing, damaged or not a weights file, or contains more than values and tensors.
     """
     file = _file_of(given)
     if file.suffix.lower() == ".safetensors":

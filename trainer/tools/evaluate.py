@@ -85,14 +85,14 @@ def evaluate(
     if split == "test":
         scores = replace(
             scores,
-            values=_of_test(scores.values),
-            others=_of_test(scores.others),
+            values=_with_test_keys(scores.values),
+            others=_with_test_keys(scores.others),
             sentence=re.sub("^val_", "test_", scores.sentence),
         )
     return replace(scores, tta=trained.config.fit.tta)
 
 
-def _of_test(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_test_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     return {re.sub("^val_", "test_", key): value for key, value in values.items()}
 
 

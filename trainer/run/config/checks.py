@@ -91,12 +91,12 @@ def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
         choices += [f"model={name}" for name, cls in MODELS.items() if cls.task == needed]
         kind = config.resolved["model"]["kind"]
         raise UserError(
-            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Choose "
+            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data needs. Choose "
             f"{' or '.join(choices)}."
         )
     if getattr(config.model, "masks", False) and BOXES.unmasked(config.dataset.train.targets):
         raise UserError(
-            "model.name: this model learns masks, but the data have none. Set "
+            "model.name: this model learns masks, but the data has none. Set "
             "data.instances=true, or choose another model.name."
         )
     task.require()
@@ -178,7 +178,8 @@ def check_resume(config: Config) -> None:
     task.prepare(network, config.fit, dataset.train, dataset.classes)
     if name := first_difference({**base, **state.model}, network):
         raise UserError(
-            f"fit.resume={run}: that run had other weights ({name}). Use the same model and the same classes."
+            f"fit.resume={run}: the weights of that run do not fit this model ({name}). Use the same "
+            "model and the same classes."
         )
     # The saved state of the optimizer also restores its settings. Only schedules change them afterwards.
     kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]

@@ -233,8 +233,12 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
 MISTAKES_FILE = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
-_MAX_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
-_MIN_BYTES = 10_000  # that each image counts as at least, because reading an image takes a tenth of a second
+_MAX_BYTES = (
+    1_200_000,
+    400_000,
+    400_000,
+)  # maximum bytes of all batches, figures and mistakes. Further images become links
+_MIN_BYTES = 10_000  # each image counts as at least this many bytes, because reading it takes a tenth of a second
 _MAX_PIXELS, _MAX_FILE = 2**23, 2**24  # limits of a file, the second in bytes. Real files are smaller
 _FULL_SIZE = (2**24, 2**24)  # an image is read without scaling
 _MAX_WORK = 2**36  # pixels times bytes of a mistake. A small progressive JPEG can hold thousands of scans
