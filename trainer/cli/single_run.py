@@ -20,11 +20,12 @@ from augment.support.user_code import public
 from trainer.loop.checkpoint import LAST
 from trainer.run import ranks
 from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.fit import AUTO
 from trainer.run.config.schema import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
 from trainer.run.folder.locks import named_folder, reserve, user_of
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED, Summary
-from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, start_of
+from trainer.run.jobs import check_configs, resumed_in, run_job, start_of
 
 _DEFAULT = Start()
 

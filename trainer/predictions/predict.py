@@ -70,16 +70,12 @@ def predict(
         with writing(f"--out {out}"):  # fail before the work instead of after it
             out.mkdir(parents=True, exist_ok=True)
     images, split = list(split.files), replace(split, files=usable, targets=blanks[: len(usable)])
-    # With `top`, the most probable classes, labels or objects are listed, even below their thresholds.
-    lowest = trained.used_thresholds
-    if top is not None or threshold is not None:
-        lowest = (threshold or 0.0,) * len(trained.classes)
     if isinstance(task, Segment):
         predicted = _predict_masks(trained, split, masks, out, top)
     elif isinstance(task, Detect):
-        predicted = _predict_objects(trained, task, split, lowest, top)
+        predicted = _predict_objects(trained, task, split, _lowest(trained, top, threshold), top)
     else:
-        predicted = _predict_vectors(trained, split, lowest, top, maps)
+        predicted = _predict_vectors(trained, split, _lowest(trained, top, threshold), top, maps)
     predictions = [
         Prediction(_path_of(image), error=problems[image]) if image in problems else next(predicted) for image in images
     ]
@@ -87,6 +83,13 @@ def predict(
         with writing(f"--out {out}"):
             write_overlays(images, predictions, overlays, out, task, trained.classes)
     return predictions
+
+
+def _lowest(trained: LoadedModel, top: int | None, threshold: float | None) -> Sequence[float]:
+    """Return the lowest probability of each class or label. With `top`, the run's thresholds do not apply."""
+    if top is None and threshold is None:
+        return trained.used_thresholds
+    return (threshold or 0.0,) * len(trained.classes)
 
 
 def _check_options(

@@ -11,7 +11,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.report.charts import column
 from trainer.report.run_content import RunRecord
 from trainer.run.folder.facts import FACTS_FILE
-from trainer.run.folder.summary import KILLED, RUNNING
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING
 from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 
@@ -31,11 +31,11 @@ def _run_findings(record: RunRecord) -> Iterator[Finding]:
     done, ending = len(record.run.rows), record.run.summary
     planned = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{planned} {plural(record.epochs or done, 'epoch')}"
-    resumable = ending.status == "interrupted" or (record.run.folder / LAST).is_file()
+    resumable = ending.status == INTERRUPTED or (record.run.folder / LAST).is_file()
     resume = " Continue it with fit.resume." if resumable else ""
-    if ending.status == "failed":
+    if ending.status == FAILED:
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
-    elif ending.status in ("interrupted", KILLED):
+    elif ending.status in (INTERRUPTED, KILLED):
         yield Finding(f"The run was {ending.status} after {epochs}.{resume}", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
@@ -79,7 +79,7 @@ def _learning_findings(record: RunRecord) -> Iterator[Finding]:
         )
         return
     score = column([row for row in record.run.rows if key in row], key) * (-1 if smaller else 1)
-    known = record.run.summary.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
+    known = record.run.summary.status == FINISHED and len(score) >= 3 and np.isfinite(score).all()
     if known and score[-1] > score[:-1].max():
         which = "lowest" if smaller else "highest"
         yield Finding(f"Validation {title} was {which} in the last epoch, so more epochs may help.")

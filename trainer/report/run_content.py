@@ -15,7 +15,7 @@ from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
 from augment.support.untrusted_files import explained_damage, read_as
-from trainer.callbacks.plots import REPORT
+from trainer.callbacks.plots import MISTAKES, REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.folder.reader import RunFolder
@@ -25,7 +25,7 @@ from trainer.tasks.display import Block, Display, Finding, Matrix, WrongSample
 from trainer.tasks.metric import MetricsRow, Samples
 from trainer.tasks.registry import best_row, task_named, task_of
 
-REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
+REPORT_FILE, MISTAKES_FILE = REPORT, MISTAKES
 
 DEFAULT_MISTAKES = 24  # number of wrong images to show
 

@@ -12,6 +12,7 @@ from augment.support.lazy_torch import torch
 from trainer.loop.cuda_graphs import WARM_UP
 from trainer.loop.ranks import alone, current
 from trainer.run.build import make_learner, make_loaders, release_memory
+from trainer.run.config.fit import AUTO
 from trainer.run.config.schema import Config
 from trainer.run.failures import out_of_memory
 
@@ -78,7 +79,7 @@ def with_batch_size(config: Config) -> Config:
 
     On GPUs, the new size is the largest one found that fits on every rank. On a CPU, it is the base size.
     """
-    if config.fit.batch_size != "auto":
+    if config.fit.batch_size != AUTO:
         return config
     ranks, base = current(), config.fit.base_batch_size
     if config.fit.torch_device().type == "cpu":

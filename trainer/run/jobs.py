@@ -27,7 +27,7 @@ from augment.support.signals import StopSignals
 from augment.support.untrusted_files import open_regular
 from trainer.loop.checkpoint import LAST
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config.fit import Fit
+from trainer.run.config.fit import AUTO, Fit
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
 from trainer.run.folder.locks import owned, reserve
@@ -136,10 +136,6 @@ def _logged(handler: logging.Handler) -> Iterator[None]:
         root.removeHandler(handler)
         with suppress(OSError):  # a full disk has no room for buffered lines
             handler.close()
-
-
-# The value of fit.resume that resumes the newest unfinished run of the same configuration.
-AUTO = "auto"
 
 
 def resumed_in(tokens: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
 from trainer.tasks.loss import LossSettings
 
-AUTO = "auto"
+AUTO = "auto"  # a value of `fit.batch_size` and `fit.resume`
 
 
 @dataclass(frozen=True, kw_only=True)
