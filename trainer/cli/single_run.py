@@ -25,7 +25,7 @@ from trainer.run.config.schema import CONFIG_FILE, Config, inner_keys, load_conf
 from trainer.run.folder.locks import named_folder, reserve, user_of
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED, Summary
-from trainer.run.jobs import check_configs, resumed_in, run_job, start_of
+from trainer.run.jobs import check_configs, path_override, resumed_in, run_job, start_of
 
 _DEFAULT = Start()
 
@@ -67,8 +67,7 @@ def prepare(
     plain["fit"] = {**section_of(plain, "fit"), "resume": None}
     run, done = _find_resumable(config := parse_config(plain), template, folder)
     if run is not None:
-        quoted = str(run).replace('"', r"\"")
-        own.append(f'++fit.resume="{quoted}"')
+        own.append(path_override("fit.resume", run))
         plain["fit"]["resume"] = str(run)
         config = parse_config(plain)
     return Prepared(config, own, template, done)

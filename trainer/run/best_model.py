@@ -168,7 +168,7 @@ def load_best_model(
         used = {name: getattr(pixels, name) for name in ("mean", "std") if f"aug.{name}" not in keys}
         config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
     task = task_named(best.task)
-    if config.model.task != (task.name if task.own_models else ""):
+    if config.model.task != task.model_task:
         raise UserError(
             f"{run / BEST}: its task is {task.name}, but the configured model is for another task. Restore the run's "
             "files."

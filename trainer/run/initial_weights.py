@@ -114,7 +114,9 @@ def _file_of(given: str) -> Path:
         missing = f"no such file.{near_file(file)}"
         if path.is_dir():
             missing = f"the folder has no {BEST}. Use a run's folder, or a file."
-        raise UserError(f"model.weights={given}: {'not a regular file. Use another.' if file.exists() else missing}")
+        raise UserError(
+            f"model.weights={given}: {'not a regular file. Use another file.' if file.exists() else missing}"
+        )
     return file
 
 

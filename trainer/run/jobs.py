@@ -151,9 +151,12 @@ def _with_folder(token: str) -> str:
     if key not in _RUN_KEYS or not isinstance(value, str):
         return token
     folder = named_run(Path(value))
-    if folder == Path(value):
-        return token
-    quoted = str(folder).replace('"', r"\"")
+    return token if folder == Path(value) else path_override(key, folder)
+
+
+def path_override(key: str, path: Path) -> str:
+    """Return an override that sets a key to a path, quoted for Hydra."""
+    quoted = str(path).replace('"', r"\"")
     return f'++{key}="{quoted}"'
 
 

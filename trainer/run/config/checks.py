@@ -85,11 +85,11 @@ def _check_data(config: Config) -> None:
 
 
 def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
-    needed = task.name if task.own_models else ""
-    if config.model.task != needed:
-        recipe = task.name if task.name in config_files("aug") else "" if needed else "imagenette"
-        choices = [f"aug={recipe}"] if recipe else []
-        choices += [f"model={name}" for name, cls in MODELS.items() if cls.task == needed]
+    if config.model.task != task.model_task:
+        recipes = config_files("aug")
+        recipe = task.name if task.model_task or task.name in recipes else "imagenette"
+        choices = [f"aug={recipe}"] if recipe in recipes else []
+        choices += [f"model={name}" for name, cls in MODELS.items() if cls.task == task.model_task]
         kind = config.resolved["model"]["kind"]
         raise UserError(
             f"model.kind={kind}: this model does not predict {task.kind.units}, which the data needs. Choose "
