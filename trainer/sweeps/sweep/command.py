@@ -319,7 +319,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
 def _launcher_and_sweeper(
     about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool
 ) -> tuple[Launcher, Mapping[str, Any]]:
-    """Return a sweep's launcher and sweeper settings. Values of the command line replace stored ones.
+    """Return a sweep's launcher and sweeper settings. Values on the command line replace stored values.
 
     Without `trust`, a sweep folder may not choose a launcher that runs commands, or more processes than cores.
     """
