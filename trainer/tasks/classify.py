@@ -134,7 +134,7 @@ class ClassSamples(Samples):
 
 
 class ClassTask(Task[S]):
-    """Base of the tasks whose outputs are logits, with the classes in their second dimension."""
+    """Base class of tasks whose outputs are logits, with the classes in their second dimension."""
 
     unit, units = "class", "classes"
     figure_file = "confusion.png"

@@ -221,7 +221,7 @@ def test_checkpointing_keeps_less_and_changes_neither_gradients_nor_statistics()
     assert kept[1] < 0.6 * kept[0]
     for both in (gradients, statistics):
         assert all(torch.equal(one, other) for one, other in zip(*both, strict=True))
-    with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 has no gradient checkpointing"):
+    with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 does not support gradient checkpointing"):
         check_model(Timm(name="vgg11", checkpointing=True), 3, Size(64, 64))
 
 
