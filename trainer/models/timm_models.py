@@ -164,21 +164,3 @@ def _start_from_zero(network: "nn.Module") -> None:
     head = network.get_classifier()  # type: ignore[operator]
     if isinstance(head, nn.Linear):
         nn.init.zeros_(head.weight)
-
-
-def update_norms_once(network: "nn.Module") -> None:
-    """Keep the running statistics of batch norms unchanged while gradient checkpointing recomputes activations."""
-
-    def pause(norm: Any, _: Any) -> None:
-        norm.usual_momentum = norm.momentum
-        if torch._C._current_graph_task_id() != -1:  # within a backward pass
-            norm.momentum = 0.0
-            norm.num_batches_tracked.sub_(1)  # the forward pass of the norm adds 1
-
-    def resume(norm: Any, *_: Any) -> None:
-        norm.momentum = norm.usual_momentum
-
-    for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.register_forward_pre_hook(pause)
-            module.register_forward_hook(resume, always_call=True)  # the recomputation may stop within the norm

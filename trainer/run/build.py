@@ -38,7 +38,6 @@ from trainer.loop.progressive_resizing import StagedLoader
 from trainer.loop.ranks import current
 from trainer.models.lora import base_state
 from trainer.models.registry import build_network
-from trainer.models.timm_models import update_norms_once
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config.schema import Config
 from trainer.run.initial_weights import read_base, start_from
@@ -172,7 +171,6 @@ def make_learner(
         fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
     if getattr(config.model, "checkpointing", False):
         fit = replace(fit, graph=False)  # gradient checkpointing saves the random state, which a graph cannot record
-        update_norms_once(network)
     pixels = (plan := loaders.val.plan).pixels
     learner = Learner(
         network,
