@@ -329,7 +329,7 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
     inside = _clip(objects, boxes, size)
     regions = _regions_of(image, size, turn, wanted) if wanted.shapes else None
-    moved = (np.abs(boxes - inside) > 1).any(axis=1)  # less than a pixel is rounding
+    moved = (np.abs(boxes - inside) > 1).any(axis=1)  # smaller differences are rounding errors
     if moved.any():
         clipped[objects[int(np.argmax(moved))].where] += int(moved.sum())
     if wanted.task == "segment":
@@ -347,7 +347,7 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
             points=_points(objects, header, turn, len(wanted.points)) if wanted.points else None,
             image_id=image.image_id,
         )
-    except UserError as error:  # rounding has left no area
+    except UserError as error:  # the box has no area after rounding
         raise FaultError(f"has a bad object in {image.where}: {error}") from error
 
 

@@ -1,6 +1,6 @@
 """Read COCO's JSON: boxes, outlines and keypoints of objects.
 
-Format: cocodataset.org/#format-data. Labels number the categories from 1, in the order of their ids.
+Format: cocodataset.org/#format-data. The category with the lowest id has label 1, the next one label 2, and so on.
 """
 
 import json

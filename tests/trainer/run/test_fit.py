@@ -53,7 +53,7 @@ def test_a_gpu_has_a_number_and_may_not_be_there(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert config_of(fit={"device": "cuda:1"}).fit.torch_device() == torch.device("cuda:1")
-    message = r"^fit\.device: cuda:2, but PyTorch sees 2 GPUs here\. Allowed: auto, cpu, cuda:0, cuda:1\.$"
+    message = r"^fit\.device=cuda:2, but PyTorch sees 2 GPUs here\. Allowed: auto, cpu, cuda:0, cuda:1\.$"
     with pytest.raises(UserError, match=message):
         config_of(fit={"device": "cuda:2"}).fit.torch_device()
 
