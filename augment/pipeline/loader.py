@@ -398,7 +398,7 @@ class Loader:
             self._primed = False
         else:
             pipeline.schedule_run()
-        outputs = pipeline.hand_out(stream)
+        outputs = pipeline.take_outputs(stream)
         if self._reader is None:
             return outputs
         return replace(outputs, loaded=self._reader.take(outputs.cpu_index.flatten().tolist()))

@@ -188,13 +188,13 @@ def test_decoded_images_in_gpu_memory_are_not_read_again(image_files: Split, tmp
 def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(grays: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = make(first(grays, 13), torch.device("cpu"))
     take(loader)
-    hand_out = BuiltPipeline.hand_out
+    take_outputs = BuiltPipeline.take_outputs
 
     def interrupted(pipeline: BuiltPipeline, stream: object) -> None:
-        hand_out(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
+        take_outputs(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(BuiltPipeline, "hand_out", interrupted)
+    monkeypatch.setattr(BuiltPipeline, "take_outputs", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(loader)
     monkeypatch.undo()
