@@ -93,7 +93,7 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
         folder = yaml.parent
         tried = [folder / str(content.get("path") or "") / name, folder / name, folder / name.removeprefix("../")]
         found = next((path for path in tried if path.exists()), tried[0])
-        if (real := found.resolve()) in seen:
+        if (real := found.resolve() if found.exists() else found) in seen:
             raise UserError(f"data.root={yaml}: {split} lists {found} twice. List it once.")
         seen.add(real)
         if found.is_dir():

@@ -93,6 +93,7 @@ def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None
         ("train: images/train\nval: images/val\n", "has no 'names'"),
         (YAML.replace("[cat, dog]", "[cat, cat]"), "has the same class twice"),
         (YAML.replace("images/train", "images/trian"), "train: set/images/trian does not exist.*Did you mean .*train"),
+        (YAML.replace("images/train", r'"a\0"'), "train: set/a\0 does not exist"),
         (YAML.replace("images/train", "data.yaml"), "train: set/data.yaml is not a .txt list. Use a folder of images"),
         (YAML.replace("images/train", "[images/train, ./images/train]"), "train lists set/images/train twice"),
         (YAML.replace("train:", "trains:"), "has no 'train'. Did you mean 'trains'?"),
