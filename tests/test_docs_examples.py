@@ -68,7 +68,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         augment.data.sources.registry._SOURCES,
         trainer.loop.callback._CALLBACKS,
         trainer.models.base._MODELS,
-        trainer.optim.optimizers._OURS,
+        trainer.optim.optimizers._REGISTERED,
         trainer.tasks.registry._TASKS,
         trainer.tasks.metric.METRICS,
         trainer.tasks.loss.LOSSES,

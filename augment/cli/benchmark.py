@@ -26,7 +26,7 @@ Run = Callable[[int], int]
 
 
 class LeftOutError(Exception):
-    """A row cannot run on this machine. The message says why."""
+    """A row cannot run on this machine. The message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _synchronize() -> None:
 
 
 def _settle() -> None:
-    """Wait until threads and workers have filled their queues and are idle, but at most five seconds."""
+    """Wait for up to five seconds until threads and workers have filled their queues and are idle."""
     end = monotonic() + 5
     while monotonic() < end:
         before = cpu_seconds()
@@ -140,7 +140,7 @@ def _settle() -> None:
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Yield the batches of endless epochs of a loader. If the loader has a cache, fill the cache first."""
+    """Yield a loader's batches, epoch after epoch without end. If the loader has a cache, fill the cache first."""
     try:
         if loader.placement.cache:
             for _ in loader:

@@ -40,7 +40,7 @@ _GIVEN = "given"
 MERGE, REPLACE, REMOVE = "merge", "replace", "remove"
 
 # A chosen file replaces these sections completely.
-_ALTERNATIVES = ("aug", "data", "model")
+_REPLACED_SECTIONS = ("aug", "data", "model")
 
 # Hydra has global state, so only one thread composes at a time.
 _COMPOSING = RLock()
@@ -145,10 +145,10 @@ def _edits_of_files(groups: Collection[str], before: Mapping[str, Any], after: M
     """
     edits: list[Edit] = []
     for group in sorted(groups, key=lambda group: group in after):  # experiments first
-        has_section = group in after or group in _ALTERNATIVES
+        has_section = group in after or group in _REPLACED_SECTIONS
         for section in [group] if has_section else [name for name in after if name not in groups]:
             value = after.get(section)
-            if section not in _ALTERNATIVES:
+            if section not in _REPLACED_SECTIONS:
                 values = leaves({section: value})
                 edits += [Edit(key, inner) for key, inner in values if inner != value_at(before, key)]
             elif section == group or value != before.get(section):
@@ -212,7 +212,7 @@ def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> d
 
 @contextmanager
 def _hydra() -> Iterator[None]:
-    """Initialize Hydra with the config folders. At the end, restore the Hydra that was running before."""
+    """Initialize Hydra with the config folders. At the end, restore the previous state of Hydra."""
     with _COMPOSING, explained():
         register_folders()
         running = GlobalHydra.instance().hydra
@@ -259,7 +259,9 @@ def keys_of(section: str, classes: Iterable[type]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts of a configuration that `augment` uses. It can be composed from any command line of the trainer.
+    """The parts of a configuration that `augment` uses.
+
+    Any command line of the trainer composes a configuration that contains these parts.
 
     Attributes:
         aug: the augmentation of both splits, with its plugins loaded.

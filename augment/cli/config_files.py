@@ -73,7 +73,11 @@ def default_groups() -> Mapping[str, str | None]:
 
 
 def register_folders() -> None:
-    """Make Hydra search the user's folders wherever it searches the project's."""
+    """Make Hydra search the user's folders wherever it searches the project's.
+
+    Raises:
+        UserError: two folders contain different files with the same name.
+    """
     own_files()
     Plugins.instance().register(_Folders)
 

@@ -59,7 +59,7 @@ def op_list() -> str:
     for kind in KINDS:
         ops = {op.name: summary_of(op.doc) for op in OPS.values() if op.kind == kind}
         lines += [f"{kind} ops", *columns(ops), ""]
-    return "\n".join([*lines, "`python -m augment ops NAME` explains one, with its parameters and an example.\n"])
+    return "\n".join([*lines, "`python -m augment ops NAME` describes an op, with its parameters and an example.\n"])
 
 
 def explain_op(name: str, key: str) -> str:

@@ -27,14 +27,14 @@ from augment.support.nested import leaves
 from augment.support.secrets import masked, reject_secrets
 from augment.support.yaml_files import describe_yaml_error
 
-# The errors of composing. Hydra raises Python's own errors for some invalid files.
+# The errors that composing a configuration can raise. Hydra raises Python's own errors for some invalid files.
 _ERRORS = (
     *(HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError),
     *(AssertionError, RecursionError),
 )
 
 # Hints about an unknown name in a group: the override that the user may have meant.
-_ELSEWHERE = {
+_NAME_HINTS = {
     "model": " For a timm model: model=timm model.name={}.",
     "data": " For a folder of images: data=folder data.root={}.",
     "callbacks": " For a callback: callbacks.{}={{}}.",
@@ -94,7 +94,7 @@ def _explain_missing(where: str, what: str) -> str:
     if not known:
         return f"{prefix}{what}: unknown group '{group}'.{suggest(group, group_names())}"
     chosen = f"{group}: " if group else ""
-    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{_ELSEWHERE.get(group, '').format(name)}"
+    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{_NAME_HINTS.get(group, '').format(name)}"
 
 
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
@@ -238,7 +238,13 @@ def reject_words(tokens: Iterable[str]) -> None:
 
 
 def _meant(token: str, before: Sequence[str], following: Sequence[str]) -> str:
-    """Return a hint about the override that a word, with the words around it, may stand for, or an empty string."""
+    """Return a hint about the override that the user probably meant, or an empty string.
+
+    Args:
+        token: the argument that is not an override.
+        before: the argument before it, if any.
+        following: the arguments after it.
+    """
     if following and str(following[0]).startswith("="):
         value = [*following[0][1:].split(), *following[1:], "..."][0]
         return f" Did you mean '{token}={value}'? Put no spaces around =."

@@ -37,7 +37,7 @@ _MEANT = {
     **dict.fromkeys(("conf", "confidence", "score"), "threshold"),
 }
 
-_LONGEST = 4000  # maximum characters of a message, because some messages quote long values or files
+_MAX_MESSAGE = 4000  # maximum length of a message in characters. Some messages quote long values or files
 
 
 class PrintableFormatter(logging.Formatter):
@@ -57,24 +57,28 @@ def readable_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
-        code = USAGE
-        if isinstance(error, UserError):
-            text = str(error).strip()
-            code = FAILED if isinstance(error, OwnCodeError) else USAGE
-        elif isinstance(error, HydraException | OmegaConfBaseException):
-            text = explain(error)
-        elif isinstance(error, FileNotFoundError) and not os.path.exists(os.readlink("/proc/self/cwd")):
-            text = "the current folder was deleted. Start the command in a folder that exists."
-        elif text := describe_own(error):
-            code = FAILED
-        elif isinstance(error, OSError) and error.filename is not None:  # such as a missing permission or a full disk
-            text = f"{clip(str(error.filename), 100)}: {error.strerror}."
-        else:
+        if (explained := _explained(error)) is None:
             raise
-        if len(text) > _LONGEST:  # keep the end, where the remedy is
-            text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        text, code = explained
+        if len(text) > _MAX_MESSAGE:  # keep the end, where the remedy is
+            text = f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
         sys.stderr.write(f"error: {printable(text)}\n")
         raise SystemExit(code) from None
+
+
+def _explained(error: Exception) -> tuple[str, int] | None:
+    """Return the message and the exit code for an error, or None if the error is a bug."""
+    if isinstance(error, UserError):
+        return str(error).strip(), FAILED if isinstance(error, OwnCodeError) else USAGE
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return explain(error), USAGE
+    if isinstance(error, FileNotFoundError) and not os.path.exists(os.readlink("/proc/self/cwd")):
+        return "the current folder was deleted. Start the command in a folder that exists.", USAGE
+    if text := describe_own(error):
+        return text, FAILED
+    if isinstance(error, OSError) and error.filename is not None:  # such as a missing permission or a full disk
+        return f"{clip(str(error.filename), 100)}: {error.strerror}.", USAGE
+    return None
 
 
 class Parser(ArgumentParser):
@@ -203,7 +207,7 @@ def positive_number(most: float = math.inf) -> Callable[[str], float | None]:
 
 
 def _type(param: Param[T]) -> Callable[[str], T | None]:
-    """Return a `type` for flags whose values are validated like those of a setting."""
+    """Return a `type` for flags whose values are validated like a setting."""
 
     def convert(text: str) -> T | None:
         value: object = text

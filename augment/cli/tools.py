@@ -70,10 +70,10 @@ def list_tools(package: str) -> str:
     return "".join(f"  {name:<{width}}  {tool.summary}\n" for name, tool in tools.items())
 
 
-def reject_tool(arguments: Sequence[str], package: str, *, surely: bool = True) -> None:
-    """Reject an unknown tool, the first argument, and suggest a tool of either package.
+def reject_tool(arguments: Sequence[str], package: str, *, only_similar: bool = False) -> None:
+    """Reject a first argument that is not a tool, and suggest a tool of either package.
 
-    If no tool resembles the word, reject it only if it is `surely` meant as a tool.
+    With `only_similar`, accept a word that resembles no tool.
     """
     word, *rest = arguments
     folder = next((other for other in rest if other[:1] != "-" and "=" not in other), "RUN_FOLDER")
@@ -81,7 +81,7 @@ def reject_tool(arguments: Sequence[str], package: str, *, surely: bool = True) 
     commands = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
     commands |= {name: f"'{name}'" for name in own}
     near = [word] if word in _MEANT else get_close_matches(word.lower(), [*commands, "train"], n=1)
-    if surely or near:
+    if near or not only_similar:
         hint = f" Did you mean {(commands | _MEANT)[near[0]].replace('RUN_FOLDER', folder)}?" if near else ""
         raise UserError(f"unknown tool '{word}'.{hint} Allowed: {', '.join(own)}.")
 

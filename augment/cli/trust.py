@@ -28,7 +28,7 @@ from augment.support.nested import leaves, section_of, value_at
 from augment.support.secrets import as_written
 from augment.support.user_code import load_plugins
 
-ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python, trust=True)"
+HOW_TO_TRUST = f"on the command line, or {TRUST_FLAG} if you trust the folder (in Python, trust=True)"
 
 # A setting with side effects outside this process: its key, the side effect and its value.
 Reaching = tuple[str, str, object]
@@ -68,7 +68,7 @@ class Saved:
     def with_overrides(self, tokens: Sequence[str] | None = None, config_name: str = "config") -> dict[str, Any]:
         """Return the configuration as plain values, overridden by the normalized overrides of the command line.
 
-        None: the command line takes no overrides, so errors suggest only to trust the folder.
+        If `tokens` is None, the command line takes no overrides, so errors only suggest `--trust`.
 
         Raises:
             UntrustedError: the folder sets a value that only the command line may set.
@@ -97,39 +97,39 @@ class Saved:
         self, plain: Mapping[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], *, fixed: bool
     ) -> None:
         """Check that the command line repeats each setting with side effects outside this process."""
-        refused: dict[str, tuple[str, str]] = {}  # the value as text, and the side effect, by key
-        for key, reach, value in self._reaching(plain, refused):
+        rejected: dict[str, tuple[str, str]] = {}  # the value as text, and the side effect, by key
+        for key, reach, value in self._reaching(plain, rejected):
             repeated = value_at(given, key)
             if repeated is not None and (value == {} or repeated == value_at(config, key)):
                 continue
             shown = value
             if isinstance(value, list | dict):
                 shown = yaml.safe_dump(value, default_flow_style=True, width=999).strip()
-            refused[key] = str(shown), reach
-        if refused:
-            listed = ", ".join(f"{key}: {shown}" for key, (shown, _) in refused.items())
-            reaches = " or ".join(dict.fromkeys(reach for _, reach in refused.values()))
-            tokens = " ".join(shlex.quote(f"{key}={shown}") for key, (shown, _) in refused.items())
+            rejected[key] = str(shown), reach
+        if rejected:
+            listed = ", ".join(f"{key}: {shown}" for key, (shown, _) in rejected.items())
+            reaches = " or ".join(dict.fromkeys(reach for _, reach in rejected.values()))
+            tokens = " ".join(shlex.quote(f"{key}={shown}") for key, (shown, _) in rejected.items())
             raise UntrustedError(
-                f"{listed} in {self.where} {'is' if len(refused) == 1 else 'are'} not used, because a run folder must "
+                f"{listed} in {self.where} {'is' if len(rejected) == 1 else 'are'} not used, because a run folder must "
                 f"not decide {reaches}. {_remedy(tokens, fixed=fixed)}"
             )
 
-    def _reaching(self, config: Mapping[str, Any], refused: Collection[str]) -> Iterator[Reaching]:
+    def _reaching(self, config: Mapping[str, Any], rejected: Collection[str]) -> Iterator[Reaching]:
         """Yield each setting with side effects outside this process.
 
-        If the caller refuses a setting, which it adds to `refused`, nothing is imported or parsed any more.
+        The caller adds the settings that it rejects to `rejected`. From then on, nothing is imported or parsed.
         """
         yield from _reaching_settings(config, "", TOP)
         plugins = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
-        if not refused:
+        if not rejected:
             load_plugins(tuple(plugins or ()), "plugins")  # plugins may declare the settings below
         for section, cls in SETTINGS.items():
             yield from _reaching_settings(section_of(config, section), f"{section}.", settings(cls))
         yield from _reaching_callbacks(section_of(config, "callbacks"))
         if self.data:
-            yield from _reaching_choice(config, "data", refused)
-        yield from _reaching_choice(config, "model", refused, reads_files=self.starts)
+            yield from _reaching_choice(config, "data", rejected)
+        yield from _reaching_choice(config, "model", rejected, reads_files=self.starts)
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class Start:
 
 
 def _remedy(tokens: str, *, fixed: bool) -> str:
-    """Return how to use the settings of a folder. `fixed`: the command line takes no overrides."""
-    return f"Add {TRUST_FLAG} if you trust the folder." if fixed else f"Pass {tokens} {ALLOWED}."
+    """Return the remedy for rejected settings. `fixed` states whether the command line takes no overrides."""
+    return f"Add {TRUST_FLAG} if you trust the folder." if fixed else f"Pass {tokens} {HOW_TO_TRUST}."
 
 
 def _reaching_callbacks(callbacks: Mapping[str, Any]) -> Iterator[Reaching]:
@@ -177,7 +177,7 @@ def _reaching_callbacks(callbacks: Mapping[str, Any]) -> Iterator[Reaching]:
 
 
 def _reaching_choice(
-    config: Mapping[str, Any], section: str, refused: Collection[str], *, reads_files: bool = True
+    config: Mapping[str, Any], section: str, rejected: Collection[str], *, reads_files: bool = True
 ) -> Iterator[Reaching]:
     """Yield the settings of the chosen source or model. Unless it `reads_files`, skip files to read and downloads."""
     values, kinds, selector = section_of(config, section), KINDS[section](), _SELECTORS[section]
@@ -186,7 +186,7 @@ def _reaching_choice(
         return
     reaching = _reaching_settings(values, f"{section}.", settings(kind))
     yield from (setting for setting in reaching if reads_files or setting[1] != READS)
-    if reads_files and not refused:
+    if reads_files and not rejected:
         with suppress(UserError):  # an invalid value raises an error where it is used
             chosen: Any = parse_named(kinds, values, section, selector)
             if key := chosen.downloads():

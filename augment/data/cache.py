@@ -1,8 +1,8 @@
-"""A cache of one result line per image, in a growing file. A line is valid until its image changes."""
+"""A file that caches one line per image, such as the result of a check. A line is valid until its image changes."""
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -21,20 +21,20 @@ from augment.support.process import cores
 T = TypeVar("T")
 
 _CHUNK = 4096  # images to look up at once
-_SLOW = 3e-5  # seconds per image. If looking up the first chunk takes longer, several threads look up the others
+_SLOW_LOOKUP = 3e-5  # seconds per image. If looking up the first chunk takes longer, several threads look up the others
 _VERSION = b"8\n"  # the first line of each cache. Increase the number when results change
 
 
-def remember(
-    images: Sequence[ImageRef], judge: Callable[[Any], str], cache: Path | None, what: str = "Reading"
+def cached_lines(
+    images: Sequence[ImageRef], compute: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
     """Return a line for each image: from the cache if the image has not changed, otherwise from a function.
 
-    Several threads call the function, once for each different image.
+    Several threads call the function, once for each distinct image.
 
     Args:
         images: the images.
-        judge: the function, which returns a line. Lines that begin with a space are not cached.
+        compute: the function, which returns a line. Lines that begin with a space are not cached.
         cache: the file with lines by path, size and modification time. New lines are appended every minute. The file is
             created if missing. Datasets and processes may share it. Images without a file are never cached.
         what: title of the progress bar. Empty for no progress bar.
@@ -44,28 +44,36 @@ def remember(
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
     stored = _Lines(cache)
     known, unknown = _look_up(refs, stored)
-    to_judge, fresh = chunks(list(unknown), 64), dict[Any, str]()
-
-    def judge_all(some: Sequence[Any]) -> list[str]:
-        return [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
-
     try:
-        with (
-            strict_pillow(),
-            progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
-            in_threads(judge_all, to_judge, cores()) as judged,
-        ):
-            task = progress.add_task(what, total=len(unknown))
-            for some, lines in zip(to_judge, judged, strict=True):
-                for ref, line in zip(some, lines, strict=True):
-                    fresh[ref] = line
-                    if not line.startswith(" "):
-                        stored.add(*unknown[ref], line)
-                progress.advance(task, len(some))
-                stored.write(every=60)  # an interrupted check loses at most a minute
+        fresh = _compute_all(unknown, compute, stored, what)
     finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+def _compute_all(
+    unknown: Mapping[Any, tuple[bytes, bytes]], compute: Callable[[Any], str], stored: "_Lines", what: str
+) -> dict[Any, str]:
+    """Return the line of each image in `unknown` from the function, and add it to the cache. See `cached_lines`."""
+
+    def compute_some(some: Sequence[Any]) -> list[str]:
+        return [compute(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some]
+
+    batches, found = chunks(list(unknown), 64), dict[Any, str]()
+    with (
+        strict_pillow(),
+        progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
+        in_threads(compute_some, batches, cores()) as computed,
+    ):
+        task = progress.add_task(what, total=len(unknown))
+        for some, lines in zip(batches, computed, strict=True):
+            for ref, line in zip(some, lines, strict=True):
+                found[ref] = line
+                if not line.startswith(" "):
+                    stored.add(*unknown[ref], line)
+            progress.advance(task, len(some))
+            stored.write(every=60)  # an interrupted check loses at most a minute
+    return found
 
 
 def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[Any, tuple[bytes, bytes]]]:
@@ -80,7 +88,7 @@ def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[
 
     began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
     # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
-    threads = cores() if monotonic() - began > _SLOW * _CHUNK else 1
+    threads = cores() if monotonic() - began > _SLOW_LOOKUP * _CHUNK else 1
     with in_threads(look_up, to_look_up[1:], threads) as others:
         for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
             if None in found:
@@ -89,7 +97,7 @@ def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[
     return known, unknown
 
 
-def remember_whole(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
+def cached_result(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
     """Compute a line from images, and return it parsed. If no image has changed, the line comes from the cache.
 
     Args:
@@ -176,16 +184,19 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
 
 
 def _encoded(ref: Any) -> Any:
-    """Return an image that is stored in a larger file, or else the path of its file as bytes.
+    """Return an image in a larger file unchanged. For an image with its own file, return the path as bytes.
 
-    For a raster, return this for the image that it decodes.
+    A raster counts as the image that it decodes.
     """
     inner = encoded_ref(ref)
     return os.fsencode(inner) if isinstance(inner, Path) else inner
 
 
 def _state_of(ref: Any) -> bytes:
-    """Return the size and time of a file, or of the larger file when it was indexed. Empty if unknown."""
+    """Return the size and modification time of the file that holds an image, or b"" if they are unknown.
+
+    For an image in a larger file, these are the values from when the file was indexed.
+    """
     ref = ref if isinstance(ref, bytes) else _encoded(ref)
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""

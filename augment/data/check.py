@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.cache import remember
+from augment.data.cache import cached_lines
 from augment.data.dataset import DATA_DIR, BadImage, Split
 from augment.data.formats.raster_files import decode_on_cpu
 from augment.data.image_faults import (
@@ -111,7 +111,7 @@ def examine_files(
 
     Args:
         files: the files to check. Images that are stored decoded are only read.
-        cache: see `remember`.
+        cache: see `cached_lines`.
         quiet: whether to show no progress bar.
 
     Returns:
@@ -119,7 +119,7 @@ def examine_files(
         Second, for each image, a digest of its bytes or pixels, followed by a space, or "" for an unusable image.
     """
     decoder = Decoder()
-    lines = remember(files, lambda image: _judge(image, decoder), cache, "" if quiet else "Checking files")
+    lines = cached_lines(files, lambda image: _examine(image, decoder), cache, "" if quiet else "Checking files")
     faults: dict[ImageRef, str] = {}
     for index, line in enumerate(lines):
         _, _, fault = line.partition(" ")
@@ -159,9 +159,9 @@ def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_
 
 
 def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[ImageRef, int]:
-    """Number the digests that several images have, and return the number of each of these images.
+    """Return a group number for each image that has copies. Copies have the same digest and the same number.
 
-    Ignore empty digests.
+    Images with an empty digest have no copies.
     """
     if len(set(digests)) == len(digests):
         return {}
@@ -171,7 +171,7 @@ def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[Ima
     return {images[index]: numbers[digest] for index, digest in enumerate(digests) if digest in numbers}
 
 
-def _judge(image: ImageRef, decoder: Decoder) -> str:
+def _examine(image: ImageRef, decoder: Decoder) -> str:
     """Return the digest of an image, a space, and its fault, if any. An image that cannot be read has no digest."""
     try:
         if is_decoded(image):

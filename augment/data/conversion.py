@@ -50,16 +50,18 @@ FORMATS = {
 # The tasks that each format supports.
 _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
-_SHARD = 2**27  # approximate size in bytes
+_SHARD_BYTES = 2**27  # approximate size in bytes
 
 # File name extensions by the first bytes of a file.
-_ENDINGS = {
+_EXTENSIONS = {
     b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
     b"II+\0": ".tif", b"MM\0+": ".tif", b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2",
     b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"P": ".pnm",
 }  # fmt: skip
 
 R = TypeVar("R")
+
+Sample = tuple[str, bytes, Target]  # file name, encoded image and target
 
 
 def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int = 90) -> None:
@@ -125,33 +127,42 @@ def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable
     """Write a split to the folder `path`, or to shards whose names begin with it, and return the images' digests."""
     digests: list[bytes] = []
 
-    def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
+    def load(number: int, ref: ImageRef, target: Target) -> Sample:
         image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
-        default = ".dcm" if image[128:132] == b"DICM" else ".jpg"
-        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), default)
-        # The oldest tar format allows names of 100 characters.
-        key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
-        return f"{number:08}_{key}{ending}", image, target
+        return _file_name(number, ref, image), image, target
 
-    with _each(f"Writing {path.name}", split, load) as loaded:
-        samples = iter(loaded)
-        for shard, first in enumerate(samples):
-            if to == "folder":
-                name, image, target = first
-                folder = path / dataset.classes[target]
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(image)
-                continue
-            with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
-                room = _SHARD
-                for name, image, target in chain([first], samples):
-                    _add(archive, name, image)
-                    _add(archive, *_label(dataset, name.partition(".")[0], target))
-                    room -= len(image)
-                    if room <= 0:
-                        break
+    with _each(f"Writing {path.name}", split, load) as samples:
+        (_write_folder if to == "folder" else _write_shards)(path, iter(samples), dataset)
     return digests
+
+
+def _file_name(number: int, ref: ImageRef, image: bytes) -> str:
+    """Return a unique file name that contains part of the image's original name."""
+    default = ".dcm" if image[128:132] == b"DICM" else ".jpg"
+    ending = next((ending for head, ending in _EXTENSIONS.items() if image.startswith(head)), default)
+    # The oldest tar format allows names of 100 characters.
+    key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
+    return f"{number:08}_{key}{ending}"
+
+
+def _write_folder(path: Path, samples: Iterator[Sample], dataset: Dataset) -> None:
+    for name, image, target in samples:
+        folder = path / dataset.classes[target]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(image)
+
+
+def _write_shards(path: Path, samples: Iterator[Sample], dataset: Dataset) -> None:
+    for shard, first in enumerate(samples):
+        with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+            room = _SHARD_BYTES
+            for name, image, target in chain([first], samples):
+                _add(archive, name, image)
+                _add(archive, *_label(dataset, name.partition(".")[0], target))
+                room -= len(image)
+                if room <= 0:
+                    break
 
 
 def _label(dataset: Dataset, key: str, target: Target) -> tuple[str, bytes]:
@@ -250,7 +261,7 @@ def convert_foreign(dataset: Dataset, settings: object, *, quality: int, skip_ba
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(settings)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
-        if DIFFERS in fault or SLOW in fault:  # if the decoders disagree, the right pixels are unknown
+        if DIFFERS in fault or SLOW in fault:  # if the decoders disagree, the correct pixels are unknown
             continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():

@@ -37,7 +37,8 @@ def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
     """Apply the corrections in the data.labels file to the train split. Return the dataset, with a notice.
 
     Validation and test images do not change, so scores stay comparable. A path matches the image with this path. If the
-    dataset has moved, it matches the image with the same folder and file name, and with the most equal parent folders.
+    dataset has moved, it matches the image with the same folder and file name, and with the most parent folders in
+    common.
 
     Args:
         dataset: the dataset.

@@ -1,4 +1,4 @@
-"""Converts pixels in any format to 8-bit RGB images for display."""
+"""Convert pixels in any format to 8-bit RGB images for display."""
 
 from typing import Any
 
@@ -44,9 +44,9 @@ def stretch(levels: NDArray[Any], limits: Limits | None = None) -> NDArray[np.ui
 
 
 def stretch_limits(levels: NDArray[Any]) -> Limits:
-    """Return percentiles 2 and 98 of each channel of an image, (height, width, channels).
+    """Return the 2nd and 98th percentile of each channel of an image, (height, width, channels).
 
-    Pixels at level 0 in all channels do not count. They have no data or are beyond the edges of the image. If most
+    Pixels at level 0 in all channels do not count, because they have no data or lie outside the image. If most
     values of a channel are equal, its minimum and maximum are the limits. A constant channel is not stretched.
     """
     values = levels[np.asarray(levels.any(axis=-1))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.cache import remember_whole
+from augment.data.cache import cached_result
 from augment.data.check import check_cache_of, read_limited
 from augment.data.dataset import Dataset
 from augment.data.formats.raster_files import MODES, has_fourth_channel
@@ -37,14 +37,14 @@ _MAX_IMAGES, _MAX_VALUES = 500, 2**23
 _PERCENTILES = (0.1, 99.9)
 
 # The smallest share of the range that images should use.
-_USED = 1 / 4
+_MIN_USED_SHARE = 1 / 4
 
-# If the values of some images cover a range this many times as wide as those of all others, their scale may differ.
+# If some images cover a range of values this many times as wide as all other images, their scale may differ.
 _MIN_SCALE_RATIO = 8
 
 
 def find_format(source: Source, dataset: Dataset) -> Dataset:
-    """Find the pixel format of a dataset by its first training image and the settings of its source.
+    """Determine the pixel format of a dataset from its first training image and the settings of its source.
 
     Ordinary 8-bit images stay RGB. In other datasets, images become rasters, and `Dataset.pixels` is set to their
     format, with its range and statistics.
@@ -79,7 +79,22 @@ def _ignored_channel(files: Sequence[ImageRef]) -> str:
 
 
 def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
-    """Return the format without statistics. `data.range=auto` gets the default range for now."""
+    """Return the format without statistics. With `data.range=auto`, it has the default range."""
+    channels, dtype = _channels_and_dtype(source, first)
+    rgb, (low, high) = _rgb(source, channels), _range(source, dtype)
+    is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
+    limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
+    if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
+        raise UserError(f"data.nodata={fault}.")
+    if source.colormap is not None:
+        if fault := colormap_fault(source.colormap):
+            raise UserError(f"data.colormap={source.colormap}: {fault}.")
+        if rgb:
+            raise UserError(f"data.colormap={source.colormap} has no effect on color images. Remove it.")
+    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, colormap=source.colormap, **limits)
+
+
+def _channels_and_dtype(source: Source, first: StoredPixels | None) -> tuple[int, str]:
     if first is None:
         channels, dtype = source.channels or 3, "uint8"
         if channels not in MODES:
@@ -96,26 +111,27 @@ def _format(source: Source, first: StoredPixels | None) -> PixelFormat:
             )
     if dtype not in DTYPES:  # only images that are stored decoded can have other types
         raise UserError(f"data: images have {dtype} pixels. Allowed: {', '.join(DTYPES)}.")
-    rgb: tuple[Any, ...] | None = (0, 1, 2) if channels == 3 else None
-    if source.rgb is not None:
-        rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
-        if fault := rgb_fault(rgb, channels):
-            raise UserError(f"data.rgb is {fault}.")
-    low, high = DTYPES[dtype]
-    if isinstance(source.range, tuple):
-        low, high = source.range
-        if low >= high:
-            raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
-    is_bytes = dtype == "uint8" and (low, high) == DTYPES[dtype] and source.range != "auto"
-    limits = {} if is_bytes else {"low": (low,) * channels, "high": (high,) * channels}
-    if source.nodata is not None and (fault := nodata_fault(source.nodata, dtype)):
-        raise UserError(f"data.nodata={fault}.")
-    if source.colormap is not None:
-        if fault := colormap_fault(source.colormap):
-            raise UserError(f"data.colormap={source.colormap}: {fault}.")
-        if rgb:
-            raise UserError(f"data.colormap={source.colormap} has no effect on color images. Remove it.")
-    return PixelFormat(channels, dtype, rgb=rgb, nodata=source.nodata, colormap=source.colormap, **limits)
+    return channels, dtype
+
+
+def _rgb(source: Source, channels: int) -> tuple[Any, ...] | None:
+    """Return the channels that serve as red, green and blue, or None."""
+    if source.rgb is None:
+        return (0, 1, 2) if channels == 3 else None
+    rgb = tuple(int(value) if value == int(value) else value for value in source.rgb)
+    if fault := rgb_fault(rgb, channels):
+        raise UserError(f"data.rgb is {fault}.")
+    return rgb
+
+
+def _range(source: Source, dtype: str) -> tuple[float, float]:
+    """Return the values that become black and white."""
+    if not isinstance(source.range, tuple):
+        return DTYPES[dtype]
+    low, high = source.range
+    if low >= high:
+        raise UserError(f"data.range=[{low:g},{high:g}]: the first number must be smaller. Use [low, high].")
+    return low, high
 
 
 def _with_statistics(
@@ -146,7 +162,7 @@ def _with_statistics(
     named = check_cache_of(source)
     settings = digest(named.name, pixels, source.range)
     images = list(map(encoded_ref, _some(files)))
-    return remember_whole(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))
+    return cached_result(images, compute, parse, named.with_name(f"pixels-{settings}.txt"))
 
 
 def _some(files: Sequence[ImageRef]) -> list[ImageRef]:
@@ -215,7 +231,7 @@ def _with_range(source: Source, samples: Sequence[ValueSample], pixels: PixelFor
     if source.range == "auto":
         return replace(pixels, low=low, high=high), []
     first, last = (pixels.low[0], pixels.high[0]) if pixels.low else DTYPES["uint8"]
-    if max(high) - min(low) >= _USED * (last - first):
+    if max(high) - min(low) >= _MIN_USED_SHARE * (last - first):
         return pixels, []
     used = (value if pixels.dtype == "float32" else round(value) for value in (min(low), max(high)))
     start, end, black, white = map(short_number, (*used, first, last))
@@ -238,9 +254,9 @@ def _mixed_scales(samples: Sequence[ValueSample]) -> str:
         return ""
     (narrow, one), (wide, other) = widths[end - 1], widths[end]
     return (
-        f"data: the values of {end:,} of {len(widths):,} images, such as {one}, cover a range of at most "
-        f"{short_number(narrow)}, but those of the others, such as {other}, at least {short_number(wide)}. If these "
-        "files are scaled differently, save them with the same scale"
+        f"data: in {end:,} of {len(widths):,} images, such as {one}, the values cover a range of at most "
+        f"{short_number(narrow)}. In the other images, such as {other}, they cover at least {short_number(wide)}. If "
+        "these files are scaled differently, save them with the same scale"
     )
 
 

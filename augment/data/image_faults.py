@@ -36,7 +36,7 @@ CONVERT = "python -m augment convert turns images that Pillow can open into JPEG
 
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The JPEG format allows 65,535
-_MAX_SCANS = 20  # of a JPEG with `MAX_PIXELS` pixels. Smaller JPEGs may have more. Encoders write up to 18
+_MAX_SCANS = 20  # the limit for a JPEG with `MAX_PIXELS` pixels. Smaller JPEGs may have more. Encoders write up to 18
 
 # Pillow's exceptions for truncated or damaged files, and for files that exceed its size limit.
 DECODER_ERRORS = (
@@ -69,7 +69,7 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
     """
     pixels, _, blocks = _read_jpeg(content)
     if 0 < pixels <= MAX_PIXELS:
-        return _reject_scans(content, pixels) or _reject_exif(blocks), pixels
+        return _fault_of_scans(content, pixels) or _fault_of_exif(blocks), pixels
     return _examine(BytesIO(content), _load_rare)
 
 
@@ -130,14 +130,14 @@ def exif_of_png(content: bytes) -> list[bytes]:
     return blocks
 
 
-def _reject_exif(blocks: Sequence[bytes]) -> str | None:
+def _fault_of_exif(blocks: Sequence[bytes]) -> str | None:
     """Return the fault of an image with invalid EXIF blocks, which can crash DALI."""
     if len(blocks) > 1 or not all(map(read_exif, blocks)):
         return "has several EXIF blocks or a damaged one, so programs rotate it differently. Save it without EXIF"
     return None
 
 
-def _reject_scans(content: bytes | memoryview, pixels: int) -> str | None:
+def _fault_of_scans(content: bytes | memoryview, pixels: int) -> str | None:
     """Return the fault of a JPEG with so many scans over its pixels that decoding it takes minutes."""
     most = _MAX_SCANS * MAX_PIXELS // pixels
     # A scan takes at least 10 bytes. Counting takes 0.1 ms for 100 kB, so small images are not counted.
@@ -156,9 +156,9 @@ def _examine(
         image = Image.open(stream, formats=DECODABLE_FORMATS)
         blocks = exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
         fault = (
-            _reject(image)
-            or _reject_scans(stream.getbuffer(), image.width * image.height)
-            or _reject_exif(blocks or [image.info.get("exif", b"")])
+            _fault_of_opened(image)
+            or _fault_of_scans(stream.getbuffer(), image.width * image.height)
+            or _fault_of_exif(blocks or [image.info.get("exif", b"")])
         )
         return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
@@ -192,8 +192,8 @@ def describe_damage(stream: BytesIO) -> str:
     return str(_examine(stream, load)[0])
 
 
-def _reject(image: ImageFile.ImageFile) -> str | None:
-    """Return the fault that an image's header reveals, or None."""
+def _fault_of_opened(image: ImageFile.ImageFile) -> str | None:
+    """Return the fault that the header of an opened image reveals, or None."""
     width, height = image.size
     if width * height > MAX_PIXELS:
         return f"claims {width} x {height} pixels. The limit is {MAX_PIXELS:,}"
@@ -209,7 +209,7 @@ def _reject(image: ImageFile.ImageFile) -> str | None:
         floats = np.asarray(image)
         low, high = float(floats.min()), float(floats.max())
         if not 0 <= low <= high <= 1:  # all values above 1 would become white
-            return f"is a float TIFF from {low:.3g} to {high:.3g}. Scale it to 0 (black) to 1 (white)"
+            return f"is a float TIFF with values from {low:.3g} to {high:.3g}. Scale them to 0 (black) to 1 (white)"
     return None
 
 

@@ -222,7 +222,7 @@ def shown_limits(image: ImageRef) -> Limits | None:
 
 @contextmanager
 def open_image(ref: ImageRef) -> Iterator[Image.Image]:
-    """Open an image with Pillow. A raster is displayable 8-bit RGB, see `augment.data.display`.
+    """Open an image with Pillow. A raster becomes 8-bit RGB for display, see `augment.data.display`.
 
     Raises:
         OSError: the image cannot be read, or Pillow does not support its format.
@@ -240,7 +240,7 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
             yield image
 
 
-# Exported programs copy the functions of `READER`. Therefore they use only Pillow, NumPy and each other.
+# Exported programs copy the functions of `READER`, so these functions use only Pillow, NumPy and each other.
 
 # The first EXIF orientation that swaps width and height, and the orientations that mirror along x and along y.
 SIDEWAYS = 5
@@ -323,13 +323,13 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height of an opened image when upright. Call it before the pixels are read."""
+    """Return the upright width and height of an opened image. Call this before the pixels are read."""
     turned = orientation_of(image) >= SIDEWAYS and image.format != "TIFF"  # Pillow reports the upright size of TIFFs
     return (image.height, image.width) if turned else image.size
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Return the stored width and height of an opened image. Call it before the pixels are read."""
+    """Return the stored width and height of an opened image. Call this before the pixels are read."""
     width, height = upright_size(image)
     return (height, width) if orientation_of(image) >= SIDEWAYS else (width, height)
 
@@ -362,7 +362,7 @@ def is_turned(image: object) -> bool:
 
 
 def are_paths(images: Sequence[ImageRef]) -> bool:
-    """Whether DALI can read all images itself, because they are files with names in UTF-8."""
+    """Return whether DALI can open all images itself. They must be files with UTF-8 names."""
     if (paths := as_paths(images)) is None:
         return False
     try:

@@ -181,7 +181,7 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
     Files whose names state an ordinary format are not read.
 
     Raises:
-        UserError: the first file may be a raster, by its name, and none of the first files has a supported format.
+        UserError: the first file may be a raster, by its extension, but none of the first files has a supported format.
     """
     faults = []
     for image in files[:10]:
@@ -192,12 +192,11 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
-            pixels = image.read_pixels() if is_decoded(image) else None
-            content = b"" if is_decoded(image) else read_limited(image)
+            content = image.read_pixels() if is_decoded(image) else read_limited(image)
         except (OSError, UserError):
             continue
-        if pixels is not None:
-            return StoredPixels(name, pixels.shape[-1], pixels.dtype.name)
+        if isinstance(content, np.ndarray):
+            return StoredPixels(name, content.shape[-1], content.dtype.name)
         if content and suffix not in RASTER_EXTENSIONS and is_ordinary(content):
             return None
         try:

@@ -39,7 +39,7 @@ def join_groups(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int6
 def distribute_groups(
     groups: NDArray[np.int64], strata: NDArray[np.int64], shares: Sequence[float], draw: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Divide images into parts of whole groups, with about the same share of every stratum, and return the parts, (N,).
+    """Assign whole groups to parts, so that each part gets about the same share of every stratum.
 
     Groups are assigned from the largest to the smallest. Each goes to the part where it increases the squared deviation
     from the expected counts the least. With one stratum, this is scikit-learn's GroupKFold.
@@ -49,6 +49,9 @@ def distribute_groups(
         strata: (N,) numbers of the strata, from 0.
         shares: the shares of the parts, with a sum of 1.
         draw: (G,) random numbers in [0, 1), which order groups of equal size.
+
+    Returns:
+        The part of each image, (N,).
     """
     totals = np.append(np.bincount(strata), len(strata)).astype(float)
     filled, part = np.zeros((len(shares), len(totals))), np.empty(len(draw), np.int64)
@@ -156,7 +159,7 @@ def take_val(
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Cut the test split and val from a source's train split, as the settings ask. Then correct the labels of train.
+    """Cut the test split and val from a source's train split. Then correct the labels of train.
 
     With this order, the same images are scored with and without corrections.
     """
@@ -282,7 +285,7 @@ def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]
 
 
 def balanced(dataset: Dataset, how: str, seed: int) -> Dataset:
-    """Balance the classes of train as data.balance asks: repeat samples, set loss weights, or change nothing."""
+    """Balance the classes of train as `how`, the value of data.balance, specifies."""
     if how == "weights":
         weights = dataset.kind.loss_weights(dataset.train.targets, len(dataset.classes))
         return replace(dataset, train=replace(dataset.train, weights=tuple(weights.tolist())))

@@ -118,8 +118,7 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     rows = [row for block in blocks for row in block.rows]
     longer_sides = [max(_scaled(tile.image).shape[:2]) for row in rows for tile in row.tiles]
     side = max(longer_sides, default=SMALLEST)
-    columns = max((len(row.tiles) for row in rows), default=1)
-    layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side)
+    layout = Layout(_width(max((len(row.tiles) for row in rows), default=1), side), side)
     layout.write([title], SHEET_TITLE, bold=True)
     layout.write([text], TEXT, color=SOFT_INK)
     for block in blocks:
@@ -135,6 +134,11 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     return layout
 
 
+def _width(columns: int, side: int) -> int:
+    """Return the width of a sheet with columns of square cells. `side` is the side of a cell in pixels."""
+    return max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN
+
+
 def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
     """Reduce an image whose longer side exceeds `LARGEST`. Enlarge one whose longer side is below `smallest`."""
     longer = max(image.shape[:2])
@@ -146,7 +150,7 @@ def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
 
 
 def in_rows(tiles: Sequence[Tile], most: int) -> list[tuple[Tile, ...]]:
-    """Split tiles into as few rows of at most `most` as possible. Only the last row may be shorter than the others."""
+    """Split tiles into as few rows of at most `most` tiles as possible. Only the last row may be shorter."""
     rows = ceil(len(tiles) / most)
     columns = ceil(len(tiles) / rows)
     return [tuple(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
@@ -156,13 +160,13 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
     """Draw the first 32 images of a batch, (N, height, width, 3) uint8 RGB, above their labels, below a title.
 
     Images of up to 512 pixels keep their exact pixels, and small images are enlarged by an integer factor. Pass an
-    empty figure with the resolution `DPI`. This function sets its size, and stores the positions of the images in its
-    ID.
+    empty figure with the resolution `DPI`. This function sets the size of the figure, and stores the positions of the
+    images in the figure's ID.
     """
     tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
     side = max(_scaled(images[0], 128).shape[:2])
     rows = in_rows(tiles, min(8, max(1, 1800 // side)))
-    layout = Layout(max(NARROWEST, len(rows[0]) * (side + GAP) - GAP) + 2 * MARGIN, side, 128)
+    layout = Layout(_width(len(rows[0]), side), side, 128)
     layout.write([title], HEADING)
     for row in rows:
         layout.add_row(SheetRow(row))
@@ -175,7 +179,7 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
 def draw(layout: Layout, figure: Figure | None = None) -> Figure:
     """Draw a sheet on a figure, by default a new one."""
     figure = figure or Figure(dpi=DPI)
-    # Slightly larger than the pixels, because Matplotlib rounds down.
+    # The figure is slightly larger than its pixels, because Matplotlib rounds down.
     figure.set_size_inches((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI)
     canvas = np.full((layout.height, layout.width, 3), 255, dtype=np.uint8)
     canvas[layout.rules, MARGIN:-MARGIN] = RULE

@@ -24,13 +24,13 @@ _FAMILIES = (
 )  # fmt: skip
 
 
-_LONGEST = 1000  # maximum number of characters of a drawn text. Measuring a million takes seconds
+_MAX_DRAWN = 1000  # maximum number of characters of a drawn text. Measuring a million takes seconds
 
 
 def drawable(text: str) -> str:
     r"""Escape characters that cannot be printed or that no font has, as \u9ce5. Shorten texts over 1,000 characters."""
-    if len(text) > _LONGEST:
-        text = _elide(text, _LONGEST)
+    if len(text) > _MAX_DRAWN:
+        text = _elide(text, _MAX_DRAWN)
     return "".join(
         char if char.isprintable() and ord(char) in _characters() else char.encode("unicode_escape").decode()
         for char in text
@@ -50,7 +50,7 @@ def _characters() -> frozenset[int]:
 
 
 def font(points: float, *, bold: bool = False) -> FontProperties:
-    """Return the font of a size. Characters that its first family lacks are taken from the other families."""
+    """Return the font at a size in points. Characters missing from the first family come from the other families."""
     return FontProperties(family=list(families()), size=points, weight="bold" if bold else "normal")
 
 

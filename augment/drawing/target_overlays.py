@@ -63,9 +63,9 @@ class Drawing:
 
     @classmethod
     def readable(cls, image: Pixels) -> Drawing:
-        """Return a drawing of an image of any size. Enlarge small images. Reduce images of more than 4096 pixels.
+        """Return a drawing of an image of any size. Small images are enlarged. Sides above 4096 pixels are reduced.
 
-        On large images, draw thick lines and large text.
+        Large images get thick lines and large text.
         """
         longer = max(image.shape[:2])
         scale = min(max(1, ceil(_SMALLEST / longer)), _LARGEST / longer)
@@ -125,7 +125,7 @@ class Drawing:
     def points(
         self, points: NDArray[np.floating], flip_pairs: Sequence[tuple[int, int]] = (), names: Sequence[str] = ()
     ) -> Drawing:
-        """Draw keypoints, (P, 3), and the names of those inside the image. The last column is the visibility.
+        """Draw keypoints, (P, 3): x, y and visibility. Write the names of the keypoints inside the image.
 
         The left keypoint of a pair is blue, the right one is red, and others are yellow. Visibility 0 is not drawn, and
         visibility 1 (hidden) is a ring.
@@ -169,7 +169,7 @@ class Drawing:
         pixels = np.array(self._image.crop((left, top, left + area.shape[1], top + area.shape[0])))
         pixels[area] = np.rint(pixels[area] * (1 - _TINT) + np.array(color) * _TINT)
         inner, core = (binary_erosion(area, iterations=times * self.weight, border_value=1) for times in (1, 2))
-        pixels[area & ~inner] //= 3  # a dark and a bright line, so that one is visible on any photo
+        pixels[area & ~inner] //= 3  # a dark and a bright line, so that one of them is visible on any photo
         pixels[inner & ~core] = color
         self._image.paste(Image.fromarray(pixels), (left, top))
         if text:
@@ -188,7 +188,7 @@ class Drawing:
         *,
         always: bool = True,
     ) -> None:
-        """Write on a colored background, at the first free position above, below or inside the box.
+        """Write a text on a colored background, at the first free position above, below or inside the box.
 
         If no position is free, cover other texts, or write nothing unless `always`.
         """

@@ -214,7 +214,7 @@ class Size(NamedTuple):
         return self.height / min(self), self.width / min(self)
 
     def with_shorter(self, side: int) -> "Size":
-        """Return a size with the same proportions and another shorter side, rounded to pixels."""
+        """Return a size with the same proportions and the given shorter side, rounded to pixels."""
         return Size(*(round(side * proportion) for proportion in self.proportions))
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from augment.params.param_types import MAX_CHANNELS
 from augment.support.errors import UserError, nearest
+from augment.support.formatting import amount
 
 # The data types of stored pixels, with the default range of their values.
 DTYPES: Mapping[str, tuple[float, float]] = {
@@ -111,8 +112,7 @@ class PixelFormat:
 
     def __str__(self) -> str:
         """Describe the format, as in "10 channels of uint16"."""
-        count = f"{self.channels} channel{'s' if self.channels > 1 else ''}"
-        return f"{count} of {self.dtype}"
+        return f"{amount(self.channels, 'channel')} of {self.dtype}"
 
 
 RGB = PixelFormat()
@@ -174,7 +174,7 @@ def rgb_fault(rgb: tuple[Any, ...], channels: int) -> str:
     """Return what is wrong with the channels for red, green and blue, or an empty string."""
     if len(set(rgb)) == len(rgb) == 3 and all(type(number) is int and 0 <= number < channels for number in rgb):
         return ""
-    count = f"{channels} channel{'s' if channels > 1 else ''}"
+    count = amount(channels, "channel")
     return f"{list(rgb)}, but images have {count}. Use three different numbers from 0 to {channels - 1}, or remove it"
 
 
@@ -182,7 +182,11 @@ def colormap_fault(name: str) -> str:
     """Return what is wrong with the name of a colormap, or an empty string."""
     from matplotlib import colormaps  # slow to import
 
-    return "" if name in colormaps else f"unknown colormap.{nearest(name, colormaps)} Use a name that Matplotlib knows"
+    return (
+        ""
+        if name in colormaps
+        else f"unknown colormap.{nearest(name, colormaps)} Use the name of a Matplotlib colormap"
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Captions of steps, which state their ranges, one level of each range, or the values drawn for a sample."""
+"""Captions that state the ranges of a step, one level of each range, or the values drawn for a sample."""
 
 from math import floor
 from typing import Literal

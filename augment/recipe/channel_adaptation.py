@@ -1,4 +1,4 @@
-"""Adapts the steps of a recipe to images whose channels are not red, green and blue.
+"""Adapt the steps of a recipe to images whose channels are not red, green and blue.
 
 An adapted op takes and returns images with all channels, so the rest of the package does not distinguish formats.
 """
@@ -85,7 +85,7 @@ def _adapted(step: Step, pixels: PixelFormat) -> Op:
         if by_channel:
             return SeparateLocalOp(**_fields(op), base=op, count=pixels.channels)
         if op.channels == "rgb" and not pixels.is_rgb:
-            # Without neutral values, because `_on_rgb` rounds to bytes even if the op changes nothing.
+            # Drop the neutral values, because `_on_rgb` rounds to bytes even if the op changes nothing.
             return replace(op, function=partial(_on_rgb, op, pixels), neutral=MappingProxyType({}))
     return op
 

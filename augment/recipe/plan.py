@@ -15,7 +15,7 @@ from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.support.formatting import amount, html_table
 
-_SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation", "validate", "test", "dev"), "val")}
+_SPLIT_ALIASES = {"training": "train", **dict.fromkeys(("valid", "validation", "validate", "test", "dev"), "val")}
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def build_plan(aug: Aug, split: SplitName) -> Plan:
             for each channel.
     """
     if split not in SPLITS:
-        raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS, _SPLITS_ELSEWHERE)}")
+        raise UserError(f"split={split}: unknown name.{suggest(str(split), SPLITS, _SPLIT_ALIASES)}")
     if split == "val":
         return _build(aug, split, aug.val, Views())
     if not aug.views.named:

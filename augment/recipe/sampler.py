@@ -15,8 +15,8 @@ from augment.recipe.stage import Draws
 from augment.recipe.step import Step
 from augment.support.seeds import derive_seed
 
-# The samples to draw for: the epoch, the position of the first sample, and the number of samples. An optional fourth
-# number is the number of consecutive `Transform` calls, which have that many samples each.
+# The samples to draw for: the epoch, the position of the first sample, and the number of samples. With a fourth number,
+# the number of consecutive `Transform` calls, the third is the number of samples per call.
 SampleRange = tuple[int, int, int] | tuple[int, int, int, int]
 
 CALL = 2**32  # distance between the positions of the first samples of two consecutive calls
@@ -47,7 +47,7 @@ class Sampler:
     view: int = 0
 
     def draw(self, epoch: int, start: int, count: int, calls: int = 1) -> dict[str, Draws]:
-        """Draw for the samples at the positions from `start` to `start + count - 1` of an epoch.
+        """Draw values for the samples at the positions from `start` to `start + count - 1` of an epoch.
 
         Args:
             epoch: the epoch, from 0.
@@ -71,7 +71,7 @@ class Sampler:
         """Add the draws of a step, and of the steps nested in it, to `draws`.
 
         Args:
-            draws: the draws by path, to which this method adds.
+            draws: the draws by path. This method adds to them.
             step: the step to draw for.
             paths: the step's path with the slots of its policies, and the path without slots.
             reached: whether the policies chose the step for each sample, (N,) bool.

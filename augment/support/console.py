@@ -44,7 +44,7 @@ class PlainConsole(Console):
 
 
 def text_console() -> Console:
-    """Return a console on stdout for plain text, without highlighting and wrapping."""
+    """Return a console on stdout for plain text, without highlighting or wrapping."""
     return PlainConsole(highlight=False, soft_wrap=True)
 
 

@@ -17,7 +17,7 @@ _START_OF_FORMULA, _APOSTROPHE = re.compile(_FORMULA.format("")), re.compile(_FO
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
 # Half of a surrogate pair, which cannot be encoded. The halves that Python uses for bytes of file names are excluded.
-_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 # The beginning of a tag.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -86,7 +86,7 @@ def printable(text: str) -> str:
     """Replace control characters and invisible characters with question marks, for terminals."""
     if text.isprintable():
         return text
-    text = _HALF.sub("?", text)
+    text = _SURROGATE.sub("?", text)
     return "".join("?" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
 
 

@@ -34,7 +34,7 @@ MAX_RESULT = 1e100
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 # The errors of damaged contents. PyTorch raises RuntimeErrors. Invalid numbers raise ArithmeticErrors.
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     *(ValueError, TypeError, LookupError, AttributeError, RuntimeError, AssertionError, ArithmeticError, MemoryError),
     *(EOFError, struct.error),
 )
@@ -174,7 +174,7 @@ def check_numbers(value: Any, depth: int = 0) -> None:
 
 def damage_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """Return the exception types that reading damaged contents raises, and `others`."""
-    return (*_DAMAGE, *others)
+    return (*_DAMAGE_ERRORS, *others)
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def explained_damage(file: Path) -> Iterator[None]:
     """Turn errors while reading damaged contents into an UnreadableError that names the file."""
     try:
         yield
-    except _DAMAGE as error:
+    except _DAMAGE_ERRORS as error:
         if type(error).__name__ == "OutOfMemoryError":  # a lack of GPU memory is not a fault of the contents
             raise
         raise UnreadableError(

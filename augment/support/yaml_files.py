@@ -21,7 +21,7 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
 
     Args:
         file: the file.
-        folder: the run or sweep folder that contains the file, if any. Such files are read with libyaml, 10x faster.
+        folder: the run or sweep folder that contains the file, if any. libyaml reads such files 10x faster.
         as_text: whether to read all values as strings.
 
     Raises:

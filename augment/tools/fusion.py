@@ -29,7 +29,7 @@ SIZE = 128
 SEED = 0
 COUNTS = (1, 2, 3, 4, 8)
 OUT = Path("outputs/fusion.png")
-MOST = 32  # maximum number of images, because all are in memory at the same time
+MAX_IMAGES = 32  # maximum number of images, because all are in memory at the same time
 MARGIN = 32  # pixels at each edge that are not compared, because steps move the border into the image
 
 _EXAMPLES = """\
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"{' '.join(rest)}: this tool takes only flags. See --help.")
         from augment.drawing.figure_style import save_figure  # Matplotlib is slow to import
 
-        files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], MOST)
+        files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], MAX_IMAGES)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
         sys.stdout.write(f"{title}\n")
         for steps in COUNTS:
@@ -93,7 +93,7 @@ def _parser() -> Parser:
         "--photos",
         type=Path,
         metavar="DIR",
-        help=f"use up to {MOST} images in this folder, at any depth, instead of the sample",
+        help=f"use up to {MAX_IMAGES} images in this folder, at any depth, instead of the sample",
     )
     parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
     return parser

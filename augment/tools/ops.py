@@ -1,4 +1,4 @@
-"""List all ops, or explain some with their parameters, an example, and names in other libraries."""
+"""List all ops, or describe the given ops: parameters, an example, and names in other libraries."""
 
 from collections.abc import Sequence
 

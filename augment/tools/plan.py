@@ -1,7 +1,7 @@
 """Show how a recipe is executed.
 
-Prints the stages of the recipe, and a digest that is equal for equal plans. The plan is for 8-bit RGB images, or for
-the pixel format of your data if you set data.
+The output lists the stages of the recipe, and a digest that is equal for equal plans. The plan is for 8-bit RGB
+images, or for the pixel format of your data if you set data.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from augment.support.formatting import amount
 _EXAMPLES = """\
   python -m augment plan aug=imagenette aug.train.rotate.p=.2                         one recipe
   python -m augment plan aug=imagenette data=folder data.root=DIR                     for the images in DIR
-  diff <(python -m augment plan aug=imagenette) <(python -m augment plan aug=strong)  the difference of two
+  diff <(python -m augment plan aug=imagenette) <(python -m augment plan aug=strong)  the difference between two
 
 Overrides work as in python -m trainer. The sections model, fit and callbacks have no effect.
 """

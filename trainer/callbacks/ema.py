@@ -8,6 +8,7 @@ from itertools import chain
 
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy_torch import Tensor, nn, torch
+from trainer.callbacks.optimizer_steps import STATISTICS
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.models.lora import is_base
@@ -82,8 +83,12 @@ class EMA(Callback):
 
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
-    """Return the parameters and buffers to average, each once, without counters and the fixed base of LoRA."""
-    values = chain(model.named_parameters(), model.named_buffers())
+    """Return the parameters and batch-norm statistics to average, each once, without the fixed base of LoRA.
+
+    Other buffers, such as the unit vectors of spectral norms and masks with infinite values, have no useful average.
+    """
+    statistics = (pair for pair in model.named_buffers() if pair[0].endswith(STATISTICS))
+    values = chain(model.named_parameters(), statistics)
     return {name: value for name, value in values if value.is_floating_point() and not is_base(model, name)}
 
 

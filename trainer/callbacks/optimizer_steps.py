@@ -29,7 +29,7 @@ _FEW_BATCHES = 50
 # not the reason for values that are not finite.
 _MIN_SCALE = 2.0**-14
 
-_BUFFERS = ("running_mean", "running_var")
+STATISTICS, _COUNTER = ("running_mean", "running_var"), "num_batches_tracked"
 
 
 class ParamScheduler(Callback):
@@ -181,7 +181,8 @@ class FreshStatistics(Callback):
             return
         on = self._always or learner.progress.batches_in(learner.progress.epoch) < _FEW_BATCHES
         norms = _norms(learner.model) if on else ()
-        self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
+        kept = (*STATISTICS, _COUNTER)
+        self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in kept}
 
     def before_step(self, learner: Learner) -> None:
         """Weight the step by its number of images. The statistics are already averaged over the ranks."""
@@ -189,11 +190,13 @@ class FreshStatistics(Callback):
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
-            if f"{name}.{_BUFFERS[0]}" not in self._before:
+            if f"{name}.{STATISTICS[0]}" not in self._before:
                 continue
-            weight_in_average = 1 - (1 - norm.momentum) ** batches
-            factor = max(1.0, share / weight_in_average)
-            for key in _BUFFERS:
+            # A model may use a norm several times for a batch.
+            updates = norm.num_batches_tracked - self._before[f"{name}.{_COUNTER}"]
+            weight_in_average = 1 - (1 - norm.momentum) ** updates.double()
+            factor = (share / weight_in_average).clamp(min=1).float()
+            for key in STATISTICS:
                 torch.lerp(self._before[f"{name}.{key}"], now := getattr(norm, key), factor, out=now)
             norm.running_var.clamp_(min=0)  # rounding may make it negative
         self._before = {}

@@ -17,7 +17,7 @@ from trainer.loop.checkpoint import BEST
 from trainer.loop.lazy_learner import Learner
 
 BATCH = "batch.png"
-REPORT = "report.html"  # `trainer.report` writes it
+REPORT, MISTAKES = "report.html", "mistakes.json"  # `trainer.report` writes them
 
 
 @configurable

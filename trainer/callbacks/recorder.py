@@ -14,6 +14,7 @@ from augment.support.lazy_torch import torch
 from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Phase
 from trainer.loop.lazy_learner import Learner
+from trainer.loop.progress import Position
 from trainer.loop.ranks import current
 from trainer.loop.settings import MAX_EPOCHS
 from trainer.tasks.loss import weight_of
@@ -85,6 +86,8 @@ class Recorder(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Start the clock, and write the rows of the resumed run."""
+        if learner.progress.position == Position():  # rows are left if this is not the learner's first fit
+            self.rows, self.steps, self.since = [], [], 0
         if self.changed_validation(learner):
             self.since = len(self.rows)
         self.validation = dict(learner.run.validation)

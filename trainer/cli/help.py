@@ -30,7 +30,7 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 _WIDTH = 80
 
-# Words that users search for, and ours.
+# Words that users may search for, and the words in our help.
 _SYNONYMS = {
     **dict.fromkeys(("oom", "ram", "vram"), "memory"),
     **dict.fromkeys(("ddp", "multi-gpu", "nccl"), "gpus"),
@@ -101,7 +101,7 @@ def sections() -> Iterator[Section]:
     view = "aug.views.<view>"
     yield Section("aug", view, f"{view}: a view with its own `steps`", settings(View))
     yield Section("data", "data", "data: settings of all sources", shared)
-    for group, (registry, key) in _kinds().items():
+    for group, (registry, key) in _registries().items():
         files = config_files(group)
         for name, cls in registry.items():
             topic = f"callbacks.{name}" if group == "callbacks" else f"{group}={name}"
@@ -115,7 +115,7 @@ def sections() -> Iterator[Section]:
                     yield Section(topic, inner, f"{inner}: {param.doc}", settings(param.of))
 
 
-def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
+def _registries() -> dict[str, tuple[Mapping[str, type], str]]:
     """Return the registry of each group, and the prefix of its overrides, such as `data.source=`."""
     return {
         "data": (SOURCES, "data.source="),
@@ -129,7 +129,7 @@ def topics() -> dict[str, str]:
     found = {section.topic: section.head.rpartition(": ")[2] for section in sections() if "=" not in section.topic}
     found = {topic: text for topic, text in found.items() if not topic.startswith("callbacks.")}
     found |= {name: TOP[name].doc for name in TOP}
-    found |= {group: ", ".join(registry) for group, (registry, _) in _kinds().items()}
+    found |= {group: ", ".join(registry) for group, (registry, _) in _registries().items()}
     found |= {"fit": summary_of(Fit.__doc__), "aug": summary_of(Aug.__doc__), "hydra.launcher": ", ".join(LAUNCHERS)}
     found |= {"aug.train": f"the {len(OPS)} ops: {', '.join(OPS)}"}
     found |= {group: ", ".join(config_files(group)) for group in group_names() if group not in found}
@@ -141,11 +141,11 @@ def overview() -> str:
     lines = [_USAGE, "", "topics", *columns({f"{topic:<14}": text for topic, text in topics().items()}), ""]
     lines += ["tools", *list_tools("trainer").splitlines()]
     lines += [f"  python -m augment: {', '.join(find_tools('augment'))}", list_own_files(), "", "flags", _FLAGS]
-    text = "\n".join(_short(line) for part in lines for line in part.splitlines() or [""])
+    text = "\n".join(_fit_width(line) for part in lines for line in part.splitlines() or [""])
     return text.replace("\n\n\n", "\n\n") + "\n"
 
 
-def _short(line: str) -> str:
+def _fit_width(line: str) -> str:
     """Shorten a line to the width of the screen."""
     indent = line[: len(line) - len(line.lstrip())]
     start, gap, rest = line.strip().partition("  ")
@@ -169,22 +169,22 @@ def answer(words: Sequence[str]) -> str:
 
 
 def explain(word: str) -> str:
-    """Return an explanation of a topic, a file of conf/, an op or a key.
+    """Return an explanation of a topic, a config file, an op or a key.
 
     Raises:
         UserError: nothing has this name.
     """
     if word == "all":
         files = (f"{group}=NAME: {', '.join(config_files(group))}" for group in group_names())
-        settings_of = ("\n".join(section.lines()) for section in sections())
-        return "\n".join((overview(), *files, "", *settings_of, *map(explain, (EXPERIMENT, *OPS))))
+        setting_lines = ("\n".join(section.lines()) for section in sections())
+        return "\n".join((overview(), *files, "", *setting_lines, *map(explain, (EXPERIMENT, *OPS))))
     name = word.lstrip("+~").replace("hydra/", "hydra.").rstrip(".=")
     step = re.fullmatch(r"aug\.(?:train|val)\.(\w+)(\.\w+)?", name)
     if name in ("ops", "aug.train", "aug.val"):
         return op_list()
     if step or name in OPS:
         return explain_op(step[1] if step else name, f"--help {word}")
-    lines = list(_of_topic(name)) or list(_of_key(name))
+    lines = list(_topic_lines(name)) or list(_key_lines(name))
     if not lines and name in (keys := inner_keys()):
         return explain(keys[name])
     if not lines and (op := op_like(name)):
@@ -197,26 +197,26 @@ def explain(word: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _of_topic(name: str) -> Iterator[str]:
+def _topic_lines(name: str) -> Iterator[str]:
     """Yield the lines of a topic: its settings and its choices."""
     group, _, file = name.partition("=")
     files = config_files(group) if group in group_names() else {}
     if file in files:
         yield from (str(files[file]), *(f"  {line}" for line in files[file].read_text().splitlines()), "")
     for section in sections():
-        if section.topic == name or (section.prefix == name and name not in _kinds() and "=" not in section.topic):
+        if section.topic == name or (section.prefix == name and name not in _registries() and "=" not in section.topic):
             yield from section.lines()
     if name in files or not files or "=" in name:
         return
-    registry, key = _kinds().get(name, ({}, ""))
+    registry, key = _registries().get(name, ({}, ""))
     if kinds := {kind: summary_of(cls.__doc__) for kind, cls in registry.items()}:
         shown = "callbacks.NAME" if name == "callbacks" else f"{name}=NAME"
         yield from (f"{key}NAME (explained by --help {shown})", *columns(kinds), "")
-    yield f"{name}=NAME, files of conf/{name} (shown by --help {name}=NAME)"
-    yield from columns({file: _comment(path.read_text()) for file, path in files.items()})
+    yield f"{name}=NAME, files in conf/{name} (shown by --help {name}=NAME)"
+    yield from columns({file: _first_sentence(path.read_text()) for file, path in files.items()})
 
 
-def _of_key(name: str) -> Iterator[str]:
+def _key_lines(name: str) -> Iterator[str]:
     """Yield the lines of a setting from each section that has it."""
     prefix, _, last = name.rpartition(".")
     for section in sections():
@@ -227,17 +227,17 @@ def _of_key(name: str) -> Iterator[str]:
 
 
 def _mentions(words: Sequence[str]) -> list[str]:
-    """Return the flags, tools, files of conf/, settings and pages that contain all words, the pages by frequency."""
-    # A word also finds parts of keys, and forms that end in d or s: imbalance finds imbalanced.
-    each = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
-    pattern = re.compile(f"^{''.join(each)}.*", re.IGNORECASE | re.MULTILINE)
+    """Return the flags, tools, config files, settings and pages that contain all words. Sort pages by frequency."""
+    # A word also matches parts of keys, and forms with a final d or s. For example, imbalance matches imbalanced.
+    lookaheads = (rf"(?=.*(?<![a-z]){re.escape(word)}[ds]?(?![a-z]))" for word in words)
+    pattern = re.compile(f"^{''.join(lookaheads)}.*", re.IGNORECASE | re.MULTILINE)
     keys = (line for section in sections() for line in section.lines()[1:])
     files = (
-        f"  {group}={file}  {_comment(path.read_text())}"
+        f"  {group}={file}  {_first_sentence(path.read_text())}"
         for group in group_names()
         for file, path in config_files(group).items()
     )
-    lines = dict.fromkeys([*_FLAGS.splitlines(), *_options(), *files, *keys])
+    lines = dict.fromkeys([*_FLAGS.splitlines(), *_tool_lines(), *files, *keys])
     counts = {
         f"  docs/{file.name}": len(pattern.findall(file.read_text()))
         for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # docs/ is only in a clone
@@ -246,7 +246,7 @@ def _mentions(words: Sequence[str]) -> list[str]:
     return [*filter(pattern.match, lines)][:16] + pages[:8]
 
 
-def _options() -> Iterator[str]:
+def _tool_lines() -> Iterator[str]:
     """Yield a line for each tool and each of its options, from the tool's own --help."""
     for name, tool in find_tools("trainer").items():
         yield f"  python -m trainer {name}: {tool.summary}"
@@ -257,7 +257,7 @@ def _options() -> Iterator[str]:
             yield f"  python -m trainer {name} {option}: {text}"
 
 
-def _comment(text: str) -> str:
+def _first_sentence(text: str) -> str:
     comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
     whole = " ".join(line for line in comments if not line.startswith("@package"))
     return re.split(r"(?<=\.) (?=[A-Z])", whole)[0]

@@ -21,9 +21,10 @@ from augment.support.user_code import load_plugins
 from trainer.cli.single_run import Prepared, prepare
 from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME, ranks
+from trainer.run.config.fit import AUTO
 from trainer.run.config.schema import inner_keys
 from trainer.run.folder.locks import named_folder, release, reserve
-from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, start_of
+from trainer.run.jobs import RanksError, check_configs, resumed_in, run_job, start_of
 
 # Hydra's own keys that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
@@ -82,7 +83,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return tools[arguments[0]].run(arguments[1:])
     helps = {"-h", "--help"}
     if arguments and not helps & {*arguments} and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
-        reject_tool(arguments, "trainer", surely=False)
+        reject_tool(arguments, "trainer", only_similar=True)
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()

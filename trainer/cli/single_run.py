@@ -20,11 +20,12 @@ from augment.support.user_code import public
 from trainer.loop.checkpoint import LAST
 from trainer.run import ranks
 from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.fit import AUTO
 from trainer.run.config.schema import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
 from trainer.run.folder.locks import named_folder, reserve, user_of
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED, Summary
-from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, start_of
+from trainer.run.jobs import check_configs, path_override, resumed_in, run_job, start_of
 
 _DEFAULT = Start()
 
@@ -36,7 +37,7 @@ class Prepared:
     config: Config
     tokens: Sequence[str]  # the run's overrides, except Hydra's own
     template: DictConfig  # Hydra's section `run`, whose `dir` is the run's folder
-    done: Summary | None = None  # how the run ended, if it has finished and is not repeated
+    done: Summary | None = None  # the summary of the run, if it has already finished
 
 
 def prepare(
@@ -44,19 +45,19 @@ def prepare(
 ) -> Prepared:
     """Compose a run from its normalized overrides, and find the run that `fit.resume=auto` continues.
 
-    `auto` looks at runs of an equal configuration, see `trainer.run.config.equality.identity`, newest first. A finished
+    `auto` looks at runs with an equal configuration (see `trainer.run.config.equality`), newest first. A finished
     run is not repeated. A run with a checkpoint is resumed. A run without one is ignored. If the command line names the
     run's folder, `auto` looks only there.
 
     Args:
         tokens: the overrides.
-        start: the configuration that the overrides change.
+        start: the configuration that the overrides apply to.
         before: overrides of the resumed run, which are recorded with the new ones.
         folder: the run's folder, if Python code names it.
 
     Raises:
         UserError: a mistake in the configuration. With `auto`, also if the run is in progress, or if the folder holds
-            a run of another configuration.
+            a run with a different configuration.
     """
     plain, template = start.plain(tokens), start.hydra(tokens).run
     own = [*before, *(token for token in tokens if not key_of(parse(token)).startswith("hydra"))]
@@ -66,28 +67,27 @@ def prepare(
     plain["fit"] = {**section_of(plain, "fit"), "resume": None}
     run, done = _find_resumable(config := parse_config(plain), template, folder)
     if run is not None:
-        quoted = str(run).replace('"', r"\"")
-        own.append(f'++fit.resume="{quoted}"')
+        own.append(path_override("fit.resume", run))
         plain["fit"]["resume"] = str(run)
         config = parse_config(plain)
     return Prepared(config, own, template, done)
 
 
 def _find_resumable(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
-    """Return the folder of the run to resume, or how the finished run ended, or neither for a new run."""
+    """Return the folder of a run to resume, or the summary of a finished run. Both are None for a new run."""
     key, fixed, pattern = "folder", folder, Path()
     if folder is None:
         key, (fixed, pattern) = "hydra.run.dir", _folder_or_pattern(template)
     for run in _same_runs(config, pattern) if fixed is None else [fixed]:
         if user := user_of(run):
             raise UserError(
-                f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Wait until it "
-                "has ended, or leave out fit.resume to start another run."
+                f"fit.resume=auto: a run with this configuration is in progress in {shown(run)} ({user}). Wait until "
+                "it has ended, or leave out fit.resume to start another run."
             )
         if fixed is not None and (run / CONFIG_FILE).is_file() and not _is_same(config, run):
             raise UserError(
-                f"{key}={shown(run)}: this folder holds a run of another configuration. Use another folder. To "
-                f"continue that run with this configuration, replace auto with fit.resume={shown(run)}."
+                f"{key}={shown(run)}: this folder holds a run with a different configuration. Use another folder. "
+                f"To continue that run with this configuration, replace auto with fit.resume={shown(run)}."
             )
         if (ending := RunFolder(run).summary).status == FINISHED:
             return None, ending
@@ -107,7 +107,7 @@ def _folder_or_pattern(template: DictConfig) -> tuple[Path | None, Path]:
 
 
 def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
-    """Yield the runs of an equal configuration in folders that match a pattern, newest first."""
+    """Yield the runs with an equal configuration in folders that match a pattern, newest first."""
     top = Path(pattern.anchor)
     files = top.glob(str((pattern / CONFIG_FILE).relative_to(pattern.anchor)))
     for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):

@@ -20,7 +20,7 @@ _TIMEOUT = 10  # seconds to wait for a server
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Base of the models' settings."""
+    """Base class of model settings."""
 
     task: ClassVar[str] = ""  # the task. Empty: all tasks that need one output vector per image
     any_size: ClassVar[bool] = False  # whether the network accepts images of any size, so that no check is needed
@@ -56,7 +56,7 @@ class Model:
         return replace(self, weights=None)
 
     def downloads(self) -> str:
-        """Return the setting that makes a run download weights, or an empty text."""
+        """Return the setting that makes a run download weights, or an empty string."""
         return ""
 
     def require_weights(self) -> None:
@@ -84,7 +84,7 @@ class Model:
 
 
 class Pretrained(Model):
-    """Base of models whose package offers weights. The setting `pretrained` loads them, unless `weights` is set."""
+    """Base class of models with pretrained weights, which `pretrained=True` loads unless `weights` is set."""
 
     cache: ClassVar[str] = "HF_HOME"  # the environment variable with the folder of the package's weights
     name: str | None
@@ -107,7 +107,7 @@ class Pretrained(Model):
         return "" if self.download_url() == "" else "pretrained"
 
     def require_weights(self) -> None:
-        """Check that the weights are cached or can be downloaded. Packages would retry a download for a minute."""
+        """Check that the weights are cached or can be downloaded. Without this check, packages retry for a minute."""
         if not (url := self.download_url()):
             return
         try:

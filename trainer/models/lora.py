@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) for timm models. The package peft implements them.
 
-All weights except the head stay fixed. They are called the base. Adapters, pairs of small matrices next to its layers,
-learn a low-rank change of the weights. After training, the adapters are merged into the weights, so the result is a
-plain timm model.
+Adapters are pairs of small matrices next to the layers, and learn a low-rank change of the weights. The head is also
+trained. All other weights, called the base, stay fixed. After training, the adapters are merged into the weights, so
+the result is a plain timm model.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Lora:
         Texts(
             default=(),
             aliases=("target_modules",),
-            doc="layers that get adapters, by the ends of their names or by patterns, such as "
-            "[qkv, blocks.1?.mlp.fc1]. "
+            doc="layers that get adapters, as endings of names or as patterns, such as [qkv, blocks.1?.mlp.fc1]. "
             "Default: attn.qkv, attn.proj, mlp.fc1 and mlp.fc2 of transformers. In other networks, all linear layers "
             "and ungrouped convolutions except the head",
         )

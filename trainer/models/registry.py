@@ -1,4 +1,4 @@
-"""All models by name, including the small network of the quick start.
+"""All models by name, including the small default network.
 
 A model is a class of settings whose method `build` returns a network. PyTorch is imported only when a network is built,
 because the import takes seconds.

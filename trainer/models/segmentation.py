@@ -22,7 +22,7 @@ class Unet(Pretrained):
         Text(optional=True, doc="timm model as the encoder, such as resnet18. Default: eight convolutions")
     )
     pretrained: bool = setting(
-        Flag(default=False, doc="start from timm's weights of the encoder. model.weights takes precedence")
+        Flag(default=False, doc="start from timm's encoder weights. model.weights takes precedence")
     )
 
     def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
@@ -66,7 +66,7 @@ class Smp(Pretrained):
     )
     name: str = setting(Text(default="resnet34", doc="name of the encoder"))
     pretrained: bool = setting(
-        Flag(default=False, doc="start from ImageNet weights of the encoder. model.weights takes precedence")
+        Flag(default=False, doc="start from ImageNet encoder weights. model.weights takes precedence")
     )
 
     def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":
@@ -74,7 +74,9 @@ class Smp(Pretrained):
         base = smp.base.SegmentationModel
         known = [name.lower() for name, cls in vars(smp).items() if isinstance(cls, type) and issubclass(cls, base)]
         if self.architecture.lower() not in known:
-            raise UserError(f"model.architecture: unknown '{self.architecture}'.{suggest(self.architecture, known)}")
+            raise UserError(
+                f"model.architecture: unknown architecture '{self.architecture}'.{suggest(self.architecture, known)}"
+            )
         if not re.fullmatch(r"[\w.-]+", self.name):  # timm would download other names from the hub
             raise UserError(f"model.name: '{self.name}' is not the name of an encoder. Set a name such as resnet34.")
         weights = "imagenet" if self.loads else None

@@ -30,7 +30,7 @@ _NOT_OPTIONS = {
 @model("timm")
 @dataclass(frozen=True, kw_only=True)
 class Timm(Pretrained):
-    """A timm model by its name."""
+    """A timm model, selected by its name."""
 
     name: str = setting(Text(required=True, doc="name of a timm model, such as resnet18 or convnext_tiny.fb_in22k"))
     pretrained: bool = setting(
@@ -67,7 +67,7 @@ class Timm(Pretrained):
                 network.set_grad_checkpointing(True)  # type: ignore[operator]
             except (AttributeError, AssertionError) as error:
                 raise UserError(
-                    f"model.checkpointing=true: {self.name} has no gradient checkpointing. Set it to false."
+                    f"model.checkpointing=true: {self.name} does not support gradient checkpointing. Set it to false."
                 ) from error
         return network
 

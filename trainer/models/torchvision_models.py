@@ -11,11 +11,11 @@ from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
-_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # parts of the names of models with pretrained backbones
+_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # backbones with pretrained weights
 
 
 class Backbone(Pretrained):
-    """Base of torchvision models whose backbone may have pretrained weights."""
+    """Base class of torchvision models whose backbone may have pretrained weights."""
 
     cache = "TORCH_HOME"
     name: str
@@ -60,8 +60,8 @@ _TRAINABLE_PARTS = {
     "retinanet_resnet50_fpn": 5,
     "ssdlite320_mobilenet_v3_large": 6,
 }
-# Detectors without pretrained backbones. torchvision has no weights for fcos_cnn. It builds the backbone of ssdlite320
-# in other shapes if it loads weights.
+# Detectors without pretrained backbones. torchvision has no weights for fcos_cnn, and builds a differently shaped
+# backbone of ssdlite320 if it loads weights.
 _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 
@@ -84,7 +84,7 @@ class Detector(Backbone):
     pretrained: bool = setting(
         Flag(
             default=False,
-            doc="start from torchvision's weights of the backbone, which are downloaded once. model.weights takes "
+            doc="start from torchvision's backbone weights, which are downloaded once. model.weights takes "
             "precedence and may be a file of a whole detector",
         )
     )
@@ -125,7 +125,7 @@ class Detector(Backbone):
 @model("torchvision")
 @dataclass(frozen=True, kw_only=True)
 class Torchvision(Backbone):
-    """A torchvision segmentation model by its name."""
+    """A torchvision segmentation model, selected by its name."""
 
     task: ClassVar[str] = "segment"
 
@@ -133,7 +133,7 @@ class Torchvision(Backbone):
         Text(required=True, doc="name of a torchvision segmentation model, such as lraspp_mobilenet_v3_large")
     )
     pretrained: bool = setting(
-        Flag(default=False, doc="start from ImageNet weights of the backbone. model.weights takes precedence")
+        Flag(default=False, doc="start from ImageNet backbone weights. model.weights takes precedence")
     )
 
     def build(self, classes: int, size: Size, channels: int = 3) -> "nn.Module":

@@ -23,7 +23,7 @@ class XresnetSettings(Model):
         )
     )
     activation: str = setting(
-        Choice(default="relu", options=("relu", "silu", "mish", "gelu"), doc="activation after every batch norm")
+        Choice(default="relu", options=("relu", "silu", "mish", "gelu"), doc="activation function")
     )
     attention: str = setting(
         Choice(default="none", options=("none", "se"), doc="channel attention at the end of each block")

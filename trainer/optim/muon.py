@@ -3,7 +3,7 @@
 A step launches few kernels, even for deep networks. Lists of tensors are updated at once, and all matrices with equal
 shorter sides are orthogonalized in one batch. timm's Muon loops over parameters. With the same coefficients and scale,
 both reach the same losses, but timm's steps take 15x as long for an xresnet18 of width 0.25 (timm 1.0.31, two CPU
-cores). PyTorch's Muon, new in 2.9, also loops. It takes only two-dimensional weights, and CUDA graphs cannot record it.
+cores). PyTorch's Muon, new in 2.9, also loops. It takes only 2D weights, and CUDA graphs cannot record it.
 """
 
 from collections.abc import Iterable
@@ -53,9 +53,9 @@ class Muon(Optimizer):
     """Orthogonalized momentum for the matrices of hidden layers, and AdamW for everything else.
 
     Parameter groups with `orthogonal` set to False use AdamW: stem, head, biases and norms. The weight decay of a
-    group, `weight_decay`, is 0 by default and decoupled: a step removes the share lr * weight_decay. Weights with more
-    than two dimensions are flattened to (first, product of the others). CUDA graphs can record steps, because `lr` may
-    be a tensor on the device and the host reads no value. Parameters without a gradient stay unchanged.
+    group, `weight_decay`, is 0 by default and decoupled: a step removes the fraction lr * weight_decay. Weights with
+    more than two dimensions are flattened to (first, product of the others). CUDA graphs can record steps, because `lr`
+    may be a tensor on the device and the host reads no value. Parameters without a gradient stay unchanged.
 
     Args:
         params: parameters or groups of parameters.

@@ -18,8 +18,8 @@ from trainer.optim.settings import OptimizerSettings
 
 Factory = TypeVar("Factory", bound=Callable[..., Optimizer])
 
-# Optimizers that need no import of timm, which takes seconds. Plugins add their optimizers here.
-_OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
+# Optimizers that do not need timm, whose import takes seconds. Plugins add their optimizers here.
+_REGISTERED: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
 
 # Replaces a default momentum of 0, as in `timm.optim.create_optimizer_v2`.
 _MOMENTUM = 0.9
@@ -43,7 +43,7 @@ def optimizer(name: str) -> Callable[[Factory], Factory]:
     names. Other arguments come from `fit.optimizer_options`. CUDA graphs record the steps of a class with
     `capturable = True`.
     """
-    return registering(_OURS, "optimizer", name)
+    return registering(_REGISTERED, "optimizer", name)
 
 
 def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer:
@@ -126,15 +126,15 @@ def set_value(group: dict[str, Any], name: str, value: float) -> None:
 
 def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
     """Return an optimizer's class or function, and the arguments that its name implies."""
-    if name in _OURS:
-        return _OURS[name], {}
+    if name in _REGISTERED:
+        return _REGISTERED[name], {}
     from timm import optim
 
     known = optim.list_optimizers()
     if name not in known:
         raise UserError(
-            f"fit.optimizer: unknown optimizer '{name}'.{nearest(name, [*_OURS, *known])} Set one of "
-            f"{', '.join(_OURS)}, or one of the {len(known)} names that timm.optim.list_optimizers() returns."
+            f"fit.optimizer: unknown optimizer '{name}'.{nearest(name, [*_REGISTERED, *known])} Set one of "
+            f"{', '.join(_REGISTERED)}, or one of the {len(known)} names that timm.optim.list_optimizers() returns."
             f" {plugin_hint('optimizer')}"
         )
     info = optim.get_optimizer_info(name)
@@ -150,7 +150,7 @@ def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
 
 
 def _own_arguments(settings: OptimizerSettings, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the arguments for the optimizer's parameters that have settings of their own."""
+    """Return the optimizer's arguments that come from `fit.momentum`, `beta2`, `eps` and `nesterov`."""
     given = {name: getattr(settings, name) for name in ("momentum", "beta2", "eps", "nesterov")}
     if "momentum" in parameters and given["momentum"] is None:
         default = parameters["momentum"].default

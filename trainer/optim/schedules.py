@@ -32,7 +32,7 @@ def exp(start: float, end: float) -> Schedule:
 
 
 def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> Schedule:
-    """Return a cosine from `start` up to `peak` over the share `warmup` of the run, then a cosine down to `end`.
+    """Return a cosine from `start` up to `peak`, then a cosine down to `end`. The rise takes the share `warmup`.
 
     See Smith and Topin (2018, arXiv:1708.07120). Cosines replace straight lines, as in fastai.
     """
@@ -40,7 +40,7 @@ def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> 
 
 
 def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
-    """Return `peak` over the share `flat` of the run, then a cosine down to `end` (fastai's fit_flat_cos)."""
+    """Return `peak` for the share `flat` of the run, then a cosine down to `end` (fastai's fit_flat_cos)."""
     return _switch(flat, constant(peak), cos(peak, end))
 
 

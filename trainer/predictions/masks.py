@@ -25,7 +25,7 @@ from trainer.tasks.display import NOTHING, Prediction
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.task import Task
 
-_MOST = 2**25  # maximum number of values to sample at once
+_MAX_SAMPLED = 2**25  # maximum number of values to sample at once
 _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction
 
 
@@ -100,7 +100,7 @@ def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[
     height, width = output.shape[1:]
     matrix = frame.to(device=output.device, dtype=torch.float64)
     x = torch.arange(size[1], dtype=torch.float64, device=output.device)
-    bands, rows = [], max(1, _MOST // (size[1] * len(output)))
+    bands, rows = [], max(1, _MAX_SAMPLED // (size[1] * len(output)))
     for start in range(0, size[0], rows):
         y = torch.arange(start, min(start + rows, size[0]), dtype=torch.float64, device=output.device)[:, None]
         across, down, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
@@ -122,7 +122,7 @@ def palette(names: Sequence[str]) -> list[int]:
     return [value for color in colors for value in color]
 
 
-def mask_files(
+def output_files(
     images: Sequence[Path], folders: Sequence[Path], folder: Path, flag: str = "--out", ending: str = ".png"
 ) -> Mapping[Path, Path]:
     """Return the file to write for each image, such as its mask.

@@ -18,7 +18,7 @@ from augment.support.files import near_file
 from augment.support.lazy_torch import Tensor, torch
 from trainer.loop.callback import Callback
 from trainer.loop.lazy_learner import Learner
-from trainer.predictions.masks import MaskWriter, mask_files, upright, write_overlays
+from trainer.predictions.masks import MaskWriter, output_files, upright, write_overlays
 from trainer.run.best_model import KeptOutputs, LoadedModel
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
@@ -52,7 +52,7 @@ def predict(
         A prediction for each image in the order of `given`. A folder's images are sorted by path.
 
     Raises:
-        UserError: a missing file, a folder without images, no usable image, or an option that the task does not have.
+        UserError: a missing file, a folder without images, no usable image, or an option that does not suit the task.
     """
     task, images = trained.task, list_images(given)
     _check_options(task, top, threshold, None if overlay else out, explain)
@@ -67,19 +67,15 @@ def predict(
     if not usable:
         raise _none_usable(problems, len(images))
     if overlays and out is not None:
-        with writing(f"--out {out}"):  # fail before the work, not after it
+        with writing(f"--out {out}"):  # fail before the work instead of after it
             out.mkdir(parents=True, exist_ok=True)
     images, split = list(split.files), replace(split, files=usable, targets=blanks[: len(usable)])
-    # With `top`, the most probable classes, labels or objects are named, even below their thresholds.
-    lowest = trained.used_thresholds
-    if top is not None or threshold is not None:
-        lowest = (threshold or 0.0,) * len(trained.classes)
     if isinstance(task, Segment):
         predicted = _predict_masks(trained, split, masks, out, top)
     elif isinstance(task, Detect):
-        predicted = _predict_objects(trained, task, split, lowest, top)
+        predicted = _predict_objects(trained, task, split, _lowest(trained, top, threshold), top)
     else:
-        predicted = _predict_vectors(trained, split, lowest, top, maps)
+        predicted = _predict_vectors(trained, split, _lowest(trained, top, threshold), top, maps)
     predictions = [
         Prediction(_path_of(image), error=problems[image]) if image in problems else next(predicted) for image in images
     ]
@@ -87,6 +83,13 @@ def predict(
         with writing(f"--out {out}"):
             write_overlays(images, predictions, overlays, out, task, trained.classes)
     return predictions
+
+
+def _lowest(trained: LoadedModel, top: int | None, threshold: float | None) -> Sequence[float]:
+    """Return the lowest probability of each class or label. With `top`, the run's thresholds do not apply."""
+    if top is None and threshold is None:
+        return trained.used_thresholds
+    return (threshold or 0.0,) * len(trained.classes)
 
 
 def _check_options(
@@ -118,7 +121,7 @@ def _output_files(
     """Return the file to write for each image. Images in memory have no path, so nothing is written for them."""
     paths = [image for image in images if isinstance(image, Path)]
     folders = [path for path in given if isinstance(path, Path) and path.is_dir()]
-    return {} if folder is None else mask_files(paths, folders, folder, flag, ending)
+    return {} if folder is None else output_files(paths, folders, folder, flag, ending)
 
 
 def _none_usable(problems: Mapping[ImageRef, str], count: int) -> UserError:

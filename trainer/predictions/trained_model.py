@@ -34,12 +34,12 @@ class _Encoded:
 
 
 class TrainedModel:
-    """The best model of a run, with the preprocessing of its validation. `load_model` returns it.
+    """The best model of a run, with its validation preprocessing. `load_model` returns it.
 
     Attributes:
         model: the network in evaluation mode. It maps (N, C, height, width) float images, as `preprocess` returns them,
             to outputs such as (N, classes) logits.
-        classes: the names of the outputs: classes, labels, numbers or keypoints.
+        classes: the names of the outputs, which are classes, labels, numbers or keypoints.
         folder: the folder of the run.
         thresholds: the probability threshold of each label, or of each class of a detector, chosen on validation data.
             Empty: the run has chosen none.
@@ -111,7 +111,7 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
         trust: whether the run may name code to import, see SECURITY.md.
 
     Raises:
-        UserError: the folder is not a run, has no checkpoint, or an override is not allowed.
+        UserError: the folder is not a run or has no checkpoint, or an override is not allowed.
     """
     return TrainedModel(
         load_best_model(named_run(Path(run)), [*overrides, f"fit.device={device}"], trust=trust, data=False)

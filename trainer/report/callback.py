@@ -29,8 +29,9 @@ class Report(Callback):
     mistakes: int = setting(
         Count(default=DEFAULT_MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first")
     )
-    # After the callbacks whose files the report reads. Before Interrupt, so that a second Ctrl-C still ends the report.
     main_only = True
+    # Run after the callbacks whose files the report reads, and before Interrupt, so that a second Ctrl-C ends the
+    # report.
     order = Phase.SHOW
     _refresher: Refresher | None = field(default=None, init=False)
 

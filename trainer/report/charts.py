@@ -48,11 +48,11 @@ def charts(record: RunRecord) -> list[Chart]:
 
 def _scores(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
     """Yield charts of loss and score over the epochs, for both splits. The best epoch is marked."""
-    display, best = record.display, record.best
+    display, best, rows = record.display, record.best, record.run.rows
     score = (display.score, display.score_title, "{:.1%}" if display.share else "{:.3g}")
     for quantity, title, form in (("loss", "Loss", "{:.3g}"), score):
         axes = Figure(_SIZE, dpi=72).subplots()
-        if not draw_splits(axes, record.run.rows, quantity):
+        if not draw_splits(axes, rows, quantity):
             continue
         if best:
             axes.axvline(best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
@@ -63,18 +63,26 @@ def _scores(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
         if "%" in form:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, fontsize=9)
-        epochs, texts = column(record.run.rows, "epoch") + 1, []
-        for row in record.run.rows:
-            found = [(split, row.get(f"{split}_{quantity}", nan)) for split in ("train", "val")]
-            shown = [f"{split} {form.format(value)}" for split, value in found if isfinite(value)]
-            texts.append("\n".join([f"epoch {int(row['epoch']) + 1}", *shown]))
-        parts = []
-        for split, name in (("train", "Training"), ("val", "Validation")):
-            values = column(record.run.rows, f"{split}_{quantity}")
-            if len(values := values[np.isfinite(values)]):
-                first, last = form.format(values[0]), form.format(values[-1])
-                parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
-        yield _chart(axes, title, " ".join(parts), "", epochs, texts)
+        texts = [_epoch_text(row, quantity, form) for row in rows]
+        yield _chart(axes, title, _describe(rows, quantity, form), "", column(rows, "epoch") + 1, texts)
+
+
+def _epoch_text(row: Mapping[str, float], quantity: str, form: str) -> str:
+    """Return the text that a chart shows on hover: the epoch, and the quantity in both splits."""
+    found = [(split, row.get(f"{split}_{quantity}", nan)) for split in ("train", "val")]
+    shown = [f"{split} {form.format(value)}" for split, value in found if isfinite(value)]
+    return "\n".join([f"epoch {int(row['epoch']) + 1}", *shown])
+
+
+def _describe(rows: Sequence[Mapping[str, float]], quantity: str, form: str) -> str:
+    """Describe a chart by the first and the last value of each split, as alternative text."""
+    parts = []
+    for split, name in (("train", "Training"), ("val", "Validation")):
+        values = column(rows, f"{split}_{quantity}")
+        if len(values := values[np.isfinite(values)]):
+            first, last = form.format(values[0]), form.format(values[-1])
+            parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
+    return " ".join(parts)
 
 
 def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) -> bool:
@@ -148,7 +156,7 @@ def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64
     """Return axes as a chart. On hover, the chart shows the text of the nearest point of x."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    # Outlines of letters look the same everywhere. With a fixed salt, equal figures become equal files.
+    # Text as outlines looks the same on every machine. With a fixed salt, equal figures give identical files.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -11,31 +11,31 @@ from trainer.loop.checkpoint import LAST
 from trainer.report.charts import column
 from trainer.report.run_content import RunRecord
 from trainer.run.folder.facts import FACTS_FILE
-from trainer.run.folder.summary import KILLED, RUNNING
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING
 from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 
 _LOSSES = {"train_loss": "training", "val_loss": "validation"}
-_EXPLODED = 10  # a loss above this, and above this multiple of the lowest loss, is too high for a stable training
+_EXPLODED = 10  # a loss above this, and above this multiple of the lowest loss, is too high for stable training
 
 
 def findings(record: RunRecord) -> list[Finding]:
     """Return all findings about a run. Warnings come first."""
-    of_task = () if record.best_pass is None else record.best_pass.findings
-    found = [*_of_the_run(record), *of_task, *_of_learning(record), *_of_speed(record)]
+    task_findings = () if record.best_pass is None else record.best_pass.findings
+    found = [*_run_findings(record), *task_findings, *_learning_findings(record), *_speed_findings(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
 
-def _of_the_run(record: RunRecord) -> Iterator[Finding]:
-    """Yield findings on the end of the run, on its data, and on its losses."""
+def _run_findings(record: RunRecord) -> Iterator[Finding]:
+    """Yield findings about the end of the run, its data and its losses."""
     done, ending = len(record.run.rows), record.run.summary
     planned = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{planned} {plural(record.epochs or done, 'epoch')}"
-    resumable = ending.status == "interrupted" or (record.run.folder / LAST).is_file()
+    resumable = ending.status == INTERRUPTED or (record.run.folder / LAST).is_file()
     resume = " Continue it with fit.resume." if resumable else ""
-    if ending.status == "failed":
+    if ending.status == FAILED:
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
-    elif ending.status in ("interrupted", KILLED):
+    elif ending.status in (INTERRUPTED, KILLED):
         yield Finding(f"The run was {ending.status} after {epochs}.{resume}", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
@@ -52,8 +52,8 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
             yield Finding(f"The {name} loss is not finite in epoch {_number(bad[0])}.", warning=True)
 
 
-def _of_learning(record: RunRecord) -> Iterator[Finding]:
-    """Yield findings on overfitting and underfitting."""
+def _learning_findings(record: RunRecord) -> Iterator[Finding]:
+    """Yield findings about overfitting and underfitting."""
     display = record.display
     finite = [
         (row[key], _number(row), name)
@@ -79,7 +79,7 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
         )
         return
     score = column([row for row in record.run.rows if key in row], key) * (-1 if smaller else 1)
-    known = record.run.summary.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
+    known = record.run.summary.status == FINISHED and len(score) >= 3 and np.isfinite(score).all()
     if known and score[-1] > score[:-1].max():
         which = "lowest" if smaller else "highest"
         yield Finding(f"Validation {title} was {which} in the last epoch, so more epochs may help.")
@@ -110,8 +110,8 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
     return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 
 
-def _of_speed(record: RunRecord) -> Iterator[Finding]:
-    """Yield a finding on the time spent waiting for data. It leaves out the first epoch, which is slow."""
+def _speed_findings(record: RunRecord) -> Iterator[Finding]:
+    """Yield a finding about the time spent waiting for data, without the first epoch, which is slow."""
     rows = record.run.rows[1:] or record.run.rows
     shares = [row["waiting"] for row in rows if math.isfinite(row.get("waiting", math.nan))]
     if shares:

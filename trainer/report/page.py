@@ -28,14 +28,17 @@ from trainer.report.findings import findings
 from trainer.report.run_content import REPORT_FILE, RunRecord
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 from trainer.run.folder.summary import FINISHED, RUNNING
+from trainer.tasks.metric import Column
 from trainer.tasks.task import AUTO
 
 _HERE = Path(__file__).parent
 _MAX_CELLS = 100_000  # cells in the table of epochs
-_MAX_PIXELS = 2**26  # of a figure. Real figures have a tenth of them
+_MAX_PIXELS = 2**26  # maximum number of pixels of a figure. Real figures have a tenth as many
 _WITHIN = (1600, 2**26)  # maximum width and height of a figure in the page
 
-_FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # a number format that a stranger cannot use to make long texts
+_FORM = re.compile(
+    r"\{:,?\.\d[fg%]\}"
+)  # number formats that cannot produce long strings, because strangers may choose them
 
 RELOAD = 30  # seconds after which the page of a running fit reloads itself
 
@@ -169,10 +172,13 @@ def _table(record: RunRecord) -> dict[str, Any]:
     """Return title, head and lines of the table of epochs. A very long table has only the last epochs."""
     measured = {key for row in record.run.rows for key in row}
     columns = [column for column in record.display.columns if column.key in measured]
-    forms = [form if _FORM.fullmatch(form := column.page or column.line) else "{:.4g}" for column in columns]
     lines = []
     for row in record.run.rows[-max(1, _MAX_CELLS // max(1, len(columns))) :]:
-        values = [(row.get(column.key, nan), form) for column, form in zip(columns, forms, strict=True)]
-        lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
+        lines.append((int(row["epoch"]) + 1, [_cell(row.get(column.key, nan), column) for column in columns]))
     shown = "All" if len(lines) == len(record.run.rows) else f"The last {len(lines):,}"
     return {"title": f"{shown} epochs", "head": [column.title for column in columns], "lines": lines}
+
+
+def _cell(value: float, column: Column) -> str:
+    form = column.page or column.line
+    return (form if _FORM.fullmatch(form) else "{:.4g}").format(value) if isfinite(value) else "-"

@@ -15,7 +15,7 @@ from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
 from augment.support.untrusted_files import explained_damage, read_as
-from trainer.callbacks.plots import REPORT
+from trainer.callbacks.plots import MISTAKES, REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.folder.reader import RunFolder
@@ -25,7 +25,7 @@ from trainer.tasks.display import Block, Display, Finding, Matrix, WrongSample
 from trainer.tasks.metric import MetricsRow, Samples
 from trainer.tasks.registry import best_row, task_named, task_of
 
-REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
+REPORT_FILE, MISTAKES_FILE = REPORT, MISTAKES
 
 DEFAULT_MISTAKES = 24  # number of wrong images to show
 
@@ -66,7 +66,7 @@ class BestPass:
 class RunRecord:
     """A run and its progress."""
 
-    run: RunFolder  # from its folder or its fit. If the run has not ended, its seconds are NaN
+    run: RunFolder  # read from its folder or filled from its fit. Its seconds are NaN until the run ends
     display: Display  # how to show the task
     best: MetricsRow = field(default_factory=dict)  # the row of the best epoch, empty if unknown
     best_pass: BestPass | None = None  # its predictions, if there are any
@@ -135,7 +135,7 @@ def _mistakes(
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the folder of a run. Load predictions from best.pt only if the run has not written mistakes.json."""
+    """Read the folder of a run. Load predictions from best.pt only if mistakes.json does not have them."""
     run = RunFolder(folder)
     if run.summary.status not in (FINISHED, FAILED, INTERRUPTED):
         run.summary = replace(run.summary, status=run.status, seconds=math.nan)

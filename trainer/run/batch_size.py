@@ -12,12 +12,13 @@ from augment.support.lazy_torch import torch
 from trainer.loop.cuda_graphs import WARM_UP
 from trainer.loop.ranks import alone, current
 from trainer.run.build import make_learner, make_loaders, release_memory
+from trainer.run.config.fit import AUTO
 from trainer.run.config.schema import Config
 from trainer.run.failures import out_of_memory
 
-_SHARE = 0.85  # training may take at most this share of the free memory
-_BATCHES = 16  # an epoch keeps at least 16 batches, because a model learns little in fewer steps
-_FINE = 8  # batch sizes of at least 8 are multiples of 8
+_MEMORY_SHARE = 0.85  # training may take at most this share of the free memory
+_MIN_BATCHES = 16  # an epoch keeps at least 16 batches, because a model learns little in fewer steps
+_MULTIPLE = 8  # batch sizes of at least 8 are multiples of 8
 
 
 def largest_batch(fits: Callable[[int], bool], most: int) -> int:
@@ -34,8 +35,8 @@ def largest_batch(fits: Callable[[int], bool], most: int) -> int:
     while size <= most and fits(size):
         good, size = size, 2 * size
     bad = min(size, most + 1)
-    while bad - good >= max(2 * _FINE, good // 8):
-        middle = (good + bad) // 2 // _FINE * _FINE
+    while bad - good >= max(2 * _MULTIPLE, good // 8):
+        middle = (good + bad) // 2 // _MULTIPLE * _MULTIPLE
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
 
@@ -69,29 +70,29 @@ def _trials(config: Config) -> Iterator[Callable[[int], bool]]:
     free, total = torch.cuda.mem_get_info(gpu)
     allowed = min(free, torch.cuda.get_per_process_memory_fraction(gpu) * total)
     with torch.random.fork_rng([gpu]), alone():
-        yield lambda size: _fits(config, size, free - _SHARE * allowed)
+        yield lambda size: _fits(config, size, free - _MEMORY_SHARE * allowed)
     release_memory()
 
 
 def with_batch_size(config: Config) -> Config:
-    """Replace fit.batch_size=auto.
+    """Replace fit.batch_size=auto, and scale the learning rate, see `Config.sized`.
 
     On GPUs, the new size is the largest one found that fits on every rank. On a CPU, it is the base size.
-
-    `Config.sized` scales the learning rate.
     """
-    if config.fit.batch_size != "auto":
+    if config.fit.batch_size != AUTO:
         return config
     ranks, base = current(), config.fit.base_batch_size
     if config.fit.torch_device().type == "cpu":
         return config.sized(max(base // ranks.size, 1) * ranks.size, "there is no GPU")
     with _trials(config) as fits:
-        each = largest_batch(fits, config.dataset.train.images // ranks.size // _BATCHES)
-    return config.sized(min(ranks.gather(each)) * ranks.size, f"training may use {_SHARE:.0%} of the free GPU memory")
+        each = largest_batch(fits, config.dataset.train.images // ranks.size // _MIN_BATCHES)
+    return config.sized(
+        min(ranks.gather(each)) * ranks.size, f"training may use {_MEMORY_SHARE:.0%} of the free GPU memory"
+    )
 
 
 def smaller_batch_size(config: Config, error: BaseException) -> int:
-    """Return a batch size that fits after an out-of-memory error, or 0. Try a half first, a sixteenth last."""
+    """Return a batch size that fits after an out-of-memory error, or 0. Try half the size first, a sixteenth last."""
     if not out_of_memory(error) or config.fit.torch_device().type == "cpu" or config.fit.stages:
         return 0
     traceback.clear_frames(error.__traceback__)  # the frames hold the batch that did not fit

@@ -157,13 +157,31 @@ def load_best_model(
         data: whether the caller will load the run's images.
 
     Raises:
-        UserError: the folder holds no run or no checkpoint, an override is not allowed, or the checkpoint belongs to
+        UserError: the folder holds no run or checkpoint, an override is not allowed, or the checkpoint belongs to
             another model.
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
-    keys = {key_of(parse(token)) for token in given}
+    config = _config_of(run, given, trust=trust, data=data)
+    best = load(run / BEST, BestModel)
+    if best.pixels:
+        pixels, keys = best.pixel_format, {key_of(parse(token)) for token in given}
+        used = {name: getattr(pixels, name) for name in ("mean", "std") if f"aug.{name}" not in keys}
+        config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
+    task = task_named(best.task)
+    if config.model.task != task.model_task:
+        raise UserError(
+            f"{run / BEST}: its task is {task.name}, but the configured model is for another task. Restore the run's "
+            "files."
+        )
+    check_views(config.fit.tta, task)
+    network = _network_of(run, config, task, best)
+    return LoadedModel(config, best.classes, network, task, run, tuple(best.thresholds))
+
+
+def _config_of(run: Path, given: Sequence[str], *, trust: bool, data: bool) -> Config:
+    """Return the configuration of a run with overrides, without callbacks and initial weights."""
     fixed = {"fit.limit_batches", *(f"data.{name}" for name in PIXEL_SETTINGS)}  # the model stores its pixel format
-    for key in keys:
+    for key in map(key_of, map(parse, given)):
         if key.startswith("hydra") or key in fixed:
             raise UserError(f"{key}: has no effect here. Remove it.")
     loaded = load_config(run)
@@ -174,20 +192,15 @@ def load_best_model(
     if not data:  # so that a stranger's folder cannot choose a file to read
         loaded["data"] = {**section_of(loaded, "data"), "labels": None}
     saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)
-    config = parse_config(saved.with_overrides(given))
+    return parse_config(saved.with_overrides(given))
 
-    best = load(run / BEST, BestModel)
-    if best.pixels:
-        pixels = best.pixel_format
-        used = {name: getattr(pixels, name) for name in ("mean", "std") if f"aug.{name}" not in keys}
-        config = replace(config, aug=replace(config.aug, pixels=pixels, **used))
-    task = task_named(best.task)
-    if config.model.task != (task.name if task.own_models else ""):
-        raise UserError(
-            f"{run / BEST}: its task is {task.name}, but the configured model is for another task. Restore the run's "
-            "files."
-        )
-    check_views(config.fit.tta, task)
+
+def _network_of(run: Path, config: Config, task: Task[Any], best: BestModel) -> nn.Module:
+    """Return the configured network with the weights in best.pt.
+
+    Raises:
+        UserError: the weights do not fit the network, or contain nan.
+    """
     # Compare on the meta device first, because a stranger's folder may name a model that does not fit in memory.
     for shapes in (torch.device("meta"), nullcontext()):
         with shapes:
@@ -201,7 +214,7 @@ def load_best_model(
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():
             raise _not_numbers(run, f"{name} holds nan")
-    return LoadedModel(config, best.classes, network, task, run, tuple(best.thresholds))
+    return network
 
 
 def _not_numbers(run: Path, why: str) -> UserError:

@@ -46,8 +46,7 @@ from trainer.tasks.registry import loss_settings_of, monitored, task_named
 from trainer.tasks.task import AUTO, Task
 
 # On a GPU, validation batches are 4 times as large as training batches, up to 256 images, and never smaller. Small
-# batches leave the GPU waiting for Python. Without gradients, the larger ones need about as much memory as a training
-# batch.
+# batches leave the GPU waiting for Python. Without gradients, the large batches need about as much memory as training.
 _VAL_TIMES, _VAL_IMAGES = 4, 256
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", 
 _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")  # a lack of memory on the CPU
 
 # A part of PyTorch's message about a batch of one image.
-_SINGLE = "Expected more than 1 value per channel"
+_SINGLE_IMAGE = "Expected more than 1 value per channel"
 
 
 def explain(
@@ -36,7 +36,7 @@ def explain(
     if line := out_of_memory(error):
         on_host = isinstance(error, MemoryError) or any(text in line for text in _OUT_OF_HOST_MEMORY)
         return _too_large(line, config, training=training, on_host=on_host, fits=fits)
-    if _SINGLE in str(error):
+    if _SINGLE_IMAGE in str(error):
         return UserError(
             "A training batch is a single image, and the model's batch norm needs at least two. Change fit.batch_size, "
             "or set fit.drop_last=true, which leaves out the last samples of each shuffled epoch."

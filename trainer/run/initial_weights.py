@@ -81,7 +81,7 @@ def read_weights(given: str) -> Weights:
     """Read weights from a file, or the best weights from a run's folder.
 
     Raises:
-        UserError: the file is missing or damaged, is not a file of weights, or holds more than values and tensors.
+        UserError: the file is missing, damaged or not a weights file, or contains more than values and tensors.
     """
     file = _file_of(given)
     if file.suffix.lower() == ".safetensors":
@@ -110,12 +110,15 @@ def read_base(run: Path) -> dict[str, Tensor]:
 def _file_of(given: str) -> Path:
     path = expanded(given)
     file = path / BEST if path.is_dir() else path
-    if not file.is_file():
-        missing = f"no such file.{near_file(file)}"
-        if path.is_dir():
-            missing = f"the folder has no {BEST}. Use a run's folder, or a file."
-        raise UserError(f"model.weights={given}: {'not a regular file. Use another.' if file.exists() else missing}")
-    return file
+    if file.is_file():
+        return file
+    if file.exists():
+        problem = "not a regular file. Use another file."
+    elif path.is_dir():
+        problem = f"the folder has no {BEST}. Use a run's folder, or a file."
+    else:
+        problem = f"no such file.{near_file(file)}"
+    raise UserError(f"model.weights={given}: {problem}")
 
 
 def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import PrintableFormatter
-from augment.cli.trust import ALLOWED, Saved, Start, UntrustedError
+from augment.cli.trust import HOW_TO_TRUST, Saved, Start, UntrustedError
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
@@ -27,7 +27,7 @@ from augment.support.signals import StopSignals
 from augment.support.untrusted_files import open_regular
 from trainer.loop.checkpoint import LAST
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config.fit import Fit
+from trainer.run.config.fit import AUTO, Fit
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
 from trainer.run.folder.locks import owned, reserve
@@ -138,10 +138,6 @@ def _logged(handler: logging.Handler) -> Iterator[None]:
             handler.close()
 
 
-# The value of fit.resume that resumes the newest unfinished run of the same configuration.
-AUTO = "auto"
-
-
 def resumed_in(tokens: Sequence[str]) -> str | None:
     """Return the last value of `fit.resume` in overrides, or None."""
     values = [parse(token).value() for token in tokens if "=" in token and key_of(parse(token)) == "fit.resume"]
@@ -155,9 +151,12 @@ def _with_folder(token: str) -> str:
     if key not in _RUN_KEYS or not isinstance(value, str):
         return token
     folder = named_run(Path(value))
-    if folder == Path(value):
-        return token
-    quoted = str(folder).replace('"', r"\"")
+    return token if folder == Path(value) else path_override(key, folder)
+
+
+def path_override(key: str, path: Path) -> str:
+    """Return an override that sets a key to a path, quoted for Hydra."""
+    quoted = str(path).replace('"', r"\"")
     return f'++{key}="{quoted}"'
 
 
@@ -195,7 +194,7 @@ def start_of(
     if gpus is not None and gpus > (os.cpu_count() or 1):
         raise UntrustedError(
             f"fit.gpus: {gpus} in {saved.where} is not used, because a run folder may not start more processes than "
-            f"this machine has cores. Pass fit.gpus={gpus} {ALLOWED}."
+            f"this machine has cores. Pass fit.gpus={gpus} {HOW_TO_TRUST}."
         )
     return given, Start(config_name, saved), before
 

@@ -94,7 +94,7 @@ def _load(config: Config) -> LoadedModel:
     theirs, ours = trained.config.aug.pixels, config.dataset.pixels
     if (theirs.channels, theirs.dtype) != (ours.channels, ours.dtype):
         raise UserError(
-            f"{key}: it was trained on {theirs}, and the data have {ours}. Use a teacher with the same channels and "
+            f"{key}: it was trained on {theirs}, and the data has {ours}. Use a teacher with the same channels and "
             "data type."
         )
     if (theirs.low, theirs.high) != (ours.low, ours.high):

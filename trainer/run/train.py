@@ -40,7 +40,7 @@ from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name
 from trainer.run.failures import explain, explained
 from trainer.run.folder.facts import ENVIRONMENT_FILE, FACTS_FILE, IDS_FILE, environment, facts_of, ids_of
-from trainer.run.folder.summary import RUNNING, Summary, summarize
+from trainer.run.folder.summary import FAILED, FINISHED, INTERRUPTED, RUNNING, Summary, summarize
 from trainer.run.teacher import distill
 from trainer.tasks.registry import unused_settings
 
@@ -161,7 +161,7 @@ class _Run:
         fits = smaller_batch_size(self.config, cause)
         known = explain(cause, self.config, self.folder, fits=fits)
         failure = known or _blame_checkpoint(cause, self.config, self.learner)
-        self._write_summary("failed", describe_error(failure))
+        self._write_summary(FAILED, describe_error(failure))
         if not isinstance(failure, UserError):
             log.exception("the run failed", exc_info=failure)
             return failure
@@ -176,7 +176,7 @@ class _Run:
     def _record_stop(self, signal: KeyboardInterrupt) -> KeyboardInterrupt:
         learner = self.learner
         complete = learner is not None and learner.progress.is_complete  # nothing is left to resume
-        self._write_summary("finished" if complete else "interrupted")
+        self._write_summary(FINISHED if complete else INTERRUPTED)
         text = "stopped after the last epoch. Figures or the report may be missing"
         signal.args = (text if complete else _describe_stop(learner, self.config.fit.resume, self.folder),)
         signal.__cause__ = None

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +14,9 @@ from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
 from trainer.run.folder.reader import STRESS_FILE
 from trainer.run.folder.run_names import RunParser
+
+if TYPE_CHECKING:
+    from trainer.stress.scores import StressTest
 
 IMAGES = 500  # default number of images
 PAGE_FILE = "stress.html"
@@ -64,13 +69,24 @@ def stress(
     from trainer.run.best_model import load_best_model  # PyTorch takes seconds to import
     from trainer.stress.corruptions import corruptions
     from trainer.stress.page import render
-    from trainer.stress.scores import NO_DROP, stress_test
+    from trainer.stress.scores import stress_test
     from trainer.tools.evaluate import evaluated_split
 
     trained = load_best_model(run, overrides, trust=trust)
     tested = corruptions(ops)
     result = stress_test(trained, evaluated_split(trained, None), tested, images)
     console = table_console()
+    _print_result(result, console)
+    with writing(f"{run / PAGE_FILE}"):
+        write_json(run / STRESS_FILE, result.plain())
+        write_atomically(run / PAGE_FILE, render(result))
+    console.print(f"{run / PAGE_FILE}, .json", highlight=False, soft_wrap=True)
+
+
+def _print_result(result: "StressTest", console: Console) -> None:
+    """Print the scores under each corruption, the clean score, the worst corruptions, and the untested ones."""
+    from trainer.stress.scores import NO_DROP
+
     table = Table("corruption", "mild", "severe", "mean", "change")
     for weakness in result.weaknesses:
         values = weakness.scores[0].value, weakness.scores[-1].value, weakness.mean
@@ -85,7 +101,3 @@ def stress(
         skipped = [f"{len(skipped)} corruptions were left out: {', '.join(result.left_out)}. The page states why."]
     for line in (score, *worst, *skipped):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
-    with writing(f"{run / PAGE_FILE}"):
-        write_json(run / STRESS_FILE, result.plain())
-        write_atomically(run / PAGE_FILE, render(result))
-    console.print(f"{run / PAGE_FILE}, .json", highlight=False, soft_wrap=True)

@@ -120,7 +120,7 @@ def _mildest(param: Range, severest: float) -> float:
 
 
 def _default_severest(param: Range) -> float:
-    """Return the severest value of an op that does not declare it: four times the default distance from the mildest."""
+    """Return the severest value of an op that does not declare it: four times its largest default change."""
     assert isinstance(param.default, tuple)
     low, high = param.default
     start = low if param.neutral is None else param.neutral

@@ -21,6 +21,7 @@ from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import Aug
 from augment.support.errors import UserError, first_line
 from augment.support.formatting import percent, short_number
 from trainer.callbacks.progress import PassBar
@@ -237,15 +238,7 @@ def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corrup
     if not moving and aug.pixels.is_rgb:
         split = _cropped(trained, split)
         aug = replace(aug, val=tuple(step for step in aug.val if step.op.kind != "crop"))
-    passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
-    left_out: dict[str, str] = {}
-    for tested in corruptions:
-        try:
-            plans = [tested.plan(aug, strength, moving_targets=moving) for strength in range(len(tested.values))]
-        except UserError as error:  # the op needs RGB
-            left_out[tested.name] = first_line(error)
-        else:
-            passes += [(tested, plan) for plan in plans]
+    passes, left_out = _passes(aug, corruptions, moving_targets=moving)
     scores: dict[Corruption | None, list[Score]] = {}
     for (corruption, _), score in zip(passes, _scores(trained, split, [plan for _, plan in passes]), strict=True):
         if isinstance(score, Score):
@@ -266,6 +259,23 @@ def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corrup
     weaknesses = [Weakness(key, tuple(of_strengths)) for key, of_strengths in scores.items() if key is not None]
     weaknesses.sort(key=lambda weakness: -result.drop(weakness.mean))
     return replace(result, weaknesses=tuple(weaknesses))
+
+
+def _passes(
+    aug: Aug, corruptions: Sequence[Corruption], *, moving_targets: bool
+) -> tuple[list[tuple[Corruption | None, Plan]], dict[str, str]]:
+    """Return the plans of all passes, first without corruption, and why corruptions are left out, by name."""
+    passes: list[tuple[Corruption | None, Plan]] = [(None, build_plan(aug, "val"))]
+    left_out: dict[str, str] = {}
+    for tested in corruptions:
+        strengths = range(len(tested.values))
+        try:
+            plans = [tested.plan(aug, strength, moving_targets=moving_targets) for strength in strengths]
+        except UserError as error:  # the op needs RGB
+            left_out[tested.name] = first_line(error)
+        else:
+            passes += [(tested, plan) for plan in plans]
+    return passes, left_out
 
 
 def _scores(trained: LoadedModel, split: Split, plans: Sequence[Plan]) -> Iterator[Score | UserError]:

@@ -17,7 +17,7 @@ from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.run.folder.run_names import job_sort_key, score_of, score_sort_key, value_of
 from trainer.run.folder.summary import FINISHED, PRUNED
-from trainer.sweeps.run_groups import CORRUPTIONS, SEED, RunGroup, first_difference, group_runs, per_replicate
+from trainer.sweeps.run_groups import CORRUPTIONS, FOLD, SEED, RunGroup, first_difference, group_runs, per_replicate
 from trainer.sweeps.trials import TRIALS_FILE
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import (
@@ -216,7 +216,11 @@ def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
 
 def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
     """Return why a group cannot be compared with the baseline. Empty if it can."""
-    if (found := first_difference(group.basis, baseline.basis)) is None:
+    folds = [dict.fromkeys(fold for _, fold in each.replicates.scores) for each in (group, baseline)]
+    found = first_difference(group.basis, baseline.basis)
+    if found is None and folds[0] != folds[1] and min(map(len, folds)) == 1:
+        found = FOLD, ",".join(folds[0]), ",".join(folds[1])
+    if found is None:
         return ""
     key, ours, theirs = found
     if key == CORRUPTIONS:

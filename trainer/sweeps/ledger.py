@@ -35,7 +35,7 @@ class Job:
     overrides: tuple[str, ...]  # the overrides that it was planned with, only for display
     varied: tuple[str, ...] = ()  # the overrides that the sweep varies
     trial: int | None = None  # the number of its trial in a search
-    finalist: bool = False  # whether it helps a search to choose among its finalists
+    finalist: bool = False  # whether it helps a search choose among its finalists
     # None until it is read from the folder, see `with_config`
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 

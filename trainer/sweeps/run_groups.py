@@ -153,15 +153,15 @@ def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] |
 
 def comparable(runs: Sequence[RunFolder]) -> list[int]:
     """Number the runs so that runs with the same number can be compared."""
-    known: dict[Any, dict[str, int]] = {}  # numbers by the number of images, for each score and basis without it
+    known: dict[Any, dict[str, int]] = {}  # for each score and basis: number of images -> number
     numbers, count = list[int](), 0
     for run in runs:
         basis = {key: value for key, value in basis_of(run).items() if value not in ("", "null")}
-        images = basis.pop(IMAGES, "")  # an unknown number of images fits all numbers
+        images = basis.pop(IMAGES, "")  # an unknown number of images can be compared with all
         same = known.setdefault((run.score, frozenset(basis.items())), {})
         fitting = [same[each] for each in (images, "") if each in same] if images else same.values()
         numbers.append(min(fitting, default=count))
-        if numbers[-1] == count:  # later runs are compared with the first run of each number
+        if numbers[-1] == count:  # the first run with this number, which later runs are compared with
             same[images] = count
             count += 1
     return numbers
@@ -193,8 +193,8 @@ def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     if distinct and (sum(map(len, overrides)) <= sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
     # If a name is cut off, it keeps the settings that few other groups have.
-    often = Counter(chain.from_iterable(tokens))
-    tokens = [sorted(one, key=often.__getitem__) if len(one) > _MAX_SETTINGS else one for one in tokens]
+    counts = Counter(chain.from_iterable(tokens))
+    tokens = [sorted(one, key=counts.__getitem__) if len(one) > _MAX_SETTINGS else one for one in tokens]
     names = [list_some(one, _MAX_SETTINGS, " ") for one in tokens]
     # Groups with the same name differ in the order of steps, or in settings that `list_some` cut off.
     return [_distinct_name(name, names, runs[0].folder) for name, runs in zip(names, groups, strict=True)]

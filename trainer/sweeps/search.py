@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -15,7 +14,7 @@ from augment.support.formatting import amount
 from augment.support.nested import grouped
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import score_sort_key
-from trainer.run.folder.summary import RUNNING
+from trainer.run.folder.summary import FAILED, RUNNING
 from trainer.run.jobs import check_configs
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.launchers import Launcher
@@ -33,8 +32,8 @@ REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 # Distance between the seeds that choose the winner and the seeds that confirm it.
 _FRESH = 1000
 
-# The number of impossible trials in a row after which a search ends. Its space may come from a stranger.
-_MAX_IMPOSSIBLE = 100
+# The number of invalid trials in a row after which a search ends. Its space may come from a stranger.
+_MAX_INVALID = 100
 
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
@@ -85,11 +84,11 @@ def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
     """Run trials until there are enough."""
     jobs: list[Job] = []
     while True:
-        begun = _begun(plan)
+        begun = _started_jobs(plan)
         jobs = unfinished(jobs)
         known = {job.id for job in jobs}
         jobs += [job for job in begun if job.id not in known and job.status() != RUNNING]
-        while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
+        while len(jobs) < launcher.at_a_time and (job := _plan_next(plan, worker)) is not None:
             jobs.append(job)
         if not jobs:
             jobs = begun  # other processes run these
@@ -98,13 +97,13 @@ def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
         launcher.run(jobs, worker, until_one_ends=True)
 
 
-def _next(plan: SearchPlan, worker: Worker) -> Job | None:
+def _plan_next(plan: SearchPlan, worker: Worker) -> Job | None:
     """Plan the job of a new trial. Return None if there are enough trials.
 
     Raises:
-        UserError: many trials in a row are not possible.
+        UserError: many trials in a row are invalid.
     """
-    for _ in range(_MAX_IMPOSSIBLE):
+    for _ in range(_MAX_INVALID):
         with plan.locked():
             trials = plan.frozen()
             if len(trials) >= plan.settings.n_trials:
@@ -115,7 +114,7 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
             except UntrustedError:  # all other trials would raise the same error
                 raise
             except UserError as error:
-                worker.say(f"trial {len(trials)} is not possible: {describe_error(error)}", "red")
+                worker.say(f"trial {len(trials)} is invalid: {describe_error(error)}", "red")
                 plan.add(Trial(chosen, ""))
                 continue
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
@@ -123,13 +122,12 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
             plan.add(Trial(chosen, job.id))
         return job
     raise UserError(
-        f"{_MAX_IMPOSSIBLE} trials in a row are not possible, see the messages above. Start a new search with another "
-        "space."
+        f"{_MAX_INVALID} trials in a row are invalid, see the messages above. Start a new search with another space."
     )
 
 
-def _begun(plan: SearchPlan) -> list[Job]:
-    """Return the jobs of the trials that have begun and not ended."""
+def _started_jobs(plan: SearchPlan) -> list[Job]:
+    """Return the jobs of the trials that have started but not ended."""
     jobs = {job.id: job for job in unfinished(read_ledger(plan.folder))}
     trials = {trial.job: trial for trial in plan.recorded().trials if trial.job in jobs}
     # The folder may come from a stranger, so the configuration in it is not used.
@@ -154,21 +152,21 @@ def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
 
 
 def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, worker: Worker) -> Chosen:
-    """Run the finalists with more seeds, and return the one with the best mean."""
+    """Run the finalists with more seeds. Return the one with the best mean among those with the fewest failed runs."""
     if len(finalists) == 1:
         return finalists[0]
     first = plan.base.seed + 1
     jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + plan.settings.seeds), launcher, worker)
-    by_folder: dict[Path, Chosen] = {}
-    for finalist, same in zip(finalists, jobs, strict=True):
-        by_folder |= {job.folder: finalist for job in same}
+    by_folder = {job.folder: number for number, same in enumerate(jobs) for job in same}
+    failures = [sum(job.status() == FAILED for job in same) for same in jobs]
     runs = [RunFolder(folder) for folder in by_folder]
     for run in runs:
         run.candidate = False  # otherwise these scores would not count
     compared, _ = compare_runs(runs, key=plan.metric)
     if compared is None:
         return finalists[0]
-    return by_folder[compared.rows[0].runs[0].folder]
+    found = [by_folder[row.runs[0].folder] for row in compared.rows]
+    return finalists[min(found, key=failures.__getitem__)]
 
 
 def _confirm(plan: SearchPlan, winner: Chosen, launcher: Launcher, worker: Worker) -> Comparison | None:

@@ -80,8 +80,9 @@ class Search:
 class Prune(Callback):
     """Ends a trial that is behind others: asynchronous successive halving (Li et al. 2018, arXiv:1810.05934).
 
-    It first compares trials after `min_epochs` epochs. With the default `reduction` of 3, the best third continues, and
-    is compared again after three times as many epochs, and so on.
+    It compares only trials with the same number of epochs. It first compares trials after `min_epochs` epochs. With the
+    default `reduction` of 3, the best third continues, and is compared again after three times as many epochs, and so
+    on.
     """
 
     search: Search
@@ -104,6 +105,8 @@ class Prune(Callback):
         if compared_at != done or done >= epochs or math.isnan(value):
             return False
         others = [job for job in read_ledger(search.folder) if job.trial is not None and job.id != self.job]
+        # If the search varies fit.epochs, other trials may be further in their schedules.
+        others = [job for job in others if len(RunFolder(job.folder).facts.batches) in (0, epochs)]
         scores = [search.scores(job).get(done) for job in others]
         sign = 1 if smaller_is_better(search.metric) else -1
         ranked = sorted(sign * score for score in (*scores, value) if score is not None)

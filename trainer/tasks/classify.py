@@ -96,7 +96,8 @@ def calibration_error(outputs: Tensor, targets: Tensor) -> float:
 
     # The binary target is whether the predicted class is correct. The score is the confidence.
     predictions = outputs.argmax(dim=1)
-    confidence = outputs.softmax(dim=1).gather(1, predictions[:, None])[:, 0]
+    # torchmetrics counts a confidence of exactly 1 in a bin of its own.
+    confidence = outputs.softmax(dim=1).gather(1, predictions[:, None])[:, 0].clamp(max=1 - 1e-7)
     return float(binary_calibration_error(confidence, (predictions == targets).int(), n_bins=15))
 
 
@@ -133,7 +134,7 @@ class ClassSamples(Samples):
 
 
 class ClassTask(Task[S]):
-    """Base of the tasks whose outputs are logits, with the classes in their second dimension."""
+    """Base class of tasks whose outputs are logits, with the classes in their second dimension."""
 
     unit, units = "class", "classes"
     figure_file = "confusion.png"

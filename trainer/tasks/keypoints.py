@@ -1,8 +1,8 @@
 """Keypoints: a fixed number of keypoints in each image. Any model that returns a vector per image can predict them.
 
 A model's outputs, (N, 2P), are x and y of each keypoint. The origin is the center of the image, and the unit is half of
-its longer side. In an image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. So outputs do not depend on
-the image size.
+its longer side. In an image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. The outputs
+therefore do not depend on the image size.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CoordinateSamples(OutputSamples):
 
 
 class CoordinateTask(Task[CoordinateSamples]):
-    """Base of the tasks whose outputs are coordinates in an image."""
+    """Base class of tasks whose outputs are coordinates in an image."""
 
     samples = CoordinateSamples
 

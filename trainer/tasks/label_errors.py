@@ -12,10 +12,11 @@ Array = NDArray[np.float64]
 
 _MIN_SAMPLES, _MIN_EPOCHS = 100, 3  # fewest samples and epochs for an estimate
 # Lowest validation score for an estimate. If a worse model disagrees with a label, the model is often wrong.
-_LEAST_SCORE = 0.6
-# How far the interval extends because of the model's own errors, relative to the square of its validation error. Seven
-# runs on Imagenette had validation errors of 12 to 30%. Their confident models disagreed with a share of the right
-# labels that was 0.3 to 1.6 times this square. Models that memorize small datasets agree with wrong labels.
+_MIN_SCORE = 0.6
+# How far the interval extends on both sides because of the model's own errors, relative to the square of its validation
+# error. In seven runs on Imagenette with validation errors of 12 to 30%, the share of correct labels that confident
+# predictions disagreed with was 0.3 to 1.6 times this square. A model that memorizes a small dataset agrees with wrong
+# labels.
 _OWN_ERRORS = 2.0
 # The interval adds a share of the estimate and an absolute error to the sampling error.
 _RELATIVE, _ABSOLUTE = 0.15, 0.01
@@ -42,7 +43,7 @@ class Estimate:
 
     @property
     def certain(self) -> bool:
-        """Whether some labels are wrong. If not, the model may have made all errors."""
+        """Whether some labels are certainly wrong. Otherwise, all of them may be errors of the model."""
         return self.low >= 0.0005  # less is printed as 0.0%
 
     @property
@@ -64,7 +65,7 @@ class TrainingResult:
     Attributes:
         epochs: the number of epochs.
         metric: the name of its validation score.
-        score: the best score of an epoch in 0..1, or NaN without validation data.
+        score: the best score of an epoch, in [0, 1], or NaN without validation data.
     """
 
     epochs: int
@@ -83,10 +84,10 @@ def why_unknown(count: int, training: TrainingResult) -> str:
         return f"Too few samples: {count:,}. An estimate needs at least {_MIN_SAMPLES}."
     if training.epochs < _MIN_EPOCHS:
         return f"Too few epochs: {training.epochs}. An estimate needs at least {_MIN_EPOCHS}."
-    if training.score < _LEAST_SCORE:
+    if training.score < _MIN_SCORE:
         return (
             f"The model is too weak, so many disagreements are its own errors: {training.metric} is "
-            f"{percent(training.score, 1)}. An estimate needs at least {percent(_LEAST_SCORE)}. Train longer, or use a "
+            f"{percent(training.score, 1)}. An estimate needs at least {percent(_MIN_SCORE)}. Train longer, or use a "
             "better model."
         )
     return ""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, plugin_hint, suggest
-from augment.support.lazy_torch import F, Tensor
+from augment.support.lazy_torch import F, Tensor, nn, torch
 from augment.support.user_code import reject_duplicate
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
@@ -193,10 +193,22 @@ def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
     """Return the denominator of a loss's mean over a batch, which is the batch's weight in a mean over several batches.
 
     Metrics, gradient accumulation and ranks use this weight. A loss may declare it with a method `weight_of(targets)`,
-    which returns a positive () tensor on the device of the targets. The default is the number of images.
+    which returns a positive () tensor on the device of the targets. The default is the number of images, or the sum of
+    the weights of PyTorch's cross entropy.
     """
-    weight: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
+    declared = partial(_torch_weight, loss) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else lambda _: None
+    weight: Tensor | None = getattr(loss, "weight_of", declared)(targets)
     return len(targets) if weight is None else weight
+
+
+def _torch_weight(loss: Any, targets: Any) -> Tensor | None:
+    """Return the denominator of a PyTorch loss with class weights or an ignored class. None: the number of images."""
+    is_weighted = loss.reduction == "mean" and (loss.weight is not None or loss.ignore_index >= 0)
+    if not is_weighted or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+        return None
+    counted = targets != loss.ignore_index
+    each: Tensor = counted if loss.weight is None else counted * loss.weight[targets.where(counted, 0)]
+    return each.sum().float()
 
 
 def smooths(term: LossFunction) -> bool:

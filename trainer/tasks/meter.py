@@ -88,7 +88,7 @@ class Meter:
 
     def scores(self) -> dict[str, float]:
         """Return the values at the end of a pass, including metrics that need all samples."""
-        kept = self._together()
+        kept = self._joined()
         whole = {m.name: m.of_all(kept["output"], kept["target"]) if kept else math.nan for m in self._whole}
         means = self.compute()
         if self._task.own_loss:
@@ -97,10 +97,10 @@ class Meter:
 
     def kept(self) -> Samples | None:
         """Return the predictions so far, or None before the first batch."""
-        kept, kind = self._together(), self._task.samples
+        kept, kind = self._joined(), self._task.samples
         return self._task.condensed(kind(**{field.name: kept[field.name] for field in fields(kind)})) if kept else None
 
-    def _together(self) -> dict[str, Tensor]:
+    def _joined(self) -> dict[str, Tensor]:
         kept, together = self._kept or [{}], {}
         for name in kept[0]:
             parts = [batch[name] for batch in kept]
@@ -125,7 +125,7 @@ class Meter:
         Args:
             gather: takes this rank's measurements, on the CPU, and returns all ranks' measurements in order.
         """
-        parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._together()})
+        parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._joined()})
         whole = Meter(self._task, self._metrics, self._sums.device, keep=self._kept is not None)
         whole.samples = sum(part["samples"] for part in parts)
         whole._sums.copy_(sum(part["sums"] for part in parts))

@@ -48,17 +48,19 @@ def average_precisions(scores: Tensor, having: Tensor) -> list[float]:
     """
     from torchmetrics.functional.classification import binary_average_precision  # imports torchvision, which is slow
 
-    return _each(binary_average_precision, scores, having, having.any(dim=0))
+    return _score_labels(binary_average_precision, scores, having, having.any(dim=0))
 
 
 def aurocs(scores: Tensor, having: Tensor) -> list[float]:
     """Return the area under the ROC curve of each label, or NaN if no image or every image has it."""
     from torchmetrics.functional.classification import binary_auroc
 
-    return _each(binary_auroc, scores, having, having.any(dim=0) & ~having.all(dim=0))
+    return _score_labels(binary_auroc, scores, having, having.any(dim=0) & ~having.all(dim=0))
 
 
-def _each(measure: Callable[[Tensor, Tensor], Tensor], scores: Tensor, having: Tensor, known: Tensor) -> list[float]:
+def _score_labels(
+    measure: Callable[[Tensor, Tensor], Tensor], scores: Tensor, having: Tensor, known: Tensor
+) -> list[float]:
     columns = zip(scores.unbind(1), having.int().unbind(1), known.tolist(), strict=True)
     return [float(measure(score, has)) if counts else math.nan for score, has, counts in columns]
 

@@ -18,7 +18,7 @@ def pixel_loss(
 ) -> Tensor:
     """Return a segmentation loss, or the sum of several, ().
 
-    Each loss is computed per image and averaged over the images. So it does not depend on the batch size, accumulation
+    Each loss is computed per image and averaged over the images, so it does not depend on the batch size, accumulation
     or the number of ranks. Pixels without a class, such as ignored pixels, do not count. The loss of an image without
     counted pixels is 0.
 

@@ -52,7 +52,7 @@ def match_all(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def best_thresholds(matches: Tensor, classes: int, default: float) -> tuple[float, ...]:
-    """Return the threshold with the best F1 score of each class. Classes without a right object keep the default.
+    """Return the threshold with the best F1 score of each class. Classes without a correct object keep the default.
 
     A threshold lies halfway between the lowest score above it and the highest score below it.
     """

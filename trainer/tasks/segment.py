@@ -1,9 +1,9 @@
 """Semantic segmentation: each pixel has a class.
 
 A model's outputs are (N, classes, height, width) and targets (N, height, width). The masks of a whole pass do not fit
-into memory. So metrics with `whole=True` get pixel counts instead: `targets`, (N, classes), counts the pixels of each
-class. `outputs`, (N, 2, classes), counts the pixels predicted as each class, and the correct ones among them. Pixels
-whose target is not a class do not count.
+into memory, so metrics with `whole=True` get pixel counts instead. Their `targets`, (N, classes), count the pixels of
+each class. Their `outputs`, (N, 2, classes), count the pixels predicted as each class, and the correct ones among them.
+Pixels whose target is not a class do not count.
 """
 
 from __future__ import annotations

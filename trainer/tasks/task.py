@@ -340,6 +340,11 @@ class Task(Generic[S]):
             yield Finding(f"{missing} of {total} {plural(missing, *absent)} not count.", warning=True)
 
     @property
+    def model_task(self) -> str:
+        """The `trainer.models.base.Model.task` of suitable models. Empty: the task needs no special models."""
+        return self.name if self.own_models else ""
+
+    @property
     def lineage(self) -> list[str]:
         """The names of the base tasks, followed by the task's own name."""
         return [vars(cls)["name"] for cls in type(self).__mro__[::-1] if "name" in vars(cls)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -85,14 +86,14 @@ def evaluate(
     if split == "test":
         scores = replace(
             scores,
-            values=_of_test(scores.values),
-            others=_of_test(scores.others),
+            values=_with_test_keys(scores.values),
+            others=_with_test_keys(scores.others),
             sentence=re.sub("^val_", "test_", scores.sentence),
         )
     return replace(scores, tta=trained.config.fit.tta)
 
 
-def _of_test(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_test_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     return {re.sub("^val_", "test_", key): value for key, value in values.items()}
 
 
@@ -151,8 +152,8 @@ def _load_fitting(source: Source, trained: LoadedModel) -> Dataset:
         return load(replace(source, classes=file.name))  # type: ignore[call-arg]
 
 
-def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> None:
-    console = table_console()
+def _print_scores(scores: Evaluation, console: Console) -> None:
+    """Print a table of the units, a table of other scores, and the main score."""
     if scores.table.rows:
         head = [name.replace("_", " ") for name in scores.table.head]  # a narrow terminal breaks lines at spaces
         padding = (0, 1) if len(head) < 8 else 0  # a table with many columns must fit a terminal
@@ -168,12 +169,16 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         console.print(others)
     views = "" if scores.tta == "none" else f", tta {scores.tta}"
     console.print(f"{scores.sentence}{views}", highlight=False, soft_wrap=True)
+
+
+def _write_scores(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str], split: str) -> str:
+    """Write the scores and the figure into the folder of a run. Return the paths of both files as text."""
     name = "evaluation"
     first: dict[str, Any] = {"data": folder and str(folder.resolve())}
     if split == "test":
         name, first = TEST_NAME, {"epoch": RunFolder(run).summary.best.get("epoch")}
     elif folder is not None:
-        name = f"evaluation-{folder.resolve().name}"
+        name = f"evaluation-{folder.resolve().name.removesuffix('.json')}"
     values: dict[str, Any] = {
         **first,
         "overrides": list(map(masked, overrides)),
@@ -189,8 +194,7 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
             from trainer.figures.batches import plot_outputs
 
             plot_outputs(scores.figure, run / f"{name}.png")
-    files = ".json" if scores.figure is None else ".json, .png"
-    console.print(f"{run / name}{files}", highlight=False, soft_wrap=True)
+    return f"{run / name}.json" if scores.figure is None else f"{run / name}.json, .png"
 
 
 def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Path, Path | None, list[str]]:
@@ -219,5 +223,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.split == "test" and folder:
             raise UserError(f"--split test has no effect on {folder}. Remove one of them.")
         scores = evaluate(run, folder, overrides, split=options.split, tta=options.tta, trust=options.trust)
-        _report(scores, run, folder, overrides, options.split)
+        _print_scores(scores, console := table_console())
+        files = _write_scores(scores, run, folder, overrides, options.split)
+        console.print(files, highlight=False, soft_wrap=True)
     return 0

@@ -56,6 +56,7 @@ class Curve:
     losses: tuple[float, ...]  # training loss of each step's batch, before the step
     smoothed: tuple[float, ...]  # running average of the losses
     suggestion: float | None  # None if the loss does not fall
+    still_falls: bool  # whether the loss is lowest at the highest rate, and does not explode
 
 
 def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Curve:
@@ -65,7 +66,8 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
     exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
     end = next(exploded, len(smoothed))
     suggestion = suggest_rate(lrs[:end], smoothed[:end], skip=round(_SETTLE * steps))
-    return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), suggestion)
+    still_falls = end == len(smoothed) and smoothed[-1] == min(smoothed)
+    return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), suggestion, still_falls)
 
 
 def smooth(losses: Sequence[float], steps: int) -> list[float]:
@@ -164,6 +166,8 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
     console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
     if curve.suggestion is not None:
         console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of the rate with the lowest loss")
+        if curve.still_falls:
+            console.print("The loss still falls at the highest rate, so the best rate is unknown. Use a larger --to.")
     else:
         console.print("no suggestion: the loss does not fall. Try more --steps, or another --from and --to.")
     console.print(f"{out}, .json")

@@ -38,31 +38,41 @@ def main(arguments: Sequence[str]) -> int:
         options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) != 1:
             raise UserError("labels needs one run and no settings. Pass the folder of one run.")
-        run = RunFolder(folders[0])
-        require_in(run.folder, CONFIG_FILE, allowed="the folder of a run")
-        if not (run.folder / REPORT_FILE).is_file():
-            raise UserError(
-                f"{run.folder}: this run has no label audit. It is {run.status}, and its task is "
-                f"{run.facts.task or 'unknown'}. Classification and multi-label runs write an audit at their end, "
-                "unless callbacks.label_audit=null turns it off."
-            )
-        report = read_as(LabelReport, run.folder / REPORT_FILE)
-        suspects = tuple(replace(one, uri="") for one in report.suspects[: options.top])
-        text = json_line(asdict(replace(report, suspects=suspects)))
+        run = folders[0]
+        report = _read_report(run)
+        report = replace(report, suspects=tuple(replace(one, uri="") for one in report.suspects[: options.top]))
+        text = json_line(asdict(report))
         if options.json == "-":
             sys.stdout.write(printable(text))
         elif options.json:
             with writing(f"--json {options.json}"):
                 write_atomically(Path(options.json), text, follow=True)
         else:
-            console, table = table_console(), Table("path", "given", "suggested", "score", "probably wrong")
-            for one in suspects:
-                known = "" if isnan(one.probability) else f"{one.probability:.1%}"
-                cells = one.path, one.given or "none", one.suggested or "none", f"{one.score:.2f}", known
-                table.add_row(*map(Text, cells))  # Text, because the console would read [words] as markup
-            console.print(table)
-            page = f"Review the images in {run.folder / PAGE_FILE}."
-            again = f"To write this page again, run: python -m trainer report {run.folder}"
-            lines = [*report.sentences, page, again]
-            console.print(Text("\n".join(lines)), soft_wrap=True)
+            _print_report(report, run)
     return 0
+
+
+def _read_report(folder: Path) -> LabelReport:
+    """Read the label audit in the folder of a run."""
+    require_in(folder, CONFIG_FILE, allowed="the folder of a run")
+    run = RunFolder(folder)
+    if not (folder / REPORT_FILE).is_file():
+        raise UserError(
+            f"{folder}: this run has no label audit. It is {run.status}, and its task is "
+            f"{run.facts.task or 'unknown'}. Classification and multi-label runs write an audit at their end, "
+            "unless callbacks.label_audit=null turns it off."
+        )
+    return read_as(LabelReport, folder / REPORT_FILE)
+
+
+def _print_report(report: LabelReport, run: Path) -> None:
+    """Print a table of the suspicious samples, the estimates, and how to review the images."""
+    console, table = table_console(), Table("path", "given", "suggested", "score", "probably wrong")
+    for one in report.suspects:
+        known = "" if isnan(one.probability) else f"{one.probability:.1%}"
+        cells = one.path, one.given or "none", one.suggested or "none", f"{one.score:.2f}", known
+        table.add_row(*map(Text, cells))  # Text, because the console would read [words] as markup
+    console.print(table)
+    page = f"Review the images in {run / PAGE_FILE}."
+    again = f"To write this page again, run: python -m trainer report {run}"
+    console.print(Text("\n".join([*report.sentences, page, again])), soft_wrap=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.cache import remember
+from augment.data.cache import cached_lines
 from augment.data.dataset import DATA_DIR, NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.polygons import MOST_COVERED, Regions, Shape
 from augment.data.formats.raster_files import open_raster
@@ -64,7 +64,7 @@ class Header:
 
 def read_headers(files: Sequence[Path]) -> dict[Path, Header]:
     """Return the header of each image that can be read. Headers are cached on disk."""
-    lines = remember(files, _read, cache_file("headers", files))
+    lines = cached_lines(files, _read, cache_file("headers", files))
     return {file: Header(*map(int, line.split())) for file, line in zip(files, lines, strict=True) if line}
 
 

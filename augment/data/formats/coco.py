@@ -185,15 +185,19 @@ def _object(
     return AnnotatedObject(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
 
 
-def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:
-    """Return the names of the categories.
+def same_categories(files: Sequence[CocoFile], points: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the categories. `points` are the names of the keypoints, if they are used.
 
     Raises:
-        UserError: the splits have different categories.
+        UserError: the splits have different categories or keypoints.
     """
     first, last = files[0], files[-1]
     if first.categories != last.categories:
         raise last.error(
             f"its categories differ from the categories in {first.file}. Use the same ids and names in both."
+        )
+    if points and first.points != last.points:
+        raise last.error(
+            f"its keypoints differ from {', '.join(first.points)}. Use the names and order of {first.file}."
         )
     return tuple(first.categories.values())

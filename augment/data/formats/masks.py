@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from augment.data.cache import remember
+from augment.data.cache import cached_lines
 from augment.data.dataset import Dataset
 from augment.data.formats.annotations import FaultError, Header, build_dataset, cache_file
 from augment.data.formats.folder import find_images
@@ -64,7 +64,7 @@ class _MaskFacts:
 
     height: int
     width: int
-    colors: Mapping[int, str]  # the palette color of each label in the mask, or empty texts without a palette
+    colors: Mapping[int, str]  # the palette color of each label in the mask, or empty strings without a palette
     fault: str
 
     @property
@@ -178,7 +178,7 @@ def _key(file: Path, folder: Path, suffix: str) -> str:
 
 
 def _read_facts(masks: Sequence[Path], template: MaskFile) -> dict[Path, _MaskFacts]:
-    lines = remember(
+    lines = cached_lines(
         masks,
         lambda file: _facts_of(replace(template, path=file)),
         cache_file("mask facts", masks, template.labels, template.colors),

@@ -55,18 +55,20 @@ def whole_number(text: str, otherwise: Otherwise) -> int | Otherwise:
     return int(text) if re.fullmatch("0|-?[1-9][0-9]{,17}", text) else otherwise
 
 
-def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], str]]]) -> tuple[str, ...]:
+def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], str]]], hint: str) -> tuple[str, ...]:
     """Return a message for each setting with missing files.
 
     Args:
         given: for each setting, its key, its files, and a function that describes where a file is listed, given the
             file's index.
+        hint: sentences about paths, to append.
     """
     found = []
     for key, files, where in given:
         if absent := [index for index, file in enumerate(files) if not os.path.isfile(file)]:
             first, more = files[absent[0]], f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
-            found.append(f"{key}: cannot find {first}{more}, {where(absent[0])}.{near_file(first)}")
+            skip = " To leave out missing images, set data.skip_bad=true." if len(absent) < len(files) else ""
+            found.append(f"{key}: cannot find {first}{more}, {where(absent[0])}.{near_file(first)}{hint}{skip}")
     return tuple(found)
 
 

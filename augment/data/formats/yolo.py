@@ -111,8 +111,8 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
 
 def _labels_of(image: Path) -> Path:
     """Return the label file of an image: the last folder "images" becomes "labels". Default: next to the image."""
-    head, middle, tail = str(image).rpartition("/images/")
-    return Path(f"{head}/labels/{tail}" if middle else image).with_suffix(".txt")
+    head, middle, tail = f"/{image}".rpartition("/images/")  # a relative path may begin with "images"
+    return Path(f"{head}/labels/{tail}"[1:] if middle else image).with_suffix(".txt")
 
 
 def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Mapping[int, int]) -> None:

@@ -1,13 +1,13 @@
 """Two small generated datasets in COCO's format: objects with masks and boxes, and houses with keypoints.
 
 An image and its annotations are a pure function of its dataset, split and index. The first dataset has up to four
-objects of five kinds per image, and also mask files. The second has five keypoints per image, which include two pairs
-of a left and a right keypoint.
+objects of five kinds per image, and also mask files. The second has five keypoints per image. Four of them form two
+pairs of left and right.
 """
 
 import json
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,18 @@ from augment.data.generated.sample import (
 )
 from augment.data.generated.shapes import THING_NAMES, THINGS
 
-# Part of the folders' names. Raise it when images change, here or in sample.py and shapes.py.
+# Part of the folders' names. Increase it when images change, here or in sample.py and shapes.py.
 VERSION = 1
 
 TRAIN, VAL = 400, 100
 OBJECT_NAMES = ("background", "car", "cup", "fish", "heart", "tree")
 SIZES = ((160, 120), (120, 160), (144, 144), (128, 152))  # width and height
-SMALLEST = 40  # fewest visible pixels of an object in the annotations
+MIN_PIXELS = 40  # minimum number of visible pixels of an annotated object
 
 POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
 HOUSE_FLIP_PAIRS = ((1, 2), (3, 4))
 # An image and its objects in COCO's format.
-_Described = tuple[dict[str, Any], list[dict[str, Any]]]
+_Annotated = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def draw_objects(split: str, index: int) -> Scene:
         draw_thing(rng, canvas, THINGS[OBJECT_NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
     image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))
-    seen = [k for k in range(count) if np.count_nonzero(instances == k + 1) >= SMALLEST]
+    seen = [k for k in range(count) if np.count_nonzero(instances == k + 1) >= MIN_PIXELS]
     renumbered = np.zeros(count + 1, np.uint8)
     renumbered[np.array(seen, np.int64) + 1] = range(1, len(seen) + 1)
     return Scene(image, renumbered[instances], labels[seen])
@@ -129,14 +129,16 @@ def generate_objects(root: Path) -> Path:
     categories = [{"id": label, "name": name} for label, name in enumerate(OBJECT_NAMES) if label]
     classes = {"classes.txt": "\n".join(OBJECT_NAMES)}
     folder = root / f"objects-v{VERSION}-{TRAIN}-{VAL}"
-    return generate_dataset(folder, _images(), _save_objects, lambda found: _described(found, categories) | classes)
+    return generate_dataset(
+        folder, _images(), _save_objects, lambda found: _annotation_files(found, categories) | classes
+    )
 
 
 def generate_points(root: Path) -> Path:
     """Generate the dataset of keypoints, with `{train,val}/images/<index>.jpg` and `{train,val}.json`."""
     categories = [{"id": 1, "name": "house", "keypoints": POINTS}]
     folder = root / f"points-v{VERSION}-{TRAIN}-{VAL}"
-    return generate_dataset(folder, _images(), _save_points, lambda found: _described(found, categories))
+    return generate_dataset(folder, _images(), _save_points, lambda found: _annotation_files(found, categories))
 
 
 def _images() -> dict[str, tuple[str, int]]:
@@ -144,17 +146,17 @@ def _images() -> dict[str, tuple[str, int]]:
     return {f"{split}/images/{n:03d}.jpg": (split, n) for split, count in counts.items() for n in range(count)}
 
 
-def _described(found: list[_Described], categories: list[Any]) -> dict[str, str]:
+def _annotation_files(found: list[_Annotated], categories: list[Any]) -> dict[str, str]:
     texts = {}
-    for split, of in (("train", found[:TRAIN]), ("val", found[TRAIN:])):
-        objects = (annotation for _, annotations in of for annotation in annotations)
+    for split, annotated in (("train", found[:TRAIN]), ("val", found[TRAIN:])):
+        objects = chain.from_iterable(annotations for _, annotations in annotated)
         numbered = [{"id": number, **annotation} for number, annotation in enumerate(objects, 1)]
-        content = {"images": [image for image, _ in of], "annotations": numbered, "categories": categories}
+        content = {"images": [image for image, _ in annotated], "annotations": numbered, "categories": categories}
         texts[f"{split}.json"] = json.dumps(content)
     return texts
 
 
-def _save_objects(file: Path, split: str, index: int) -> _Described:
+def _save_objects(file: Path, split: str, index: int) -> _Annotated:
     from augment.drawing.target_overlays import color_of  # imports Matplotlib, which listing a dataset does not need
 
     scene = draw_objects(split, index)
@@ -174,7 +176,7 @@ def _save_objects(file: Path, split: str, index: int) -> _Described:
     return _save(scene.image, file, split, index), objects
 
 
-def _save_points(file: Path, split: str, index: int) -> _Described:
+def _save_points(file: Path, split: str, index: int) -> _Annotated:
     image, points = draw_points(split, index)
     labeled = points[points[:, 2] > 0]
     (left, top), (right, bottom) = labeled[:, :2].min(axis=0), labeled[:, :2].max(axis=0)

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from augment.data.generated.sample import generate_dataset, save, seeded
 
-# Part of the folder's name. Raise it when images change.
+# Part of the folder's name. Increase it when images change.
 VERSION = 1
 
 TRAIN, VAL = 32, 30  # images per class

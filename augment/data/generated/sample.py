@@ -20,9 +20,10 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
+from augment.support.nested import grouped
 from augment.support.process import cores
 
-# Part of the folders' names. Raise it when images change, so that old folders are not used for new datasets.
+# Part of the folders' names. Increase it when images change, so that old folders are not used for new datasets.
 VERSION = 1
 
 SCENES = {"train": 400, "val": 300}  # of each split
@@ -140,7 +141,7 @@ def random_background(rng: Generator, mean_side_range: tuple[float, float]) -> t
 
 
 def background(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return a background of a size, (width, height), enlarged by `OVERSAMPLING`, and its canvas."""
+    """Return a background of the given size, (width, height), enlarged by `OVERSAMPLING`, and its canvas."""
     lightness = rng.uniform(0.1, 0.9)
     scene = textured_gradient(rng, size, lightness).resize((size[0] * OVERSAMPLING, size[1] * OVERSAMPLING))
     canvas = ImageDraw.Draw(scene, "RGBA")
@@ -148,9 +149,9 @@ def background(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, Imag
     return scene, canvas
 
 
-def seeded(*of: object) -> Generator:
+def seeded(*parts: object) -> Generator:
     """Return the random generator of an image, given values that identify the image."""
-    return Generator(np.random.Philox(np.random.SeedSequence(list("/".join(map(str, of)).encode()))))
+    return Generator(np.random.Philox(np.random.SeedSequence(list("/".join(map(str, parts)).encode()))))
 
 
 def draw(name: str, split: str, index: int) -> Image.Image:
@@ -170,7 +171,7 @@ def generate_sample(root: Path, *, train_per_class: int = 32, val_per_class: int
         for index in range(count)
     }
     folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
-    return generate_dataset(folder, images, lambda file, *of: save(draw(*of), file))
+    return generate_dataset(folder, images, lambda file, *args: save(draw(*args), file))
 
 
 def labels_of(split: str, index: int) -> tuple[str, ...]:
@@ -195,11 +196,10 @@ def draw_scene(split: str, index: int) -> Image.Image:
 def generate_scenes(root: Path) -> Path:
     """Generate `{train,val}/<index>.jpg` and lists of labels in a new folder below `root`, see `generate_dataset`."""
     images = {f"{split}/{index:03d}.jpg": (split, index) for split, count in SCENES.items() for index in range(count)}
-    lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
-    texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in SCENES}
+    lines = grouped((split, " ".join([name, *labels_of(split, n)]) + "\n") for name, (split, n) in images.items())
+    texts = {f"{split}.txt": "".join(lines[split]) for split in SCENES} | {"classes.txt": "\n".join(THING_NAMES)}
     folder = root / f"scenes-v{VERSION}-{SCENES['train']}-{SCENES['val']}"
-    texts |= {"classes.txt": "\n".join(THING_NAMES)}
-    return generate_dataset(folder, images, lambda file, *of: save(draw_scene(*of), file), lambda _: texts)
+    return generate_dataset(folder, images, lambda file, *args: save(draw_scene(*args), file), lambda _: texts)
 
 
 def _choose(rng: Generator) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ def generate_dataset(
 ) -> Path:
     """Generate a dataset in a folder, unless the folder exists.
 
-    The complete folder appears in one step. An interrupted call leaves nothing. If several processes generate it, the
-    first to finish wins.
+    The folder exists only when it is complete. An interrupted call leaves no files. If several processes generate the
+    dataset, the first to finish wins.
 
     Args:
         folder: the folder.

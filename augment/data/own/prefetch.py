@@ -55,7 +55,7 @@ def convert_image(value: object) -> UserImage:
     Raises:
         ValueError: the value is not an image. The message describes it.
     """
-    if isinstance(value, np.ndarray):  # first, as the most frequent type
+    if isinstance(value, np.ndarray):  # checked first, because it is the most frequent type
         return _of_array(value, describe(value), channels=2)
     if path := as_path(value):
         return path
@@ -151,7 +151,7 @@ class Items:
         """Return an image.
 
         Raises:
-            UserError: the item is not an image, or `decoded` is wrong for it.
+            UserError: the item is not an image, or is not stored as `decoded` states.
         """
         with self._lock:
             found = self.as_image(self.pair(index)[0], index)
@@ -212,17 +212,17 @@ class Items:
                 self._readers = ProcessPoolExecutor(workers, context, initializer=ignore_in_worker)
             elif self._readers is None:
                 self._readers = ThreadPoolExecutor(1, "items")
-            _READING.add(self)
+            _WITH_READERS.add(self)
             return self._readers.submit(_load, self.factory if workers else self, indices, decoded)
 
 
 # All items that have started readers.
-_READING: WeakSet[Items] = WeakSet()
+_WITH_READERS: WeakSet[Items] = WeakSet()
 
 
 def end_readers() -> None:
     """End all threads and processes that read items in the background. No caller may be waiting for their results."""
-    for items in list(_READING):
+    for items in list(_WITH_READERS):
         items.end()
 
 

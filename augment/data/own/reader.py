@@ -245,6 +245,11 @@ def read_spatial(
     else:
         labels = set[int]().union(*(split.labels for split in read))
         if not names and kind != BOXES:
+            if max(labels, default=0) < 1 and not any(split.faults for split in read):
+                raise UserError(
+                    f"{factories[0].key}: masks have no label except 0, so there is nothing to learn. {IGNORE} is "
+                    "ignored. Return 1 and so on for objects."
+                )
             notice = describe_gaps(labels, "number the classes without gaps in your code")
         names = names or tuple(str(label) for label in range(kind == BOXES, max(labels, default=-1) + 1))
     classes = names
@@ -259,12 +264,12 @@ def read_spatial(
 
 
 class _Targets(NamedTuple):
-    """The images of a split with their targets, None for an image with a fault, and the labels or the highest label."""
+    """The images of a split and their targets."""
 
     images: list[ImageRef]
-    targets: list[Any]
+    targets: list[Any]  # one per image, None for an image with a fault
     faults: dict[ImageRef, str]
-    labels: set[int]
+    labels: set[int]  # all labels in the targets, or only the highest label
 
 
 def _split_of(factory: SequenceFactory, read: _Targets, kind: Kind, blank: Any, classes: Sequence[str]) -> Split:
@@ -357,11 +362,11 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
     beyond = (labels >= classes) & (labels != IGNORE)
     if beyond.any():
         raise UserError(
-            f"the label {labels[beyond][0]} in its mask. Allowed: 0 to {classes - 1}, and {IGNORE} for none."
+            f"the label {labels[beyond][0]} in its mask. Allowed: 0 to {classes - 1}, and {IGNORE} for ignored pixels."
         )
     return labels
 
 
 def _ending(error: UserError) -> str:
-    """Return the message of an error about a single target, without "targets[0]" and the period."""
-    return str(error).removeprefix("targets[0]").lstrip(".: ").rstrip(".")
+    """Return the message of an error about a single target, without "targets" or "targets[0]", and the period."""
+    return str(error).removeprefix("targets").removeprefix("[0]").lstrip(".: ").rstrip(".")

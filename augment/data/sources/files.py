@@ -15,9 +15,9 @@ from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
 from augment.support.nested import grouped
 
-_PATHS = (
+_PATH_HINT = (
     " Paths are relative to data.root, or else to the list's folder. Quote paths with spaces. A name without an "
-    "extension, such as an id, must match exactly one image in its folder."
+    "extension, such as an ID, must match exactly one image in its folder."
 )
 
 _MANY_CLASSES = 20  # above this, whole numbers are probably not classes, but numbers to predict
@@ -35,19 +35,17 @@ class Folder(CheckedSource):
             doc="folder with `train/<class>/*` and `val/<class>/*`, or with `<class>/*`",
         )
     )
-    train_dir: str | None = setting(
-        Text(optional=True, doc="name of root's folder of training images. Default: `train`")
-    )
-    val_dir: str | None = setting(Text(optional=True, doc="name of root's folder of validation images. Default: `val`"))
-    test_dir: str | None = setting(Text(optional=True, doc="name of root's folder of test images. Default: `test`"))
+    train_dir: str | None = setting(Text(optional=True, doc="folder of training images in root. Default: `train`"))
+    val_dir: str | None = setting(Text(optional=True, doc="folder of validation images in root. Default: `val`"))
+    test_dir: str | None = setting(Text(optional=True, doc="folder of test images in root. Default: `test`"))
 
     def load(self, *, with_foreign: bool = False) -> Dataset:
-        """List the folder, also images in foreign formats if `with_foreign` is true."""
+        """List the images. If `with_foreign` is true, include images in formats that DALI does not decode."""
         root = expanded(self.root)
         test = root / str(self.val_dir)
         if self.split_names[1] == "test" and not self.cuts_val and root.is_dir() and not test.is_dir():
             raise UserError(
-                f"data.root={self.root}: it has no folder {self.val_dir}.{near_file(test, folder=True)} Set "
+                f"data.root={self.root} has no folder {self.val_dir}.{near_file(test, folder=True)} Set "
                 "data.test_dir to the name of the folder with the test images."
             )
         return scan_folder(
@@ -111,7 +109,7 @@ class FileList(CheckedSource, LabeledSource):
         if not self.skip_bad:
             listed = ((lines.key, found, lines.describe) for lines, found in zip(lists, files, strict=True))
             hint = next((lines.hint for lines in lists if lines.hint), "")
-            problems = tuple(problem + _PATHS + hint for problem in describe_absent(listed))
+            problems = describe_absent(listed, _PATH_HINT + hint)
         try:
             dataset = replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:

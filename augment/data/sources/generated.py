@@ -75,11 +75,13 @@ class SampleBoxes(Sample):
         dataset = Coco(train=str(folder / "train.json"), val=str(folder / "val.json")).load()
         if not self.instances:
             return dataset
-        train, val = (_masked(split, folder / name) for name, split in (("train", dataset.train), ("val", dataset.val)))
+        train, val = (
+            _with_instances(split, folder / name) for name, split in (("train", dataset.train), ("val", dataset.val))
+        )
         return replace(dataset, train=train, val=val)
 
 
-def _masked(split: Split, folder: Path) -> Split:
+def _with_instances(split: Split, folder: Path) -> Split:
     """Add the files with the masks of the objects."""
     masks = ((found, MaskFile(folder / "instances" / f"{found.image_id:03d}.png")) for found in split.targets)
     return replace(split, targets=tuple(replace(found, instances=mask) for found, mask in masks))
@@ -96,12 +98,12 @@ class SamplePoints(Sample):
         """Generate the dataset if it is missing."""
         folder = generate_points(Path(self.dir))
         files = [read_coco("data.dir", folder / f"{name}.json") for name in ("train", "val")]
-        train, val = (_pointed(images_of(file, folder, Wanted(points=POINTS))[0]) for file in files)
+        train, val = (_keypoint_split(images_of(file, folder, Wanted(points=POINTS))[0]) for file in files)
         return Dataset(POINTS, train, val)
 
 
-def _pointed(images: Sequence[AnnotatedImage]) -> Split:
-    """Return the keypoints of the only house in each image."""
+def _keypoint_split(images: Sequence[AnnotatedImage]) -> Split:
+    """Return the split of the images, with the keypoints of the only house in each image."""
     points = (np.asarray(image.objects[0].points) for image in images)
     targets = (tuple(map(tuple, found.tolist())) for found in points)
     return Split(tuple(image.file for image in images), tuple(targets), Keypoints(HOUSE_FLIP_PAIRS))

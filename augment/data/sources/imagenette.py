@@ -40,8 +40,8 @@ class Archive:
 def prepare_archive(archive: Archive, directory: Path, mirror: str | None = None) -> Path:
     """Download and unpack an archive into `directory`, and return the folder that holds train and val.
 
-    The folder is named like the archive and appears in one step. Concurrent processes wait for the first. An archive
-    that is already in `directory` is used. `mirror` is another address of the same archive.
+    The folder has the name of the archive, and exists only when it is complete. Concurrent processes wait for the
+    first. An archive that is already in `directory` is used. `mirror` is another address of the same archive.
 
     Raises:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a dataset.
@@ -64,7 +64,7 @@ def prepare_archive(archive: Archive, directory: Path, mirror: str | None = None
 
 
 def _downloaded(archive: Archive, directory: Path, url: str) -> Path:
-    """Return the archive's file. Download it if it is missing or has another checksum."""
+    """Return the archive's file. Download it if it is missing or has a different checksum."""
     import pooch  # slow to import, like requests
     from requests import RequestException
 

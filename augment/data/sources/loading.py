@@ -1,4 +1,4 @@
-"""Load the dataset of a source: list its images, check them once, select a part, and log notices."""
+"""Load the dataset of a source: list its images, check them once, select some of them, and log notices."""
 
 import logging
 from collections import Counter
@@ -78,7 +78,7 @@ def _images_of_classes(dataset: Dataset) -> Counter[str]:
 
 
 def describe_left_out(split: Split, name: str) -> str:
-    """Describe the images that the check left out of a split, or return an empty text."""
+    """Describe the images that the check left out of a split, or return an empty string."""
     if not split.left_out:
         return ""
     count = f"{len(split.left_out):,} of {amount(len(split) + len(split.left_out), f'{name} image')}"
@@ -87,7 +87,7 @@ def describe_left_out(split: Split, name: str) -> str:
 
 
 def describe_foreign(dataset: Dataset) -> str:
-    """Describe the images in formats that are left out, or return an empty text."""
+    """Describe the images in formats that are left out, or return an empty string."""
     splits = (dataset.train, dataset.val)
     files = [file for split in splits for file in split.foreign]
     if not files:
@@ -104,7 +104,7 @@ def describe_foreign(dataset: Dataset) -> str:
 
 
 def describe_copies(dataset: Dataset, scored: str = "val") -> str:
-    """Describe the images of val or test that are copies of training images, or return an empty text."""
+    """Describe the images of val or test that are copies of training images, or return an empty string."""
     train = set(known_of(dataset.train.files, dataset.copies).values())
     val = known_of(dataset.val.files, dataset.copies).items()
     copies = [dataset.val.files[index] for index, group in val if group in train]
@@ -115,7 +115,7 @@ def describe_copies(dataset: Dataset, scored: str = "val") -> str:
     return f"data: {count} {are}, such as {name_of(copies[0])}. python -m augment info lists them"
 
 
-# The datasets that this process has loaded, and their selected parts. The jobs of a sweep share them. Call
+# The datasets that this process has loaded, and selections from them. The jobs of a sweep share both. Call
 # `LOADED.clear()` in a notebook after files or code have changed.
 LOADED: dict[tuple[object, ...], Dataset] = {}
 
@@ -145,7 +145,7 @@ def load_dataset(source: Source, *, needs_val: bool = True) -> Dataset:
 
 
 def select(source: Source, dataset: Dataset) -> Dataset:
-    """Return the part of a source's images that its settings choose, with notices about it.
+    """Return the images that the settings of a source select, with notices about the selection.
 
     Raises:
         UserError: there are too few images, or the splits share no class.

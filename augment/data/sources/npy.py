@@ -112,7 +112,7 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
         )
     if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
         given = f"{key}_targets={targets} is {rows.shape} {rows.dtype}"
-        allowed = f"numbers, ({len(array)},) or ({len(array)}, K), as there are {len(array)} images"
+        allowed = f"numbers, ({len(array)},) or ({len(array)}, K), because there are {len(array)} images"
         raise UserError(f"{given}. Allowed: {allowed}.")
     state = RecordFile.of(path)
     images = [ArrayImage(state, index) for index in range(len(array))]
@@ -129,6 +129,6 @@ def _open(file: Path, what: str) -> NDArray[Any]:
         raise UserError(f"{what}: the file {file} does not exist.{near_file(file)} Use a .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
-    except damage_errors(OSError, SyntaxError, TokenError) as error:  # the header is in Python's own notation
+    except damage_errors(OSError, SyntaxError, TokenError) as error:  # the header is a Python literal
         why = first_line(error)
         raise UserError(f"{what} cannot be read ({why}). Use a .npy file of numbers.") from None

@@ -40,7 +40,7 @@ class _Annotations(CheckedSource, ListedSource):
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
             for key, images in zip(self.split_values(), splits, strict=True)
         )
-        problems = () if self.skip_bad else tuple(found + self.missing_hint for found in describe_absent(files))
+        problems = () if self.skip_bad else describe_absent(files, self.missing_hint)
         return make_objects(names, splits, wanted, problems=problems)
 
 
@@ -74,7 +74,7 @@ class Coco(_Annotations):
         points = files[0].points if self.keypoints else ()
         wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
-        dataset = self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        dataset = self._dataset(coco.same_categories(files, points), splits, wanted).noting(*notices)
         return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:
@@ -150,17 +150,14 @@ class Voc(CheckedSource):
         targets = voc.files_by_name(root / folder, (extension,))
         splits: list[list[tuple[Path, Path]]] = []  # each image with its mask or annotations
         for split in [self.train] if self.val is None or self.cuts_val else [self.train, self.val]:
-            names = voc.list_names(self._list(split) if split else root / folder, targets, images)
-            image_files = (images.get(name, root / self.images / f"{name}.jpg") for name in names)
-            target_files = (targets.get(name, root / folder / f"{name}{extension}") for name in names)
-            splits.append(list(zip(image_files, target_files, strict=True)))
+            pairs = []
+            for name in voc.list_names(self._list(split) if split else root / folder, targets, images):
+                image = images.get(name, root / self.images / f"{name}.jpg")
+                pairs.append((image, targets.get(name, root / folder / f"{name}{extension}")))
+            splits.append(pairs)
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
-
-            def checked(mask: Path) -> Path | str:
-                return mask if mask.exists() else f"has no mask: {mask} does not exist"
-
-            masks = [{image: checked(mask) for image, mask in pairs} for pairs in splits]
+            masks = [{image: _mask_or_fault(mask) for image, mask in pairs} for pairs in splits]
             return read_masks(masks, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
         read = [[voc.read_image(*pair, number) for number, pair in enumerate(pairs, 1)] for pairs in splits]
         return make_objects(set_labels(read, given), read, Wanted())
@@ -178,6 +175,10 @@ class Voc(CheckedSource):
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"
         return expanded(self.root) / "ImageSets" / kind / f"{split}.txt"
+
+
+def _mask_or_fault(mask: Path) -> Path | str:
+    return mask if mask.exists() else f"has no mask: {mask} does not exist"
 
 
 @source("points")
@@ -228,7 +229,7 @@ class BoxTable(_Annotations):
 @source("masks")
 @dataclass(frozen=True, kw_only=True)
 class MaskPairs(CheckedSource):
-    """Images with a mask file each: `DIR/train/images/*` and `DIR/train/masks/*`, or `DIR/images/train/*` and so on."""
+    """Images and their masks: `DIR/train/images/*` and `DIR/train/masks/*`, or `DIR/images/train/*` and so on."""
 
     task: ClassVar[str] = "segment"
 
@@ -282,7 +283,7 @@ class MaskPairs(CheckedSource):
         return read_masks(pairs, *self._names_and_labels())
 
     def of_folder(self, folder: Path) -> Source:
-        """Return the source of a folder's validation images and masks, or of all if it has no validation folder."""
+        """Return the source of a folder, or of its validation folders if it has them."""
         val = replace(of_single_split(self, folder), root=str(folder), train_dir=self.val_dir or "val", val_dir=None)
         return val if val._has(val.train_dir) else replace(val, train_dir="")
 

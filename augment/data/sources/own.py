@@ -85,7 +85,7 @@ class Own(CheckedSource, LabeledSource):
             dataset = read_own(factories, options)
         if len(factories) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options):
             dataset = dataset.noting(
-                f"data.val: it is {self.train} with the same arguments as data.train. Unless {self.train} is random, "
+                f"data.val is {self.train} with the same arguments as data.train. Unless {self.train} is random, "
                 "the model is validated on its training images"
             )
         return dataset

@@ -29,7 +29,7 @@ IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
 
 @dataclass(frozen=True, kw_only=True)
 class Records(CheckedSource, LabeledSource):
-    """Base of the sources that read files of records."""
+    """Base of the sources that read record files."""
 
     has_number_types: ClassVar[bool] = True  # whether the files distinguish floats from integers
 

@@ -131,14 +131,13 @@ class Source:
         Channels(
             optional=True,
             within=(0, MAX_CHANNELS - 1),
-            doc="red, green and blue channel for color ops and pictures. Default: [0,1,2] for three channels",
+            doc="red, green and blue channels for color ops and figures. Default: [0,1,2] for three channels",
         )
     )
     colormap: str | None = setting(
         Text(
             optional=True,
-            doc="Matplotlib colormap for pictures of images that are shown as a single channel, such as viridis. "
-            "Default: gray",
+            doc="Matplotlib colormap for images that are shown as a single channel, such as viridis. Default: gray",
         )
     )
     nodata: float | None = setting(
@@ -176,7 +175,7 @@ class Source:
         return None
 
     def downloads(self) -> str:
-        """Return the setting that would start a download if this source were loaded now, or an empty text."""
+        """Return the setting that would start a download if this source were loaded now, or an empty string."""
         return ""
 
     def load(self) -> Dataset:
@@ -204,7 +203,7 @@ class Source:
 
     @property
     def given_val(self) -> str:
-        """The setting or folder of validation data, or an empty text."""
+        """The setting or folder of validation data, or an empty string."""
         return ""
 
     @property
@@ -217,8 +216,8 @@ class Source:
         """The error about missing validation data."""
         if self.split_names[1] == "test":
             return (
-                "data: the test split is missing. Set data.test or data.test_dir, or hold out images of a new run with "
-                "data.test_fraction=0.1."
+                "data: the test split is missing. Set data.test or data.test_dir, or start a new run with "
+                "data.test_fraction=0.1, which holds out a test split."
             )
         if hasattr(self, "val"):
             return f"data.val is missing. Set it to the validation data, or set {CUT_VAL}."
@@ -264,7 +263,7 @@ class Source:
 
     @property
     def selection(self) -> str:
-        """The selection of images, such as "fold 0 of 5, fraction 0.1", or an empty text for all images."""
+        """The selection of images, such as "fold 0 of 5, fraction 0.1", or an empty string for all images."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         shares = {name: getattr(self, name) for name in ("val_fraction", "test_fraction", "fraction")}
         return ", ".join([*parts, *(f"{name} {share:g}" for name, share in shares.items() if share not in (None, 1))])
@@ -316,11 +315,11 @@ class ListedSource(Source):
 
     @property
     def given_val(self) -> str:
-        """The setting of the validation data, or an empty text."""
+        """The setting of the validation data, or an empty string."""
         return "" if self.val is None else f"data.val={self.val}"
 
     def split_values(self) -> dict[str, str]:
-        """Return the values of data.train and, unless it is cut from train, of data.val or data.test, by their keys."""
+        """Return the values of data.train and of data.val or data.test by key. Omit a split that is cut from train."""
         if self.cuts_val or self.val is None:
             return {"data.train": self.train}
         return {"data.train": self.train, f"data.{self.split_names[1]}": self.val}
@@ -332,7 +331,7 @@ class ListedSource(Source):
         files = sorted(folder.glob(f"*{ending}")) if is_folder else [folder]
         if len(files) != 1:
             raise UserError(
-                f"{folder}: it holds {amount(len(files), f'{ending} file')}. Use the file with the targets, or a "
+                f"{folder} contains {amount(len(files), f'{ending} file')}. Use the file with the targets, or a "
                 "pattern in quotes."
             )
         # In a folder, the images are next to the file. Ignore the folders in the run's settings.

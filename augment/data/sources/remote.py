@@ -1,7 +1,7 @@
 """Download shards from object stores and web servers into a folder.
 
-`fetch_shards` downloads all shards before training starts. `list_files` lists shards that are downloaded when they are
-opened, by other processes (`serve`), and removed to make room for others.
+`fetch_shards` downloads all shards before training starts. `list_files` only lists shards. Another process (`serve`)
+downloads a shard when it is opened. Closed shards may be removed to make room for others.
 
 The modification time of a downloaded shard encodes its ETag. One rename therefore marks the shard as complete and
 records its version. Caches of local files, such as indexes, notice a new version in the usual way.
@@ -142,7 +142,7 @@ def _store(what: str, scheme: str) -> Any:
 
             timeout = ClientTimeout(sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
             options = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
-        # Without caches, because credentials and objects may have changed.
+        # Use no caches, because credentials and objects may have changed.
         return filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError:
         raise missing_package(what, _PACKAGES[scheme], "remote") from None
@@ -158,7 +158,7 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
 
 
 def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
-    stopped, got = Event(), dict[Path, int]()
+    stopped, received = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
         task = progress.add_task("Downloading shards", total=_require_room(missing, folder, most_gb))
 
@@ -166,8 +166,8 @@ def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) ->
             def show_progress(value: int) -> None:
                 if stopped.is_set():
                     raise UserError("stopped")
-                got[shard.path] = value
-                progress.update(task, completed=sum(list(got.values())))
+                received[shard.path] = value
+                progress.update(task, completed=sum(list(received.values())))
 
             get_shard(shard, show_progress)
 
@@ -242,7 +242,7 @@ def _size(file: Path) -> int:
 def _call(
     store: Any, method: str, *given: str, received: Callable[[], int] = int, limit_s: float = 0, **options: Any
 ) -> Any:
-    """Call a method of a store, with a limit on its time. A download may take longer if bytes keep arriving.
+    """Call a method of a store, within a time limit. A download may take longer if bytes keep arriving.
 
     Args:
         store: the store.
@@ -382,7 +382,7 @@ def _make_room(wanted: RemoteFile, folder: Path) -> int:
 
 _SERVE = "from augment.data.sources.remote import serve; serve()"
 
-_IDLE: list[subprocess.Popen[bytes]] = []  # idle processes
+_IDLE_PROCESSES: list[subprocess.Popen[bytes]] = []
 
 
 def fetch_in_process(shard: Shard, stopped: Event) -> None:
@@ -392,7 +392,7 @@ def fetch_in_process(shard: Shard, stopped: Event) -> None:
         UserError: the shard cannot be downloaded.
     """
     try:
-        process = _IDLE.pop()
+        process = _IDLE_PROCESSES.pop()
     except IndexError:
         process = _start()
     assert process.stdin is not None
@@ -411,7 +411,7 @@ def fetch_in_process(shard: Shard, stopped: Event) -> None:
         if isinstance(failure, OSError | EOFError):
             raise UserError(f"{shard.what}: the process that downloaded {shard.url} was killed.") from None
         raise
-    _IDLE.append(process)
+    _IDLE_PROCESSES.append(process)
     if error:
         raise UserError(error)
 
@@ -427,7 +427,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """Download the shards that arrive on stdin, and answer each with an error or an empty text on stdout.
+    """Download the shards that arrive on stdin, and answer each with an error or an empty string on stdout.
 
     The process ends soon after the training process has ended or was killed.
     """

@@ -14,7 +14,7 @@ from augment.data.targets.keypoints import FlipPairs, move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.masks import MaskRuns, look_up
 from augment.data.targets.multilabel import LABELS
-from augment.data.targets.spatial import IGNORE, Digested, Rules, SpatialKind, StoredMask, check_array
+from augment.data.targets.spatial import IGNORE, Digested, Rules, SpatialKind, StoredMask, check_array, fault_of_shares
 from augment.data.targets.visible_regions import areas
 from augment.support.device import to_device
 from augment.support.errors import UserError, unknown_key
@@ -294,8 +294,10 @@ def fault_of_boxes(boxes: NDArray[Any]) -> str:
 
 
 def _fault_of_entries(images: Sequence[Objects], masks: Sequence[object]) -> str:
-    """Describe keypoints or masks that only some images have, or different counts of keypoints, or return ""."""
+    """Describe what is wrong with objects of several images, such as keypoints that only some have, or return ""."""
     with_objects = [number for number, found in enumerate(images) if len(found)]
+    if fault := fault_of_shares(np.concatenate([np.empty((0, 4)), *(found.boxes for found in images)]), "boxes"):
+        return fault
     for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
         without = [number for number in with_objects if parts[number] is None]
         if 0 < len(without) < len(with_objects):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.filelist import Line, Lines
 from augment.data.formats.text_files import whole_number
-from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, all_rows, pack
+from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, all_rows, pack
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.multilabel import LABELS
@@ -29,8 +29,8 @@ def make_dataset(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_
     """Convert labels to targets.
 
     Without a task in the options, the labels decide. If all images have the same number of floats, these are numbers to
-    predict. Rows of 0 and 1 are labels. Lists are labels if any image has more than one label. Otherwise, each image
-    has one class.
+    predict. Rows of 0 and 1 are labels. Lists are labels if any image has more than one label, but lists of 0 and 1
+    with one length count as rows. Otherwise, each image has one class.
 
     Args:
         splits: train with its labels, and val if there is one.
@@ -93,10 +93,17 @@ def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, has_num
         return True
     if any(own.rows and own.counts[0] > 1 for own in labels):
         raise UserError("data: one split has rows of numbers, but the other has labels. Use rows or labels in both.")
-    if options.names or options.task == NUMBERS.task:
+    if options.names or options.task == NUMBERS.task or _are_columns(labels):
         return True
     has_floats = has_number_types and any(own.values.dtype.kind == "f" for own in labels)
     return has_floats and all(len(np.unique(own.counts)) == 1 and len(own.values) for own in labels)
+
+
+def _are_columns(labels: Sequence[Labels]) -> bool:
+    """Whether each image has a 0 or 1 for every label, instead of the numbers of its labels."""
+    counts = np.unique(np.concatenate([own.counts for own in labels]))
+    is_binary = all(not own.words and bool(np.isin(own.values, (0, 1)).all()) for own in labels)
+    return len(counts) == 1 and counts[0] > 1 and is_binary
 
 
 def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions) -> Kind:

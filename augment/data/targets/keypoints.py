@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.kind import Target, register
-from augment.data.targets.spatial import Rules, SpatialKind, check_array
+from augment.data.targets.spatial import Rules, SpatialKind, check_array, fault_of_shares
 from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.formatting import list_some
@@ -62,6 +63,8 @@ class Keypoints(SpatialKind):
             points = np.concatenate([points, np.full_like(points[..., :1], 2)], axis=-1)
         if points.shape[2] != 3:
             raise UserError(f"targets: {points.shape} is not allowed. Use {allowed}.")
+        if fault := fault_of_shares(points[..., :2], "points"):
+            raise UserError(f"targets: {fault}")
         return list(points)
 
     def fault(self, targets: Sequence[object], names: int) -> str:
@@ -137,21 +140,26 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
         names: the names of the points.
 
     Raises:
-        UserError: an entry is not a pair of two names.
+        UserError: an entry is not a pair of two names, or a name is in several pairs.
     """
     for pair in given or ():
         if len(set(pair)) != 2 or not set(pair) <= set(names):
             raise UserError(
                 f"data.flip_pairs: {list(pair)} is not a pair of {', '.join(names)}. Example: [[left_eye, right_eye]]."
             )
+    if twice := [name for name, count in Counter(chain.from_iterable(given or ())).items() if count > 1]:
+        raise UserError(f"data.flip_pairs: {twice[0]} is in several pairs. Use each keypoint in one pair.")
     if given is not None:
         return tuple((names.index(left), names.index(right)) for left, right in given)
     numbers = {_words(name): number for number, name in enumerate(names)}
     pairs: dict[int, int] = {}
     for words, number in numbers.items():
         for left, right in map(str.split, _SIDES):
-            other = numbers.get(tuple(right if word == left else word for word in words), number)
-            if other != number and number not in pairs:
+            # The left eye's right corner and the right eye's left corner are a pair. Start from the left eye.
+            swapped = {left: right, right: left}
+            first = next((word for word in words if word in swapped), "")
+            other = numbers.get(tuple(swapped.get(word, word) for word in words), number)
+            if first == left and other != number and number not in pairs:
                 pairs[number] = other
     paired = {*pairs, *pairs.values()}
     is_unpaired = any(not _SIDED.isdisjoint(words) and number not in paired for words, number in numbers.items())
@@ -170,11 +178,19 @@ def missing_pairs(names: Sequence[str], where: str) -> UserError:
 
 
 def mirrored(count: int, flip_pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the index of the point that replaces each point in a mirrored image."""
-    order = list(range(count))
+    """Return the index of the point that replaces each point in a mirrored image.
+
+    Raises:
+        UserError: a point does not exist, or is in several pairs.
+    """
+    order = dict(enumerate(range(count)))
     for left, right in flip_pairs:
         order[left], order[right] = right, left
-    return order
+    if sorted(order.values()) != list(range(count)):
+        raise UserError(
+            f"flip_pairs: {list(flip_pairs)} is not allowed. Use each index from 0 to {count - 1} in at most one pair."
+        )
+    return list(order.values())
 
 
 KEYPOINTS = register(Keypoints())

@@ -86,6 +86,7 @@ class MaskFile:
                     raise UserError(
                         f"{self.path}: the mask has mode {image.mode}. Use one 8-bit label per pixel.{hint}"
                     )
+                _reject_scaled(image, self.name)
                 return np.asarray(image, np.uint8)
         except DECODER_ERRORS as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
@@ -119,6 +120,18 @@ def reject_lossy(image: Image.Image, name: str) -> None:
             f"{name}: formats with lossy compression ({kind}) may change labels. This mask has "
             f"{amount(values, 'value')}. Save the original mask as PNG."
         )
+
+
+def _reject_scaled(image: Image.Image, name: str) -> None:
+    """Reject a gray mask whose values Pillow scales to 0..255, such as 2-bit values, or inverts.
+
+    Raises:
+        UserError: Pillow changes the values.
+    """
+    for codec, _, _, args in getattr(image, "tile", ())[:1] if image.mode == "L" else ():
+        raw, *others = args if isinstance(args, tuple) else (args,)
+        if str(raw).startswith(("L;2", "L;4", "L;I")) or (codec.startswith("ppm") and others not in ([], [255])):
+            raise UserError(f"{name}: the mask stores less than 8 bits per pixel, or 0 as white. Save it as 8-bit PNG.")
 
 
 @dataclass(frozen=True)

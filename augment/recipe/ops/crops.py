@@ -54,14 +54,17 @@ def random_resized_crop(source: "GraphImage", size: Size, area_range: Interval, 
     return source.resize_random_window(size, area_range, aspect_range)
 
 
+_SCALE = Number(
+    default=1.0,
+    within=(0, 1),
+    above=0,
+    doc="sides of the window, relative to the largest window with the output's aspect ratio",
+)
+
+
 @crop(
     random=True,
-    scale=Number(
-        default=1.0,
-        within=(0, 1),
-        above=0,
-        doc="sides of the window, relative to the largest window with the output's aspect ratio",
-    ),
+    scale=_SCALE,
     padding=Number(
         default=0.125,
         within=(0, 0.5),
@@ -75,14 +78,7 @@ def random_crop(source: "GraphImage", size: Size, scale: float, padding: float, 
     return source.random_window(size, scale, padding, border, fill)
 
 
-@crop(
-    scale=Number(
-        default=1.0,
-        within=(0, 1),
-        above=0,
-        doc="sides of the window, relative to the largest window with the output's aspect ratio",
-    )
-)
+@crop(scale=_SCALE)
 def center_crop(source: "GraphImage", size: Size, scale: float) -> Any:
     """Cut a centered window with the output's aspect ratio and resize it."""
     image = source.decode()

@@ -113,7 +113,7 @@ def _mosaic_tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
 def mosaic(images: Tensor, partners: Tensor, tiles: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """Tile four images of the batch and mix their targets by area (Bochkovskiy et al. 2020).
 
-    The top left tile shows the image itself, the other tiles show the next three images of the batch. Each image is
+    The top left tile shows the image itself. The other tiles show the next three images of the batch. Each image is
     scaled to cover its tile, and its overhang is cut off equally on both sides.
     """
     (count, _, height, width), device = images.shape, images.device

@@ -6,7 +6,7 @@ go up to 10, so their 9 is 27 here. Deliberate differences from torchvision:
 - Geometry is resampled bilinearly, and adjacent geometry or color ops are resampled or rounded only once.
 - Shifts are not rounded to whole pixels.
 - TrivialAugment's largest shift, 32 pixels, is 32/224 of the side.
-- `equalize` works like OpenCV's. Over 27 photos, its result differs from Pillow's by 3.5 of 255 levels on average, and
+- `equalize` works like OpenCV's. On 27 photos, its result differs from Pillow's by 3.5 of 255 levels on average, and
   by 24 levels on the worst photo.
 """
 

@@ -1,4 +1,4 @@
-"""The benchmark's rows: different ways to bring the same images to the device."""
+"""The benchmark's rows: different ways to load the same images to the device."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence, Sized
@@ -135,7 +135,7 @@ def crop_of(aug: Aug) -> Aug:
 
 
 def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
-    """Return the batches of endless epochs of a recipe."""
+    """Yield a recipe's batches, epoch after epoch without end."""
     placement = place(aug, setup.images, setup.device, threads=setup.flags.threads)
     loader = Loader(
         build_plan(aug, "train"),

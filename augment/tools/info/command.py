@@ -1,7 +1,7 @@
 """Summarize a dataset and report likely problems.
 
-Reads every image once. The figure shows the targets, image sizes, aspect ratios, and images that look the same. Unless
-images are 8-bit RGB, it also shows the values of each channel.
+Every image is read once. The figure shows the targets, image sizes, aspect ratios, and images that look the same.
+Unless images are 8-bit RGB, it also shows the values of each channel.
 """
 
 from collections.abc import Sequence

@@ -162,11 +162,11 @@ def read_luma(image: Image.Image) -> Luma:
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
-    """Take the validation split from train if the source is configured to. Return the dataset, and facts in its order.
+    """Take the validation split from train and correct labels, as the source is configured. Return facts in this order.
 
     Copies of an image stay in one split. If there are too few images, the returned dataset lists this as a problem.
     """
-    if not source.cuts_val and source.test_fraction is None:
+    if not source.cuts_val and source.test_fraction is None and source.labels is None:
         return data, facts
     images = data.train.files + data.val.files
     digests = [f"{fact['digest']:x}" if not fact["fault"] else "" for fact in facts]
@@ -198,7 +198,7 @@ Pairs = NDArray[np.int64]
 
 MAX_BITS = 6
 _BYTES = 8
-_MOST = 100_000  # maximum number of pairs of similar hashes
+_MAX_PAIRS = 100_000  # maximum number of pairs of similar hashes
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,9 @@ def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
         near = bits.sum(axis=1, dtype=np.uint8) <= MAX_BITS
         if near.any():  # each pair is one number, so that the union removes pairs that were found twice
             found = np.union1d(found, np.minimum(a, b)[near] * count + np.maximum(a, b)[near])
-        if len(found) > _MOST:
+        if len(found) > _MAX_PAIRS:
             break
-    return np.stack(np.divmod(found[:_MOST], count), axis=1), len(found) <= _MOST
+    return np.stack(np.divmod(found[:_MAX_PAIRS], count), axis=1), len(found) <= _MAX_PAIRS
 
 
 def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

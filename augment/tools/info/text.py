@@ -16,7 +16,7 @@ from augment.support.formatting import amount, clip, list_some, percent, plural,
 from augment.tools.info.scan import tally
 from augment.tools.info.summary import LISTED, Info, SpatialStats
 
-_FILES = 10  # maximum number of files per list
+_MAX_LISTED = 10  # maximum number of files per list
 
 
 def report(info: Info, findings: Sequence[str]) -> str:
@@ -91,7 +91,7 @@ def _spread(values: NDArray[Any], unit: str = "") -> str:
     """Describe values by their minimum, median and maximum."""
     if not len(values):
         return "-"
-    low, median, high = (short_number(float(of(values))) for of in (np.min, np.median, np.max))
+    low, median, high = (short_number(float(measure(values))) for measure in (np.min, np.median, np.max))
     return f"{low}..{high} {unit}".rstrip() + f": median {median}" if low != high else f"{low} {unit}"
 
 
@@ -100,8 +100,8 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _named(title: str, lines: Sequence[str]) -> Iterable[str]:
-    more = [f"  and {len(lines) - _FILES:,} more"] if len(lines) > _FILES else []
-    return [title, *(f"  {line}" for line in lines[:_FILES]), *more, ""] if lines else []
+    more = [f"  and {len(lines) - _MAX_LISTED:,} more"] if len(lines) > _MAX_LISTED else []
+    return [title, *(f"  {line}" for line in lines[:_MAX_LISTED]), *more, ""] if lines else []
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -157,15 +157,18 @@ def _duplicate_problems(info: Info) -> Iterator[str]:
     )
     for counts, how in ((info.same, f"byte for byte. {why}"), (info.alike, looks)):
         if leaked := counts["val_in_train"]:
-            yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
+            yield f"{_share(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
     if (leaks := info.leaks) is not None:
         for pairs, how in ((leaks.same, "byte for byte"), (leaks.alike, "because they look alike")):
             if leaked := tally(pairs, len(info.images))["val_in_train"]:
-                part = _part(leaked, len(info.test), *_ARE, noun="test image")
-                yield f"{part} also in train or val, {how}. Remove them."
+                share = _share(leaked, len(info.test), *_ARE, noun="test image")
+                yield f"{share} also in train or val, {how}. Remove them."
     if odd := info.contradicting:
-        times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
-        yield f"{times}, copies of a file have different targets, so one target must be wrong: {example}. Correct it."
+        count, example = amount(len(odd), "pair"), " and ".join(map(info.describe, odd[0]))
+        yield (
+            f"{count} of identical files {plural(len(odd), *_HAVE)} different targets, such as {example}. Correct the "
+            "wrong target."
+        )
 
 
 def _class_problems(info: Info) -> Iterator[str]:
@@ -200,7 +203,7 @@ def _regression_problems(info: Info) -> Iterator[str]:
     for name, spread in info.target_stats.items():
         train, val = spread["train"], spread.get("val", spread["train"])
         if val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
-            in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
+            in_val, in_train = (f"{split['min']:.4g}..{split['max']:.4g}" for split in (val, train))
             yield f"{name} is {in_val} in val but {in_train} in train. Models extrapolate poorly."
 
 
@@ -209,17 +212,17 @@ def _size_problems(info: Info) -> Iterator[str]:
     small = int((info.usable & (short_side < size)).sum())
     if small >= 0.1 * info.usable.sum():
         below = f"a short side below aug.size={info.size.plain}. Enlarging costs time and adds no detail."
-        yield f"{_part(small, len(short_side), *_HAVE)} {below}"
+        yield f"{_share(small, len(short_side), *_HAVE)} {below}"
 
 
 def _range_problems(info: Info) -> Iterator[str]:
     clipped = np.flatnonzero(info.channels["clipped"] > _CLIPPED).tolist()
     if clipped:
         which = f"{plural(len(clipped), 'channel')} {list_some(map(str, clipped))}"
-        reach = f"The values reach from {info.channels['min'].min():g} to {info.channels['max'].max():g}."
-        yield f"data.range clips more than {_CLIPPED:.0%} of the values of {which}. {reach} Set data.range=auto."
+        spread = f"The values range from {info.channels['min'].min():g} to {info.channels['max'].max():g}."
+        yield f"data.range clips more than {_CLIPPED:.0%} of the values of {which}. {spread} Set data.range=auto."
 
 
-def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
+def _share(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
     """Return a count with its percentage and a verb, such as "3 of 20 images (15%) are"."""
     return f"{count:,} of {amount(total, noun)} ({percent(count / total)}) {plural(count, one, several)}"

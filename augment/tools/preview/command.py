@@ -4,6 +4,7 @@ Images go through the training pipeline. Masks, boxes and keypoints are drawn on
 parameters.
 """
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         options, overrides = _parser().split(arguments)
         recipe = compose_recipe(overrides)
-        for name in options.op:
-            if name not in OPS and name != ALL:
-                raise UserError(f"--op: unknown op '{name}'.{suggest(name, [*OPS, ALL])}")
-        names = list(OPS) if ALL in options.op else list(dict.fromkeys(options.op))
-        if names and options.channels:
-            raise UserError("--channels shows images and recipes, not single ops. Remove --op or --channels.")
+        names = _op_names(options)
         aug, split = recipe.aug, options.split
         files_of_aug = [override.value() for override in map(parse, overrides) if key_of(override) == "aug"]
         recipe_name = next((name for name in files_of_aug if isinstance(name, str)), "")
@@ -61,24 +57,32 @@ def main(arguments: Sequence[str]) -> int:
         files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
         photos = Photos.of(files, getattr(dataset, split), dataset.classes)
         aug = replace(aug, pixels=measured(dataset, aug.mean, aug.std))
+        title, seed = f"{recipe_name or 'Recipe'}, {split}", recipe.seed
+        text = "; ".join([*(token for token in overrides if key_of(parse(token)).startswith("aug.")), f"seed {seed}"])
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
-                text = f"with their default parameters, seed {recipe.seed}"
-                blocks = ops_blocks(aug, names, photos, progress, seed=recipe.seed)
+                text = f"with their default parameters, seed {seed}"
+                blocks = ops_blocks(aug, names, photos, progress, seed=seed)
+            elif options.channels:
+                blocks = channel_blocks(aug, split, photos, seed=seed)
             else:
-                title = f"{recipe_name or 'Recipe'}, {split}"
-                settings = [token for token in overrides if key_of(parse(token)).startswith("aug.")]
-                text = "; ".join([*settings, f"seed {recipe.seed}"])
-                if options.channels:
-                    blocks = channel_blocks(aug, split, photos, seed=recipe.seed)
-                else:
-                    blocks = recipe_blocks(aug, split, photos, progress, seed=recipe.seed)
+                blocks = recipe_blocks(aug, split, photos, progress, seed=seed)
             layout = lay_out(f"{title}, {aug.size.height} x {aug.size.width} px", text, blocks)
             with writing(f"--out {options.out}"):
                 save_figure(draw(layout), options.out, DPI)
         text_console().print(str(options.out))
     return 0
+
+
+def _op_names(options: Namespace) -> list[str]:
+    """Return the ops of `--op`, each once."""
+    for name in options.op:
+        if name not in OPS and name != ALL:
+            raise UserError(f"--op: unknown op '{name}'.{suggest(name, [*OPS, ALL])}")
+    if options.op and options.channels:
+        raise UserError("--channels shows images and recipes, not single ops. Remove --op or --channels.")
+    return list(OPS) if ALL in options.op else list(dict.fromkeys(options.op))
 
 
 def _parser() -> Parser:

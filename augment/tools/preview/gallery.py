@@ -17,7 +17,7 @@ from augment.data.display import channel_names, displayable, stretch
 from augment.data.images import portable_name, shown_limits
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.contact_sheet import SMALLEST, Pixels, SheetBlock, SheetRow, Tile, in_rows
-from augment.pipeline.batch import as_levels
+from augment.pipeline.batch import Batch, as_levels
 from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
@@ -48,7 +48,8 @@ DRAWS = 4  # random versions of a whole recipe
 class Photos:
     """The photos of a preview, with their masks, boxes or keypoints.
 
-    The target of any other photo is its index, like a class. So the targets of a mixed image are the photos' shares.
+    A photo without such a target has its index as its class. The target of a mixed image then contains the share of
+    each photo.
     """
 
     split: Split
@@ -76,7 +77,7 @@ class Photos:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """A model input."""
+    """An augmented photo, as the model receives it."""
 
     epoch: int
     view: int  # index of the view
@@ -92,31 +93,39 @@ _limits = cache(shown_limits)
 
 def model_inputs(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[ModelInput]:
     """Run photos through a plan, with one batch per epoch. Return the inputs of each epoch, view and photo."""
-    count, kind, names = len(photos.split), photos.kind, photos.names
-    mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Images are mixed after normalization. The targets then contain the share of each image.
-    raw = plan.pixels.is_bytes and not mixing
-    loader = Loader(plan, photos.split, Order(count, seed), Placement(), OutputFormat(raw=raw), classes=names)
-    inputs = []
+    output = OutputFormat(raw=plan.pixels.is_bytes and not plan.batch_stages)
+    order = Order(len(photos.split), seed)
+    loader = Loader(plan, photos.split, order, Placement(), output, classes=photos.names)
+    inputs: list[ModelInput] = []
     for epoch in range(epochs):
         (batch,) = loader
         for view, own in enumerate(plan.per_view):
-            sampler = Sampler(own, seed, view=view)
-            draws = sampler.draw(epoch, 0, len(batch))
-            first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed like the first view
-            draws |= {key: first[key] for key in mixing}
-            levels = as_levels(batch.views[view], own)
-            for sample, photo in enumerate(batch.indices.tolist()):
-                applied = [step for step in own.steps if draws[step.key]["applied"][sample]]
-                done = [drawn_step(step, draws[step.key], sample) for step in applied]
-                if kind is None and any(draws[key]["applied"][sample] for key in mixing):
-                    done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                image = displayable(levels[sample], own.pixels, _limits(photos.split.files[photo]))
-                if kind is not None:
-                    image = with_target(image, kind, batch.view_targets[view][sample], names)
-                inputs.append(ModelInput(epoch, view, photo, levels[sample], image, tuple(done)))
+            inputs += _inputs_of_view(own, photos, batch, epoch=epoch, view=view, seed=seed)
     loader.close()
     return inputs
+
+
+def _inputs_of_view(
+    plan: Plan, photos: Photos, batch: Batch, *, epoch: int, view: int, seed: int
+) -> Iterator[ModelInput]:
+    """Yield the inputs in one view of a batch. `plan` is the plan of this view."""
+    kind = photos.kind
+    mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
+    sampler = Sampler(plan, seed, view=view)
+    draws = sampler.draw(epoch, 0, len(batch))
+    first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed like the first view
+    draws |= {key: first[key] for key in mixing}
+    levels = as_levels(batch.views[view], plan)
+    for sample, photo in enumerate(batch.indices.tolist()):
+        applied = [step for step in plan.steps if draws[step.key]["applied"][sample]]
+        done = [drawn_step(step, draws[step.key], sample) for step in applied]
+        if kind is None and any(draws[key]["applied"][sample] for key in mixing):
+            done.append(f"share {float(batch.targets[sample, photo]):.2f}")
+        image = displayable(levels[sample], plan.pixels, _limits(photos.split.files[photo]))
+        if kind is not None:
+            image = with_target(image, kind, batch.view_targets[view][sample], photos.names)
+        yield ModelInput(epoch, view, photo, levels[sample], image, tuple(done))
 
 
 # --- single steps ---
@@ -131,7 +140,7 @@ class StepRenderer:
     seed: int
 
     def row(self, step: Step, lines: Sequence[str]) -> SheetRow:
-        """Return the original, and the step at the low end, the middle and the high end of its ranges.
+        """Return a row with the original, and with the step at the low end, the middle and the high end of its ranges.
 
         A random step without ranges is shown a few times, and any other step once.
         """

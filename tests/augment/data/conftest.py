@@ -12,11 +12,11 @@ from augment.data.check import Decoder
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were opened."""
     names: list[str] = []
-    judge = check._judge
+    examine = check._examine
 
     def spy(file: Path, decoder: Decoder) -> object:
         names.append(file.name)
-        return judge(file, decoder)
+        return examine(file, decoder)
 
-    monkeypatch.setattr(check, "_judge", spy)
+    monkeypatch.setattr(check, "_examine", spy)
     return names

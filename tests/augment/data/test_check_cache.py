@@ -20,17 +20,17 @@ def test_an_interrupted_check_keeps_its_verdicts(
 ) -> None:
     files = [write(tmp_path, f"{number}.jpg", b"") for number in range(70)]
     cache = tmp_path / "check.txt"
-    judge = check._judge
+    examine = check._examine
 
     def interrupt(file: Path, decoder: Decoder) -> object:
         if file.name == "69.jpg":
             raise KeyboardInterrupt
-        return judge(file, decoder)
+        return examine(file, decoder)
 
-    monkeypatch.setattr(check, "_judge", interrupt)
+    monkeypatch.setattr(check, "_examine", interrupt)
     with pytest.raises(KeyboardInterrupt):
         check_files(files, cache=cache)
-    monkeypatch.setattr(check, "_judge", judge)
+    monkeypatch.setattr(check, "_examine", examine)
     judged.clear()
     assert len(check_files(files, cache=cache)) == 70
     assert sorted(judged) == [f"{number}.jpg" for number in range(64, 70)]  # all but the first chunk
@@ -41,7 +41,7 @@ def test_images_of_several_chunks_are_looked_up_in_order(
     tmp_path: Path, judged: list[str], slow: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_module, "_CHUNK", 2)
-    monkeypatch.setattr(cache_module, "_SLOW", slow)
+    monkeypatch.setattr(cache_module, "_SLOW_LOOKUP", slow)
     files = [write(tmp_path, f"{number}.jpg", b"" if number % 3 else b"no image") for number in range(7)]
     found = check_files(files[:5], cache=tmp_path / "check.txt")
     judged.clear()

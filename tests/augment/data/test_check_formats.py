@@ -96,7 +96,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "float.ppm": (lambda: encoded("PPM", "F"), "or a PPM variant that DALI does not decode"),
     "32_bit.tiff": (lambda: encoded("TIFF", "I"), "is a TIFF variant that DALI does not decode (mode I)"),
     "gray_alpha.tiff": (lambda: encoded("TIFF", "LA"), "is a TIFF variant that DALI does not decode (mode LA)"),
-    "float.tiff": (lambda: encoded("TIFF", "F"), "Scale it to 0 (black) to 1 (white)"),
+    "float.tiff": (lambda: encoded("TIFF", "F"), "Scale them to 0 (black) to 1 (white)"),
     "lzma.tiff": (lambda: encoded("TIFF", compression="lzma"), "or a TIFF variant that DALI does not decode"),
     "gray_alpha.jp2": (lambda: encoded("JPEG2000", "LA"), "or a JPEG2000 variant that DALI does not decode"),
 }

@@ -190,7 +190,7 @@ def test_images_of_different_scales_are_reported(scaled: int, factor: int, warns
     images = [image // factor if number < scaled else image for number, image in enumerate(images)]
     images[10][:] = 7  # an image of a single value has no scale
     found = notices(load_arrays(images, range="auto"))
-    assert [f"the values of {scaled - (scaled > 10)} of 19 images" in notice for notice in found] == [True] * warns
+    assert [f"data: in {scaled - (scaled > 10)} of 19 images" in notice for notice in found] == [True] * warns
 
 
 def test_floats_need_a_range() -> None:

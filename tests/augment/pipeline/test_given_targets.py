@@ -126,6 +126,12 @@ def test_boxes_of_another_format_are_rejected() -> None:
         moved([{"boxes": boxes, "labels": [1]}])
 
 
+@pytest.mark.parametrize("targets", [[{"boxes": [[0.1, 0.2, 0.5, 1]], "labels": [1]}], [[[0.5, 0.25]]]])
+def test_shares_of_the_sides_are_rejected(targets: Any) -> None:
+    with pytest.raises(UserError, match=r"targets: .* whose coordinates are at most 1, so they are probably shares"):
+        moved(targets)
+
+
 def test_objects_have_as_many_points_each() -> None:
     with pytest.raises(UserError, match=r"targets: objects with 1 and 2 keypoints. Use the same number"):
         moved([BOX | {"keypoints": [[[1, 2, 2]] * n]} for n in (1, 2)])

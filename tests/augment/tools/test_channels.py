@@ -125,7 +125,7 @@ def test_info_warns_if_values_fill_less_than_a_quarter_of_the_range(
 def test_info_warns_about_clipped_values(four: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert info([*four, "data.range=[900,3200]"]) == 0
     problems = capsys.readouterr().out.split("Problems")[1]
-    assert "clips more than 5% of the values of channels 2, 3. The values reach from 1000 to 4500" in problems
+    assert "clips more than 5% of the values of channels 2, 3. The values range from 1000 to 4500" in problems
     assert "a small part" not in problems
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 def test_any_number_of_threads_writes_the_same(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("augment.data.conversion._SHARD", 2**20)
+    monkeypatch.setattr("augment.data.conversion._SHARD_BYTES", 2**20)
     rng = np.random.default_rng(0)
     for number in range(24):
         file = Path("d", "train" if number % 3 else "val", "ab"[number % 2], f"{number}.png")

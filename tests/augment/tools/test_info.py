@@ -39,6 +39,12 @@ def test_a_folder_without_problems(own_folder: Path, capsys: pytest.CaptureFixtu
         assert drawing.width == 1320
 
 
+def test_corrections_of_labels_count(own_folder: Path, capsys: pytest.CaptureFixture[str]):
+    write_folder(own_folder / "d")
+    Path("c.csv").write_text("path,label,action\nd/train/cat/0.jpg,dog,change\nd/train/cat/1.jpg,,drop\n")
+    assert "\ncat 10 3\ndog 13 3\n" in report(capsys, "data=folder", "data.root=d", "data.labels=c.csv")
+
+
 def test_bad_files_and_duplicates_are_reported(own_folder: Path, capsys: pytest.CaptureFixture[str]):
     root = write_folder(own_folder / "d")
     (root / "train/cat/0.jpg").write_bytes(b"")
@@ -51,7 +57,12 @@ def test_bad_files_and_duplicates_are_reported(own_folder: Path, capsys: pytest.
     assert f"cannot be used\n {root}/train/cat/0.jpg is empty (0 bytes)\n {root}/val/dog/cut.jpg is broken" in said
     assert f"the same bytes\n {root}/train/cat/2.jpg (train, cat) = {root}/val/dog/2.jpg (val, dog)\n" in said
     assert f"look the same\n {root}/train/dog/3.jpg (train, dog) = {root}/val/dog/3.jpg (val, dog)\n\n" in said
-    starts = ("2 images of 32", "1 of 8 val images (12%) is also in train, byte", "1 of 8 val images", "1 time, ")
+    starts = (
+        "2 images of 32",
+        "1 of 8 val images (12%) is also in train, byte",
+        "1 of 8 val images",
+        "1 pair of identical files ",
+    )
     problems = said.split("Problems\n - ")[1].split("\n - ")
     assert len(problems) == 4
     assert all(map(str.startswith, problems, starts))
@@ -100,4 +111,4 @@ def test_it_goes_on_after_structural_problems_and_names_other_formats(
     assert "it has no folder val" in first
     assert "the class folder" in second
     assert formats.startswith("left out 3 of 9 images, which DALI does not decode: 3 .heic")
-    assert odd.startswith("1 time, copies of a file have different targets")
+    assert odd.startswith("1 pair of identical files has different targets")

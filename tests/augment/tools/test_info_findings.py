@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Callable[[], Info], int, str]] = {
     # Numbers of video frames may differ, but not those of copies.
     "copies with other numbers": (
         lambda: numbers((0.0, 1.0), (0.0, 1.0), same=((0, 1),), alike=((0, 3),)),
-        1, "1 time, copies of a file have different targets",
+        1, "1 pair of identical files has different targets",
     ),
 }  # fmt: skip
 

@@ -18,8 +18,30 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
+from trainer.loop.settings import LoopSettings
 
 # --- EMA ---
+
+
+def test_unit_vectors_and_infinite_masks_are_not_averaged() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.utils.parametrizations.spectral_norm(nn.Linear(12, 3))
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf, 0.0]))
+
+        def forward(self, images: Tensor) -> Tensor:
+            output: Tensor = self.inner(images.mean(dim=2).flatten(1)) + self.get_buffer("mask").exp()
+            return output
+
+    data = [(torch.randn(4, 3, 4, 4, generator=torch.manual_seed(n)), torch.arange(4) % 3) for n in range(6)]
+    settings = LoopSettings(epochs=2, device="cpu")
+    learner = Learner(Masked(), data, data, settings, callbacks=[Recorder(), EMA(decay=0.7)])
+    learner.fit()
+    state = learner.evaluated_state()
+    assert state["mask"].tolist() == [0, -torch.inf, 0]
+    norms = [vector.norm().item() for name, vector in state.items() if name.endswith(("._u", "._v"))]
+    assert norms == pytest.approx([1, 1])
 
 
 def copied(learner: Learner) -> dict[str, Tensor]:
@@ -179,6 +201,26 @@ def test_in_epochs_with_many_batches_only_if_asked(monkeypatch: pytest.MonkeyPat
     )
     assert_same(few, plain)
     assert not torch.equal(always[0][0], plain[0][0])
+
+
+def test_a_norm_that_a_batch_updates_twice_has_the_mean_over_the_images_too() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm2d(3), nn.LazyLinear(3)
+
+        def forward(self, images: Tensor) -> Tensor:
+            both = self.norm(images) + self.norm(images)
+            output: Tensor = self.head(both.mean(dim=(2, 3)))
+            return output
+
+    data = [(torch.randn(4, 3, 8, 8, generator=torch.manual_seed(n)) + n, torch.zeros(4).long()) for n in range(3)]
+    model = Twice()
+    model(data[0][0])
+    model.norm.reset_running_stats()
+    Learner(model, data, settings=LoopSettings(epochs=1, device="cpu"), callbacks=[FreshStatistics()]).fit()
+    means = torch.stack([images.mean(dim=(0, 2, 3)) for images, _ in data])
+    torch.testing.assert_close(model.norm.running_mean, means.mean(dim=0))
 
 
 @pytest.mark.parametrize("batch", [0, 1, 4])

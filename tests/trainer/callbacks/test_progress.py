@@ -12,6 +12,7 @@ from trainer.callbacks.progress import ProgressBar, seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelFit, Phase
 from trainer.loop.learner import Learner
+from trainer.loop.progress import Position
 from trainer.loop.settings import LoopSettings
 
 
@@ -61,9 +62,9 @@ def test_a_resumed_run_prints_its_last_epochs(
     monkeypatch.setattr(progress, "_MAX_EARLIER", 3)
     recorder = Recorder()
     recorder.rows = [{"epoch": epoch} for epoch in range(9)]
-    make_learner(recorder, ProgressBar(), epochs=1).fit()
-    epochs = [line.split("/")[0].strip() for line in capsys.readouterr().out.splitlines() if "/1 " in line]
-    assert epochs == ["7", "8", "9", "1"]
+    make_learner(recorder, ProgressBar(), epochs=10).fit(Position(9))
+    epochs = [line.split("/")[0].strip() for line in capsys.readouterr().out.splitlines() if "/10 " in line]
+    assert epochs == ["7", "8", "9", "10"]
 
 
 # --- the remaining time, with a clock that stands still unless a batch is made ---

@@ -56,6 +56,18 @@ def test_the_epoch_in_which_it_ends(
     assert bool(callback.reason) == (epochs < len(values))
 
 
+def test_an_earlier_fit_of_the_learner_does_not_count() -> None:
+    callback = EarlyStopping(patience=2)
+    learner = make_learner(Recorder(), scripted([0.9, 0.8, 0.7], "val_accuracy"), callback, epochs=3)
+    learner.fit()
+    learner.find(Recorder).rows[0]["val_accuracy"] = 1.0
+    learner.fit()
+    recorder = learner.find(Recorder)
+    assert [row["epoch"] for row in recorder.rows] == [0, 1, 2]
+    assert max(row["val_accuracy"] for row in recorder.rows) == 0.9
+    assert [step.step for step in recorder.steps] == sorted({step.step for step in recorder.steps})
+
+
 def drop_score(learner: Learner) -> None:
     if (learner.progress.epoch + 1) % 3:
         learner.find(Recorder).rows[-1].pop("val_accuracy")

@@ -139,5 +139,5 @@ def test_auto_does_not_start_a_second_run_beside_a_living_one(
     with owned(run, str(run)):
         code, text = call("fit.resume=auto")
     assert code == 2
-    assert f"fit.resume=auto: a run of this configuration is in progress in {run.relative_to(tmp_path)} (pro" in text
+    assert f"fit.resume=auto: a run with this configuration is in progress in {run.relative_to(tmp_path)} (pro" in text
     assert started(tmp_path) == [run]

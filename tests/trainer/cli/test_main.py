@@ -67,7 +67,7 @@ def finished(tmp_path_factory):
     [
         (["fit.epochs=2"], "has finished 2 epochs. To continue, raise fit.epochs"),
         (["fit.steps=1"], "has finished 2 epochs. To continue, raise fit.steps"),
-        (["model=xresnet", "model.depth=18"], "that run had other weights (0.0.weight). Use the same model"),
+        (["model=xresnet", "model.depth=18"], "do not fit this model (0.0.weight). Use the same model"),
         (["fit.optimizer=adamw"], "error: fit.optimizer: adamw, but the resumed run had sgd."),
         (["data.fraction=0.5"], "error: data.fraction: 0.5, but the resumed run had 1. Use the same value."),
         (["data.balance=weights"], "error: data.balance: weights, but the resumed run had none."),

@@ -188,3 +188,27 @@ def test_an_own_loss_counts_by_images() -> None:
             make_learner(keep, train=train, **options).fit()
             found.append(grads[0])
         torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "loss"),
+    [
+        ("classify", CLASSES, nn.CrossEntropyLoss(WEIGHTS, label_smoothing=0.1)),
+        ("segment", MASKS, nn.CrossEntropyLoss(ignore_index=255)),
+        ("segment", MASKS, nn.CrossEntropyLoss(WEIGHTS, ignore_index=255)),
+    ],
+)
+def test_cross_entropy_of_pytorch_counts_by_its_weights(name: str, targets: Tensor, loss: nn.Module) -> None:
+    found = []
+    for batch_size, accumulate in ((8, 4), (IMAGES, 1)):
+        recorder, data = Recorder(), Prepared(PIXELS, targets, batch_size, shuffle=False)
+        model = network(name)
+        stay: Callable[[nn.Module], Any] = lambda model: torch.optim.SGD(model.parameters(), lr=0.0)  # noqa: E731
+        grads: list[Tensor] = []
+        keep = on("before_step", lambda learner, to=grads: to.append(next(learner.model.parameters()).grad.clone()))
+        options = {"epochs": 1, "accumulate": accumulate, "model": model, "loss_function": loss, "optimizer": stay}
+        task = with_targets(task_named(name))
+        make_learner(keep, recorder, train=data, val=data, task=task, val_loss_function=loss, **options).fit()
+        losses = torch.tensor([recorder.rows[0]["train_loss"], recorder.rows[0]["val_loss"]])
+        found.append((grads[0], losses))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)

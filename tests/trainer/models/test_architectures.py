@@ -145,7 +145,7 @@ def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
     ("model", "message"),
     [
         (Unet(name="resnet81"), "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
-        (Smp(architecture="fpm"), "model.architecture: unknown 'fpm'. Did you mean 'fpn'?"),
+        (Smp(architecture="fpm"), "model.architecture: unknown architecture 'fpm'. Did you mean 'fpn'?"),
         (Smp(name="resnet43"), "model.name: unknown encoder 'resnet43'. Did you mean 'resnet34'?"),
         (Unet(pretrained=True), "model.pretrained=true needs model.name. Set model.name="),
         (Torchvision(name="fcn_resnet51"), "model.name: unknown model 'fcn_resnet51'. Did you mean 'fcn_resnet50'?"),

@@ -217,7 +217,7 @@ def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
         gradients.append([p.grad for p in network.parameters()])
     assert kept[1] < 0.6 * kept[0]
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 has no gradient checkpointing"):
+    with pytest.raises(UserError, match=r"^model\.checkpointing=true: vgg11 does not support gradient checkpointing"):
         check_model(Timm(name="vgg11", checkpointing=True), 3, Size(64, 64))
 
 

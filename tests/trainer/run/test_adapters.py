@@ -107,7 +107,7 @@ def test_a_base_that_is_gone_or_of_another_run(work: Path, images: Path, monkeyp
         train(resumed(work, images), work / "other", console=QUIET)
     shutil.rmtree(work / "other")
     save_file(dict(list(tensors.items())[1:]), work / "part" / BASE)
-    with pytest.raises(UserError, match=r"^fit\.resume=part: that run had other weights"):
+    with pytest.raises(UserError, match=r"^fit\.resume=part: the weights of that run do not fit"):
         resumed(work, images)
     (work / "part" / BASE).write_bytes(base)
 

@@ -98,7 +98,7 @@ def test_all_ranks_agree_on_the_smallest_size(limited: list[int], monkeypatch: p
             return [value, 24]
 
     monkeypatch.setattr("trainer.loop.ranks._joined", two := Two())
-    monkeypatch.setattr(batch_size, "_BATCHES", 1)
+    monkeypatch.setattr(batch_size, "_MIN_BATCHES", 1)
     assert with_batch_size(config_of()).fit.batch_size == 48
     assert current() is two
     assert max(limited) > 24
@@ -189,7 +189,7 @@ def test_a_trial_trains_and_validates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_largest_batch_on_a_gpu_leaves_the_run_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of 4 GiB, the search ends below the training images, and a run with its numbers is equal."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(batch_size, "_BATCHES", 1)
+    monkeypatch.setattr(batch_size, "_MIN_BATCHES", 1)
     total = torch.cuda.get_device_properties(0).total_memory
     given = ["data=sample", "aug=none", "aug.size=224", "model=xresnet18", "fit.device=cuda", "fit.epochs=1"]
     torch.cuda.set_per_process_memory_fraction(4 * 2**30 / total)

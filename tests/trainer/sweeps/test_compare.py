@@ -133,6 +133,14 @@ def test_runs_that_all_stopped_early_count(said: Any, tmp_path: Path) -> None:
     assert any("│ 3 │ 0.9050" in line for line in lines)
 
 
+def test_seeds_of_one_fold_are_not_compared_with_other_folds(said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW, {"data.folds": 5, "data.fold": 0})
+    write_seeds(tmp_path / "b", HIGH, {"data.folds": 5, "data.fold": 1, "fit.lr": 0.2})
+    _, lines = said(".")
+    differ = "not compared, because the validation images differ: data.fold=1 here, 0 in the baseline."
+    assert f"fit.lr=0.2: {differ}" in lines
+
+
 def test_if_val_is_cut_from_train_both_must_be_the_same(said: Any, tmp_path: Path) -> None:
     for name, settings in (("a", {"data.train": "a.csv"}), ("b", {"data.train": "b.csv", "model.kind": "timm"})):
         write_seeds(tmp_path / name, LOW, {"data.val_fraction": 0.2, "data.val": f"unused {name}", **settings})

@@ -240,6 +240,18 @@ def test_deleted_and_failed_jobs_leave_a_verdict(runs: FakeRuns, tmp_path: Path)
     assert not (tmp_path / best.id).exists()
 
 
+def test_a_finalist_with_failed_runs_does_not_win_by_the_other_runs(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = scored(0.1)
+
+    def fail(config: Mapping[str, Any]) -> OSError | None:
+        return OSError("no") if config["seed"] == 1 and not config["aug"]["train"]["rotate"]["p"] else None
+
+    runs.fail = fail
+    plan = make(tmp_path, SWEPT[1:], n_trials=6, finalists=2, seeds=2, confirm=2)
+    assert search(plan, Local(), runs.worker()) == 0
+    assert "Winner of 2 finalists: aug.train.rotate.p=0.5" in (tmp_path / "search.md").read_text()
+
+
 def test_a_starting_configuration_with_a_single_seed_is_the_baseline(runs: FakeRuns, tmp_path: Path) -> None:
     plan = make(tmp_path, SWEPT[:1], n_trials=1, finalists=1, confirm=2)
     start = plan.base.resolved["fit"]["lr"]

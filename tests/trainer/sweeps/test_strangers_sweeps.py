@@ -119,7 +119,7 @@ def test_a_search_without_possible_trials_ends(
     dimension(choices=[-1.0])(left("search"), tmp_path)
     Path("search", TRIALS_FILE).unlink()
     assert code_of(main, "sweep", "resume", "search", "hydra.sweeper.n_trials=20000") == 2
-    assert "error: 100 trials in a row are not possible" in capsys.readouterr().err
+    assert "error: 100 trials in a row are invalid" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,6 +15,7 @@ from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.callback import CancelFit
 from trainer.loop.ranks import Ranks
 from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.folder.facts import FACTS_FILE
 from trainer.run.folder.reader import JOB_FILE, find_runs
 from trainer.sweeps.search_space import overrides_of, parse_space, suggest_from
 from trainer.sweeps.trials import Prune, Search
@@ -118,6 +119,16 @@ def test_a_trial_that_is_behind_ends_early(tmp_path: Path) -> None:
     assert reasons == ["", "", "", "pruned, behind other trials", ""]
     lengths = [len(find_runs([tmp_path / name])[0].rows) for name in ("0.4", "0.8")]
     assert lengths == [1, EPOCHS]
+
+
+@pytest.mark.parametrize(("planned", "epochs"), [(2, EPOCHS), (EPOCHS, 1)])
+def test_a_trial_is_compared_only_with_trials_of_its_length(planned: int, epochs: int, tmp_path: Path) -> None:
+    search = search_in(tmp_path)
+    for score in (0.8, 0.9):
+        train(search, f"{score}", score)
+        (tmp_path / f"{score}" / FACTS_FILE).write_text(json.dumps({"batches": [10] * planned}))
+    train(search, "new", 0.5)
+    assert len(find_runs([tmp_path / "new"])[0].rows) == epochs
 
 
 @pytest.mark.parametrize(("score", "epochs"), [(0.45, 1), (0.75, 2), (0.85, EPOCHS)])

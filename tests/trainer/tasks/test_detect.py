@@ -118,7 +118,7 @@ def test_map_is_that_of_coco(batches: list[Batch], tmp_path: Path) -> None:
 def test_map_does_not_depend_on_batches_and_ranks(batches: list[Batch]) -> None:
     whole = measured(batches)
     first, second = measured(batches[:2]), measured(batches[2:])
-    parts = {"samples": second.samples, "sums": second._sums, "kept": second._together()}
+    parts = {"samples": second.samples, "sums": second._sums, "kept": second._joined()}
     merged = first.merged(lambda own: [own, parts])
     assert merged.scores() == whole.scores()
     chosen = [TASK.choose_thresholds(meter.kept(), NAMES) for meter in (merged, whole)]

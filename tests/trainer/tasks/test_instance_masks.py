@@ -120,7 +120,7 @@ def test_mask_map_is_that_of_coco(batches: list[Batch], tmp_path: Path) -> None:
 def test_mask_map_does_not_depend_on_batches_and_ranks(batches: list[Batch]) -> None:
     whole = measured(batches)
     first, second = measured(batches[:2]), measured(batches[2:])
-    parts = {"samples": second.samples, "sums": second._sums, "kept": second._together()}
+    parts = {"samples": second.samples, "sums": second._sums, "kept": second._joined()}
     assert first.merged(lambda own: [own, parts]).scores() == whole.scores()
     images = [(outputs[i : i + 1], targets[i : i + 1]) for outputs, targets in batches for i in range(len(targets))]
     assert measured(images).scores() == whole.scores()

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from trainer.tasks.classify import class_counts, confusion
 from trainer.tasks.meter import Meter
-from trainer.tasks.metric import TaskMetric, mean_of_known
+from trainer.tasks.metric import METRICS, TaskMetric, mean_of_known
 from trainer.tasks.multilabel import average_precisions, best_threshold
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import number_scores
@@ -295,3 +295,10 @@ def test_counts_of_many_classes_fit_into_memory() -> None:
     right, predicted, having, total = class_counts(targets, predictions, 100_000)
     assert [of[[5, 7, 99_999]].tolist() for of in (right, predicted, having)] == [[1, 0, 1], [1, 1, 1], [2, 0, 1]]
     assert total == 3
+
+
+def test_a_confidence_of_1_counts_in_the_last_bin_of_the_calibration_error() -> None:
+    outputs = torch.tensor([[3.0, 0.0], [40.0, 0.0]])
+    confidence = outputs.softmax(dim=1)[:, 0].mean().item()
+    measured = METRICS["classify", "calibration_error"].of_all(outputs, torch.tensor([0, 1]))
+    assert measured == pytest.approx(confidence - 0.5, abs=1e-6)

@@ -90,7 +90,7 @@ def test_pixels_of_no_class_do_not_count() -> None:
 def test_what_is_kept_does_not_depend_on_batches_and_ranks(batches: list[tuple[Tensor, Tensor]]) -> None:
     images = [(output[None], target[None]) for b in batches for output, target in zip(*b, strict=True)]
     first, second = measured(images[:4]), measured(images[4:])
-    parts = {"samples": second.samples, "sums": second._sums, "kept": second._together()}
+    parts = {"samples": second.samples, "sums": second._sums, "kept": second._joined()}
     for meter in (measured(images), first.merged(lambda own: [own, parts])):
         assert meter.scores() == pytest.approx(measured(batches).scores(), abs=1e-6)
         ours, theirs = meter.kept(), measured(batches).kept()

@@ -305,7 +305,7 @@ def test_a_teacher_has_the_format_of_its_student(run: Path, bands: Path, own_fol
     check_config(start(bands, f"fit.teacher={run}"))
     photos = draw_classes(own_folder / "photos", NAMES)
     teacher = shutil.copytree(run, own_folder / "teacher")
-    with pytest.raises(UserError, match=r"fit\.teacher=.*4 channels of uint16, and the data have 3 channels of uint8"):
+    with pytest.raises(UserError, match=r"fit\.teacher=.*4 channels of uint16, and the data has 3 channels of uint8"):
         check_config(small_config(photos, f"fit.teacher={teacher}"))
     with pytest.raises(UserError, match=r"fit\.teacher=.*a different data\.range"):
         check_config(start(bands, f"fit.teacher={run}", "data.range=[0,65535]"))

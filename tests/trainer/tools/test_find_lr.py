@@ -29,6 +29,12 @@ def test_a_curve_ends_where_the_loss_explodes(loss, end):
     assert len(read_curve([2.0**step for step in range(12)], losses, 12).losses) == end
 
 
+@pytest.mark.parametrize(("ending", "falls"), [([0.1], True), ([0.1, math.nan], False), ([0.1, 0.5], False)])
+def test_a_curve_that_still_falls_at_its_end(ending, falls):
+    losses = [1.0, 0.8, 0.6, 0.4, 0.2, *ending]
+    assert read_curve([2.0**step for step in range(len(losses))], losses, len(losses)).still_falls == falls
+
+
 def test_the_suggestion_of_a_curve_by_hand():
     lrs = [10.0**e for e in range(-7, 3)]
     smoothed = [3.0, 3.0, 2.8, 1.2, 1.1, 1.0, 0.9, 0.7, 1.5, 3.0]

@@ -22,7 +22,7 @@ from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 from trainer.predictions.formats import as_json
-from trainer.predictions.masks import mask_files, palette, whole_mask
+from trainer.predictions.masks import output_files, palette, whole_mask
 from trainer.predictions.predict import predict as predict_images
 from trainer.run.best_model import load_best_model
 from trainer.run.config.schema import parse_config
@@ -163,12 +163,12 @@ def test_two_images_never_share_a_file(tmp_path: Path) -> None:
     for name in ("a/1.jpg", "a/b/1.jpg", "c/1.jpg"):
         photo(tmp_path / name, 8, 8)
     inside = [tmp_path / "a/1.jpg", tmp_path / "a/b/1.jpg"]
-    assert mask_files(inside, [tmp_path / "a"], Path("out")) == {
+    assert output_files(inside, [tmp_path / "a"], Path("out")) == {
         inside[0]: Path("out/1.png"),
         inside[1]: Path("out/b/1.png"),
     }
     with pytest.raises(UserError, match=r"would both become out/1\.png\. Predict each of them with another folder\.$"):
-        mask_files([inside[0], tmp_path / "c/1.jpg"], [], Path("out"))
+        output_files([inside[0], tmp_path / "c/1.jpg"], [], Path("out"))
     assert palette(("sky",))[:3] != palette(("background",))[:3]
 
 

@@ -1,11 +1,12 @@
 """Checks of a configuration that need the data and the model. All run before anything is written."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from augment.cli.config_files import config_files
 from augment.data.formats.folder import describe_nested
@@ -84,19 +85,19 @@ def _check_data(config: Config) -> None:
 
 
 def _check_kind_of_model(config: Config, task: Task[Any]) -> None:
-    needed = task.name if task.own_models else ""
-    if config.model.task != needed:
-        recipe = task.name if task.name in config_files("aug") else "" if needed else "imagenette"
-        choices = [f"aug={recipe}"] if recipe else []
-        choices += [f"model={name}" for name, cls in MODELS.items() if cls.task == needed]
+    if config.model.task != task.model_task:
+        recipes = config_files("aug")
+        recipe = task.name if task.model_task or task.name in recipes else "imagenette"
+        choices = [f"aug={recipe}"] if recipe in recipes else []
+        choices += [f"model={name}" for name, cls in MODELS.items() if cls.task == task.model_task]
         kind = config.resolved["model"]["kind"]
         raise UserError(
-            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data need. Choose "
+            f"model.kind={kind}: this model does not predict {task.kind.units}, which the data needs. Choose "
             f"{' or '.join(choices)}."
         )
     if getattr(config.model, "masks", False) and BOXES.unmasked(config.dataset.train.targets):
         raise UserError(
-            "model.name: this model learns masks, but the data have none. Set "
+            "model.name: this model learns masks, but the data has none. Set "
             "data.instances=true, or choose another model.name."
         )
     task.require()
@@ -146,23 +147,16 @@ def check_resume(config: Config) -> None:
     with explained_damage(run / LAST):
         state = load(run / LAST, FitState).for_rank(current().rank)
     saved = load_config(run)
-    dataset, fit = config.dataset, config.fit
-    loader = make_train_loader(config, dataset.train)
-    epoch, epochs = state.position[0], FitProgress(fit, loader).epochs
-    # A run that ended after its last epoch may still lack figures, the report and the summary.
-    same_length = all(getattr(fit, name) == section_of(saved, "fit").get(name) for name in ("epochs", "steps"))
-    unwritten = same_length and RunFolder(run).summary.status != FINISHED
-    if epoch > epochs or (epoch == epochs and not unwritten):
-        key = "fit.epochs" if fit.steps is None else "fit.steps"
-        raise UserError(f"fit.resume={run}: that run has finished {amount(epoch, 'epoch')}. To continue, raise {key}.")
+    fit, task = config.fit, task_named(config.dataset.task)
+    loader = make_train_loader(config, config.dataset.train)
+    _check_epochs_left(config, run, saved, done=state.position[0], epochs=FitProgress(fit, loader).epochs)
     if state.position[1]:
         state.check_ranks(current().size)
         check_same(fit, saved, "fit", ["accumulate"])  # the checkpoint may hold a part of a step's gradients
-    task = task_named(dataset.task)
     check_same(config.data, saved, "data", settings(Source))
     if task.monitor == "val_loss":  # with other loss settings, losses of old and new epochs could not be compared
-        check_same(config.fit, saved, "fit", task.loss_settings)
-    if "stages" in state.loader and not config.fit.stages:
+        check_same(fit, saved, "fit", task.loss_settings)
+    if "stages" in state.loader and not fit.stages:
         raise UserError("fit.stages is missing, but the resumed run had stages. Set the same stages.")
     with explained_damage(run / LAST):
         try:
@@ -170,17 +164,34 @@ def check_resume(config: Config) -> None:
         except UserError:
             check_same(config.aug, saved, "aug", ("size", "mean", "std", "clip", "fuse"))
             raise
+    _check_saved_weights(config, run, task, state.model)
+    # The saved state of the optimizer also restores its settings. Only schedules change them afterwards.
+    kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *fit.schedules())]
+    kept += ["momentum_low"] if fit.momentum_low is None else []
+    check_same(fit, saved, "fit", kept)
+
+
+def _check_epochs_left(config: Config, run: Path, saved: Mapping[str, Any], *, done: int, epochs: int) -> None:
+    """Check that a saved run has epochs left, or lacks figures, the report or the summary after its last epoch."""
+    fit = config.fit
+    same_length = all(getattr(fit, name) == section_of(saved, "fit").get(name) for name in ("epochs", "steps"))
+    unwritten = same_length and RunFolder(run).summary.status != FINISHED
+    if done > epochs or (done == epochs and not unwritten):
+        key = "fit.epochs" if fit.steps is None else "fit.steps"
+        raise UserError(f"fit.resume={run}: that run has finished {amount(done, 'epoch')}. To continue, raise {key}.")
+
+
+def _check_saved_weights(config: Config, run: Path, task: Task[Any], weights: Mapping[str, Tensor]) -> None:
+    """Check that the weights in a checkpoint fit the configured model."""
+    dataset = config.dataset
     with torch.device("meta"):
         outputs = task.outputs(len(dataset.classes))
         network = build_network(config.model.untrained(), outputs, config.aug.size, dataset.pixels.channels)
     config.model.adapt(network)
     base = read_base(run) if base_state(network) else {}
     task.prepare(network, config.fit, dataset.train, dataset.classes)
-    if name := first_difference({**base, **state.model}, network):
+    if name := first_difference({**base, **weights}, network):
         raise UserError(
-            f"fit.resume={run}: that run had other weights ({name}). Use the same model and the same classes."
+            f"fit.resume={run}: the weights of that run do not fit this model ({name}). Use the same model and the "
+            "same classes."
         )
-    # The saved state of the optimizer also restores its settings. Only schedules change them afterwards.
-    kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]
-    kept += ["momentum_low"] if config.fit.momentum_low is None else []
-    check_same(config.fit, saved, "fit", kept)

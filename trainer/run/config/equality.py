@@ -39,8 +39,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
     It leaves out `fit.resume`, `fit.gpus`, `fit.metrics`, `run`, trackers and the test data. Two configurations are
     equal if their identities have the same `identity_text`. Mappings whose order matters become lists of pairs: steps,
-    views, stages, and nested arguments of plugins. The order of built-in callbacks does not count, because they sort
-    themselves.
+    views, stages, and nested arguments of plugins. The order of built-in callbacks does not count, because
+    callbacks are sorted by their phases.
     """
     plain = as_written(config)
     known = known_callbacks()

@@ -13,7 +13,7 @@ from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import ScheduleSettings
 from trainer.tasks.loss import LossSettings
 
-AUTO = "auto"
+AUTO = "auto"  # a value of `fit.batch_size` and `fit.resume`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         Text(
             aliases=("checkpoint", "ckpt", "resume_from"),
             optional=True,
-            doc="folder of a run to resume, or last for the newest run. auto resumes the newest unfinished run of the "
-            "same configuration, or starts a new one",
+            doc="folder of a run to resume, or last for the newest run. auto resumes the newest unfinished run with "
+            "the same configuration, or starts a new one",
             reach=READS,
         )
     )

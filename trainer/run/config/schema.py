@@ -202,7 +202,7 @@ def _notes(given: Mapping[str, Any], data: Source, aug: Aug, fit: Fit) -> Iterat
     if not given.keys() & {"train", "views"}:
         yield (
             "aug: no recipe was chosen, so images are not augmented. Choose aug=imagenette, or for masks aug=segment, "
-            "for boxes aug=detect, for keypoints aug=keypoints, for other channels than RGB aug=bands. To train "
+            "for boxes aug=detect, for keypoints aug=keypoints, for channels other than RGB aug=bands. To train "
             "without augmentation and without this note, set aug=none"
         )
     if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
@@ -309,9 +309,9 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def _plain_data(data: Source) -> dict[str, Any]:
-    """Return the data section as plain values. Newer settings are left out unless they are set.
+    """Return the data section as plain values.
 
-    So `config.yaml` stays as in earlier versions.
+    Settings that later versions added are left out unless they are set, so that old configurations stay equal.
     """
     added = ("test_fraction", *TEST_DATA, *PIXEL_SETTINGS)
     plain = {name: value for name, value in _plain(data).items() if value is not None or name not in added}

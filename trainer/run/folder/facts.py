@@ -27,7 +27,7 @@ class Facts:
 
     task: str = ""
     classes: tuple[str, ...] = ()  # the names of the model's outputs
-    # The number of different training images, of training samples per epoch, and of validation images
+    # The numbers of distinct training images, of training samples per epoch, and of validation images
     images: tuple[int, int, int] | None = None
     source: str = ""  # the source of the images, the selected part, and their pixel format unless it is RGB
     model: str = ""

@@ -41,7 +41,7 @@ from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
 JOB_FILE = "job.json"
-_MAX_JOB = 2**16  # bytes of it. Tables of a sweep show its overrides
+_MAX_JOB = 2**16  # maximum bytes of a job file. Tables of a sweep show the job's overrides
 STRESS_FILE, STRESS = "stress.json", "stress"  # the result of a stress test, and the key of its mean score
 TEST_NAME = "test_scores"  # base name of what `python -m trainer evaluate RUN --split test` writes
 
@@ -269,7 +269,7 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     """
     rows = []
     content = read_bytes(file)
-    # Each named number has a colon, and a comma or a brace.
+    # Each number in a row comes with a colon, and with a comma or a brace.
     if sum(map(content.count, (b",", b"[", b"{", b":"))) > 2 * MAX_VALUES or content.count(b"\n") > MAX_EPOCHS:
         limits = f"{MAX_EPOCHS:,} lines and {MAX_VALUES:,} values"
         raise UserError(f"{file}: the file is too large. The limits are {limits}.")

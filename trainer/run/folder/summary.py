@@ -92,7 +92,7 @@ class Summary:
         took = f"{self.seconds:.0f} s{first}, in {shown(self.folder)}"
         fewer = f" of {self.planned}" if self.planned > self.epochs else ""
         epochs = f"{self.epochs}{fewer} {plural(self.planned or self.epochs, 'epoch')}"
-        resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
+        resumable = self.status == INTERRUPTED and (self.folder / LAST).is_file()
         on = f". Continue it with fit.resume={shown(self.folder)}" if resumable else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
 
@@ -103,7 +103,7 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
     rows = recorder.rows
     monitor, best = best_of(learner)
     return Summary(
-        "failed" if error is not None else ending_of(learner),
+        FAILED if error is not None else ending_of(learner),
         folder,
         len(rows),
         best=best,

@@ -21,7 +21,7 @@ from augment.support.errors import UserError
 from augment.support.formatting import as_bytes, clip
 from augment.support.nested import grouped, section_of
 from augment.support.untrusted_files import explained_damage, read_object
-from trainer.callbacks.plots import BATCH, REPORT
+from trainer.callbacks.plots import BATCH, MISTAKES, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import job_sort_key
@@ -230,11 +230,14 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
     return [epochs.setdefault(at, len(epochs)), [rounded(rows[i][key], 4) for i in kept]]
 
 
-MISTAKES_FILE = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
-_MAX_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further images become links
-_MIN_BYTES = 10_000  # that each image counts as at least, because reading an image takes a tenth of a second
+_MAX_BYTES = (
+    1_200_000,
+    400_000,
+    400_000,
+)  # maximum bytes of all batches, figures and mistakes. Further images become links
+_MIN_BYTES = 10_000  # each image counts as at least this many bytes, because reading it takes a tenth of a second
 _MAX_PIXELS, _MAX_FILE = 2**23, 2**24  # limits of a file, the second in bytes. Real files are smaller
 _FULL_SIZE = (2**24, 2**24)  # an image is read without scaling
 _MAX_WORK = 2**36  # pixels times bytes of a mistake. A small progressive JPEG can hold thousands of scans
@@ -262,7 +265,7 @@ def _embed(
             room = used[kind] < _MAX_BYTES[kind] and status.st_size <= _MAX_FILE
             uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
             used[kind] += max(len(uri), _MIN_BYTES)
-            shown = file.with_name(REPORT) if file.name == MISTAKES_FILE else file  # the report shows all mistakes
+            shown = file.with_name(REPORT) if file.name == MISTAKES else file  # the report shows all mistakes
             images.append({"source": uri, "width": width, "height": height, "file": href(shown, base)})
         return known[kind, key]
 
@@ -271,7 +274,7 @@ def _embed(
         folder = runs[i].folder
         figure = next((name for name in FIGURES if (folder / name).is_file()), "")
         keys = (settings.recipe(i) or folder, folder, folder)
-        names = (BATCH, figure, MISTAKES_FILE)
+        names = (BATCH, figure, MISTAKES)
         positions[i] = [position(kind, folder / name, keys[kind]) for kind, name in enumerate(names)]
     return images, positions
 
@@ -282,7 +285,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
 
     `changed`, the time of the last change, is part of the cache key.
     """
-    image = _sheet(file) if file.name == MISTAKES_FILE else read_png(file, _MAX_PIXELS, _FULL_SIZE)
+    image = _sheet(file) if file.name == MISTAKES else read_png(file, _MAX_PIXELS, _FULL_SIZE)
     if image is None:
         return "", 0, 0
     small = without_background(image)

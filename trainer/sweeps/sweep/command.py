@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from augment.cli.overrides import key_of, normalize, parse, split_sweep
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors, table_console, writing
-from augment.cli.trust import ALLOWED, Start, UntrustedError
+from augment.cli.trust import HOW_TO_TRUST, Start, UntrustedError
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
@@ -319,7 +319,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
 def _launcher_and_sweeper(
     about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool
 ) -> tuple[Launcher, Mapping[str, Any]]:
-    """Return a sweep's launcher and sweeper settings. Values of the command line replace stored ones.
+    """Return a sweep's launcher and sweeper settings. Values on the command line replace stored values.
 
     Without `trust`, a sweep folder may not choose a launcher that runs commands, or more processes than cores.
     """
@@ -332,7 +332,7 @@ def _launcher_and_sweeper(
             continue
         for key, value in leaves({"hydra": {name: about[name]}}):
             if "${" in f"{key} {value}" and key not in given_keys and not trust:
-                raise UntrustedError(f"{key}: {value} is only in the sweep folder. Pass {key}=VALUE {ALLOWED}.")
+                raise UntrustedError(f"{key}: {value} is only in the sweep folder. Pass {key}=VALUE {HOW_TO_TRUST}.")
         replaced = {key.removeprefix(f"hydra.{name}.").split(".")[0] for key in given_keys}
         values = {key: value for key, value in given[name].items() if key in replaced}
         sections[name] = merged(about[name], values)

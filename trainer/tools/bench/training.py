@@ -18,7 +18,7 @@ from trainer.run.config.schema import Config
 from trainer.run.teacher import distill
 
 # Waiting for data may cost this share of the speed. If it costs more, training is reported as bound by the input.
-_CHEAP = 0.05
+_MAX_COST = 0.05
 
 
 def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
     cost, cuda = 1 - fed.ratio(fixed), config.fit.torch_device().type == "cuda"
     share = f"{100 * cost:.1f}% of the speed" if cost >= 0.0005 else "nothing"
     price = f"waiting for data costs {share}"
-    if cost <= _CHEAP:
+    if cost <= _MAX_COST:
         hint = " Try fit.precision=bf16." if cuda and config.fit.precision == "fp32" else ""
         return f"Bound by the model: {price}.{hint}"
     bound = "the input pipeline" if loader.speed < fixed.speed else "loader and model together"

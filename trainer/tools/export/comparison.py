@@ -37,8 +37,8 @@ from trainer.tools.export.write import FILE, Exported, export
 CALIBRATION = 100  # default number of training images that define the ranges of int8
 _FEWEST = 10  # fewer images would miss a large part of the ranges
 _CPU = torch.device("cpu")
-_PIXELS = 0.01  # largest share of a mask's pixels that may have a different class
-_OVERLAP = 0.5  # lowest IoU of boxes that show the same object
+_PIXEL_SHARE = 0.01  # largest share of a mask's pixels that may have a different class
+_MIN_IOU = 0.5  # lowest IoU of boxes that show the same object
 
 # Maps an image to the outputs of an export, without a batch dimension. The first output is (K,) or (K, height, width),
 # before the activation. Detectors return boxes, (K, 4), scores and labels.
@@ -110,7 +110,7 @@ class _OutputComparison(_Comparison):
         ours, theirs = task.activate(learner.output.float().cpu()), task.activate(exported)
         self.largest = max(self.largest, (ours - theirs).abs().max().item())
         if task.ranked and len(self._trained.classes) > 1:
-            other = (ours.argmax(1) != theirs.argmax(1)).float().reshape(len(indices), -1).mean(1) > _PIXELS
+            other = (ours.argmax(1) != theirs.argmax(1)).float().reshape(len(indices), -1).mean(1) > _PIXEL_SHARE
             self.differing += [i for i, differs in zip(indices, other.tolist(), strict=True) if differs]
 
 
@@ -149,7 +149,7 @@ class _ObjectComparison(_Comparison):
             return not len(shown)
         overlaps = box_iou(shown[:, :4], others[:, :4]) * (shown[:, 4:5] == others[:, 4])
         nearest = (overlaps - (shown[:, 5:] - others[:, 5]).abs()).argmax(dim=1)
-        known = overlaps.gather(1, nearest[:, None])[:, 0] >= _OVERLAP
+        known = overlaps.gather(1, nearest[:, None])[:, 0] >= _MIN_IOU
         apart = (shown - others[nearest])[known].abs()
         if len(apart):
             self.largest = max(self.largest, apart[:, 5].max().item())
@@ -188,7 +188,7 @@ def _calibration(trained: LoadedModel, number: int) -> Sequence[ImageRef]:
     files = load_dataset(trained.config.data).train.files
     if len(files) < _FEWEST:
         raise UserError(
-            f"--variants int8: the data have {amount(len(files), 'training image')}, but the ranges of int8 need at "
+            f"--variants int8: the data has {amount(len(files), 'training image')}, but the ranges of int8 need at "
             f"least {_FEWEST}. Set other data with overrides, or remove int8."
         )
     return [files[i] for i in np.linspace(0, len(files) - 1, min(number, len(files))).astype(int)]
@@ -217,8 +217,8 @@ def _sentence(check: Check, trained: LoadedModel) -> str:
     if trained.task.ranked:
         what, other, same = "probability", "a different top class", "the same top class"
     if isinstance(trained.task, Segment):
-        other = f"other classes in more than {_PIXELS:.0%} of the pixels"
-        same = f"the same class in at least {1 - _PIXELS:.0%} of the pixels"
+        other = f"other classes in more than {_PIXEL_SHARE:.0%} of the pixels"
+        same = f"the same class in at least {1 - _PIXEL_SHARE:.0%} of the pixels"
     if check.pixels is not None:
         what, other, same = f"box is {check.pixels:.2g} px, and in a score", "different objects", "the same objects"
     text = f"{amount(check.images, 'image')}: the largest difference in a {what} is {check.largest:.2g}"

@@ -67,7 +67,7 @@ CASES = [("folder", "classes"), *(("webdataset", name) for name in GIVEN)]
 
 @pytest.mark.parametrize(("to", "name"), CASES)
 def test_converted_data_is_identical(to: str, name: str, image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("augment.data.conversion._SHARD", TINY)
+    monkeypatch.setattr("augment.data.conversion._SHARD_BYTES", TINY)
     dataset = given(name, image_files)
     convert(dataset, OUT, to)
     assert len(list(OUT.glob("train-*.tar"))) > 2 or to == "folder"

@@ -70,6 +70,11 @@ def test_keypoints_have_names_and_pairs() -> None:
     assert dataset.kind.flip_pairs == ((1, 2),)
     objects = dataset.train.targets[0]
     assert objects.points.tolist() == [[[4, 5, 2], [6, 5, 1], [0, 0, 0]], [[0, 0, 0]] * 3]
+    content["categories"][1]["keypoints"] = ["nose", "right_eye", "left_eye"]
+    Path("val.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"val.json: its keypoints differ from nose, left_eye, right_eye\. Use the"):
+        load("coco", train=train, val="val.json", keypoints=True)
+    assert len(load("coco", train=train, val="val.json").val) == 2, "keypoints are not used"
     content["annotations"][0]["keypoints"][0] = 1e300
     Path(train).write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"annotations\[0\] of train.json: 9 numbers as keypoints"):

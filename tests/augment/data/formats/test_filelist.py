@@ -141,6 +141,13 @@ def test_malformed_lists_are_rejected(
         load(lists, train, val, **settings)
 
 
+@pytest.mark.parametrize(("train", "some"), [("a.png x\nz.png x\n", True), ("z.png x\ny.png x\n", False)])
+def test_missing_images_next_to_others_can_be_left_out(train: str, some: bool, lists: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(lists, train, "b.png x\n")
+    assert ("data.skip_bad=true" in str(caught.value)) == some
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [

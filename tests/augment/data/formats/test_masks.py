@@ -1,5 +1,7 @@
 """Folders of images and masks."""
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,32 @@ def test_a_mask_that_does_not_fit_is_named_and_its_image_left_out(labels: Any, w
     assert [file.name for file in dataset.train.files] == ["1.jpg"]
     put()  # repaired
     assert len(load("masks", **settings).train) == 2
+
+
+def png(values: np.ndarray, bits: int, palette: bytes = b"") -> bytes:
+    """Encode values as PNG with a number of bits each, as gray or as indices of a palette."""
+    height, width = values.shape
+    lines = np.packbits(np.unpackbits(values[..., None], axis=2)[..., 8 - bits :].reshape(height, -1), axis=1)
+    header = struct.pack(">IIBBBBB", width, height, bits, 3 if palette else 0, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + line.tobytes() for line in lines))
+    chunks = [(b"IHDR", header), *([(b"PLTE", palette)] if palette else []), (b"IDAT", pixels), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def test_gray_values_of_few_bits_are_rejected(tmp_path: Path) -> None:
+    """Pillow would read the label 1 of 4 bits as 17, and 15 as 255, which is ignored."""
+    labels = np.resize(np.arange(4, dtype=np.uint8), (8, 12))
+    pgm = b"P5 12 8 15\n" + labels.tobytes()
+    for name, content in {"2.png": png(labels, 2), "4.png": png(labels, 4), "15.pgm": pgm}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf"{name}: the mask stores less than 8 bits per pixel"):
+            MaskFile(tmp_path / name).read()
+    good = {"palette.png": png(labels, 2, bytes(range(12))), "8.pgm": pgm.replace(b" 15", b" 255")}
+    for name, content in (good | {"1.png": png(labels % 2, 1)}).items():
+        (tmp_path / name).write_bytes(content)
+        np.testing.assert_array_equal(MaskFile(tmp_path / name).read(), labels % 2 if name == "1.png" else labels)
 
 
 def test_two_masks_of_an_image_and_masks_of_nothing_are_rejected() -> None:

@@ -35,6 +35,12 @@ def test_boxes_are_shares_of_the_image() -> None:
     assert (first.labels.tolist(), len(second), len(dataset.val)) == ([2, 1], 0, 2)
 
 
+def test_the_current_folder_may_hold_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("1 0.25 0.5 0.5 0.2")
+    monkeypatch.chdir("set")
+    assert [len(target) for target in load("yolo", root=".").train.targets] == [1, 0]
+
+
 def test_outlines_are_masks_and_have_boxes() -> None:
     put("0 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5", yaml=YAML.replace("[cat, dog]", "{3: dog, 0: cat, 8: emu}"))
     dataset = load("yolo", root="set/data.yaml", instances=True)

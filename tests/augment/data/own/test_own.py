@@ -118,7 +118,7 @@ def test_overlap_of_train_and_val_is_reported() -> None:
 
     others = notices(options={"kind": "array"}, val_options={"kind": "bytes"})
     assert "learns" not in notices(val="my_data.part") + others
-    assert "data.val: it is my_data.Photos with the same arguments as data.train" in notices()
+    assert "data.val is my_data.Photos with the same arguments as data.train" in notices()
     copied = "3 of 3 val images are copies of train images, such as photos/0.png"
     assert copied in notices("my_data.paths", "my_data.some_paths")
 
@@ -171,8 +171,8 @@ def test_items_may_share_a_buffer(buffer: str) -> None:
 def test_images_that_are_drawn_at_random_are_noticed() -> None:
     draws = "def __getitem__(self, index): return np.random.randint(0, 256, (9, 9, 3), np.uint8), index"
     code = f"import numpy as np\nclass train:\n  def __len__(self): return 2\n  {draws}"
-    assert any(n.startswith("data.val: item 0 of mine.train has another image") for n in written(code).notices)
-    with pytest.raises(UserError, match=r"^data\.train: item 0 of mine\.train has another target when it is read"):
+    assert any(n.startswith("data.val: item 0 of mine.train has a different image") for n in written(code).notices)
+    with pytest.raises(UserError, match=r"^data\.train: item 0 of mine\.train .* Return the same target each time"):
         written(code.replace("uint8), index", "uint8), np.random.rand()"))
 
 

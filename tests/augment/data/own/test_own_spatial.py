@@ -49,6 +49,12 @@ def test_masks_are_read_when_they_are_needed(target: str) -> None:
     assert str(dataset.train.targets[2]) == "mine.train[2]"
 
 
+def test_masks_without_a_label_except_0_are_rejected() -> None:
+    """Binary masks often store 255 for objects, but 255 is ignored."""
+    with pytest.raises(UserError, match=r"^data\.train: masks have no label except 0.* 255 is ignored"):
+        written(f"{CODE}        return np.full((10 + index, 12), index % 2 * 255)\n", task="segment")
+
+
 def test_with_names_no_mask_is_read_before_it_is_needed() -> None:
     Path("names.txt").write_text("a\nb\n")
     code = f"{CODE.replace('return 3', 'return 20')}        return np.full((10 + index, 12), index)\n"
@@ -137,7 +143,7 @@ def test_targets_that_are_drawn_at_random_are_rejected(task: str) -> None:
             self.label += index == 2
             return super().__getitem__(index)
 
-    with pytest.raises(UserError, match=r"^data\.train: item 2 of Drawn has another target when it is read again"):
+    with pytest.raises(UserError, match=r"^data\.train: item 2 of Drawn .* Return the same target each time"):
         load(Drawn(task), task=task)  # type: ignore[arg-type]
 
 

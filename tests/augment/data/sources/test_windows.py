@@ -83,7 +83,7 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
     killed = remote._start()
     killed.wait()
     for idle in ([], [killed]):
-        monkeypatch.setattr(remote, "_IDLE", idle)
+        monkeypatch.setattr(remote, "_IDLE_PROCESSES", idle)
         with pytest.raises(
             UserError, match=r"^data\.train=.*: the process that downloaded .*train-0\.tar was killed\.$"
         ):

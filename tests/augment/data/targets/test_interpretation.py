@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split
-from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions
+from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions, pack
 from augment.data.targets.interpretation import make_dataset
 from augment.support.errors import UserError
 
@@ -51,6 +51,17 @@ def understand(values: Any, val: Any = None, *, task: str = "", **options: Any) 
 def test_unambiguous_arrays(values: Any, options: Any, task: str, names: Any, train: Any) -> None:
     splits = (Split(tuple(Path(f"{key}{i}") for i in range(len(train))), train) for key in ("train", "val"))
     assert understand(values, **options) == Dataset(names, *splits, task)
+
+
+@pytest.mark.parametrize("task", ["", "multilabel"])
+def test_lists_of_0_and_1_of_one_length_are_rows(task: str) -> None:
+    def read(*lists: list[int]) -> Dataset:
+        split = LabeledSplit("data.train", [Path(str(i)) for i in range(len(lists))], pack(lists, str), str)
+        return make_dataset([split, split], TargetOptions(task))
+
+    assert read(*FLAGS).train.targets == tuple(tuple(map(float, row)) for row in FLAGS)
+    assert read([0, 1], [1], [0, 1]).train.targets == ((1.0, 1.0), (0.0, 1.0), (1.0, 1.0)), "numbers of labels"
+    assert read([0, 2], [1, 2]).train.targets == ((1.0, 0.0, 1.0), (0.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from annotated import coco
 
 from augment import load_recipe, make_loader
-from augment.data.targets.keypoints import pair_points
+from augment.data.targets.keypoints import mirrored, pair_points
 from augment.support.errors import UserError
 
 PAIRS = ("left_eye right_eye", "LeftEye rightEye", "UPPERLEFT UPPERRIGHT", "l_eye r_eye", "eye_L eye_R", "LEye REye",
@@ -20,6 +20,20 @@ PAIRS = ("left_eye right_eye", "LeftEye rightEye", "UPPERLEFT UPPERRIGHT", "l_ey
 def test_names_tell_left_and_right(names: str) -> None:
     left, right = names.split()
     assert pair_points(None, ["nose", right, left]) == ((2, 1),)
+
+
+def test_names_with_two_sides() -> None:
+    corners = [f"{eye}_eye_{side}_corner" for eye in ("left", "right") for side in ("left", "right")]
+    assert pair_points(None, corners) == ((0, 3), (1, 2))
+
+
+def test_a_point_in_two_pairs_is_rejected() -> None:
+    with pytest.raises(UserError, match=r"data\.flip_pairs: b is in several pairs"):
+        pair_points([["a", "b"], ["b", "c"]], ["a", "b", "c"])
+    for pairs in ([(0, 1), (1, 2)], [(0, 3)], [(0, -1)]):
+        with pytest.raises(UserError, match=r"flip_pairs: \[\(0, .*at most one pair"):
+            mirrored(3, pairs)
+    assert mirrored(3, [(0, 2)]) == [2, 1, 0]
 
 
 @pytest.mark.parametrize("names", ["0 1", "lshoulder rshoulder", "left_eye right_eye left_ear", "nose chin"])

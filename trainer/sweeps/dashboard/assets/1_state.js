@@ -73,7 +73,7 @@ function perReplicate(runs, valueOf) {
   return [...found.values()].map(mean);
 }
 
-/** Format a value like in a configuration. Numbers that are not whole have at most four significant digits. */
+/** Format a value as in a configuration. Numbers that are not whole have at most four significant digits. */
 function show(value) {
   if (value === undefined || value === "") return "";
   if (value === null) return "null";

@@ -38,7 +38,7 @@ function isNumeric(values) {
   return values.some((value) => value !== null) && values.every((value) => value === null || typeof value === "number");
 }
 
-/** Shorten keys like the names of runs do, unless two would become equal or a label is already used. */
+/** Shorten keys as in the names of runs, unless two would become equal or a label is already used. */
 function shortNames(keys, taken) {
   const count = new Map(taken.map((label) => [label, 1]));
   for (const key of keys) count.set(shortKey(key), (count.get(shortKey(key)) ?? 0) + 1);
@@ -47,7 +47,7 @@ function shortNames(keys, taken) {
 
 const shortKey = (key) => key.split(".").slice(1).slice(-2).join(".") || key;
 
-/** Shorten the full keys in a text like the table does: fit.lr=0.1 becomes lr=0.1. Short keys stay unchanged. */
+/** Shorten the full keys in a text as in the table: fit.lr=0.1 becomes lr=0.1. Short keys stay unchanged. */
 function shortText(text) {
   return text.replace(/(?<![\w.])(?:aug|callbacks|data|fit|hydra|model|run)(?:\.\w+)+(?==)/g, (key) => labels.get(key) ?? shortKey(key));
 }
@@ -132,7 +132,7 @@ function compareTexts(a, b) {
   return one.length - two.length;
 }
 
-/** Sort runs like the table, by the chosen column, or with the best monitored score first. */
+/** Sort runs as in the table: by the chosen column, or with the best monitored score first. */
 function sortRuns(runs) {
   const column = columns.find((c) => c.key === state.sort);
   if (column) return [...runs].sort((a, b) => compare(column.get(a), column.get(b), state.down));
@@ -146,7 +146,7 @@ function compareScores(a, b) {
 
 let columns, labels;
 
-/** Derive the columns, labels and search texts from the data of the page. Call this whenever the data change. */
+/** Derive the columns, labels and search texts from the data of the page. Call this whenever the data changes. */
 function prepare() {
   data.runs.forEach((run, index) => {
     run.index = index;
