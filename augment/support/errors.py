@@ -3,8 +3,12 @@
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
+
+# Limits of `closest`, because comparing long names takes milliseconds.
+_MAX_COMPARED, _MAX_LENGTH = 10_000, 100
 
 
 class UserError(Exception):
@@ -32,8 +36,15 @@ def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] 
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return a " Did you mean ...?" with the closest allowed name, or an empty string if no name is close."""
     names = {allowed_name.lower(): allowed_name for allowed_name in allowed}
-    near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    return f" Did you mean '{names[near[0]]}'?" if near else ""
+    near = closest(name.lower(), names, 0.5)
+    return f" Did you mean '{names[near]}'?" if near else ""
+
+
+def closest(name: str, allowed: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the closest allowed name, or an empty string if no name is close. Long names are not compared."""
+    short = (one for one in allowed if len(one) <= _MAX_LENGTH)
+    near = get_close_matches(name, islice(short, _MAX_COMPARED), n=1, cutoff=cutoff) if len(name) <= _MAX_LENGTH else []
+    return near[0] if near else ""
 
 
 def nearest_each(names: Iterable[str], allowed: Iterable[str]) -> str:

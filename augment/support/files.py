@@ -8,7 +8,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, closest
 from augment.support.formatting import as_bytes, list_some
 
 
@@ -210,8 +209,8 @@ def near_file(path: Path, *, folder: bool = False) -> str:
     elif path.suffix:
         wanted = Path.is_file
     names = sorted(other.name for other in path.parent.iterdir() if other.name[0] != "." and wanted(other))
-    if near := get_close_matches(path.name, names, n=1):
-        return f" Did you mean {path.with_name(near[0])}?"
+    if near := closest(path.name, names):
+        return f" Did you mean {path.with_name(near)}?"
     where = "The current folder" if path.parent == Path() else path.parent
     folders = sorted(f"{other.name}/" for other in path.parent.iterdir() if other.name[0] != "." and other.is_dir())
     only = f", only {list_some(folders)}" if folders else ""

@@ -53,17 +53,21 @@ def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONL
         flags: as for `os.open`.
 
     Raises:
-        UnreadableError: the file is not a regular file, or a link below the folder leads to it.
+        UnreadableError: the file is not a regular file, or a link below the folder leads to it. It would be changed,
+            but is also a hard link of another file.
         OSError: the file cannot be opened.
     """
     inside = [path for path in file.parents if folder is not None and path != folder and path.is_relative_to(folder)]
     if linked := next((path for path in (*inside, file) if path.is_symlink()), None):
         raise UnreadableError(f"{linked} is a link, which is not followed. Replace it with a regular file.")
     descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnreadableError(f"{file} is not a regular file. Remove it.")
-    return descriptor
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and not (flags & (os.O_RDWR | os.O_WRONLY) and status.st_nlink > 1):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        raise UnreadableError(f"{file} is a hard link of another file, which would change. Replace it with a copy.")
+    raise UnreadableError(f"{file} is not a regular file. Remove it.")
 
 
 def regular(file: Path, folder: Path | None = None) -> Path:

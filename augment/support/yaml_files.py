@@ -10,7 +10,7 @@ from augment.support.hydra import get_yaml_loader
 from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage_errors, read_bytes
 
 # Limits far above any real configuration. OmegaConf takes seconds for this many values.
-MAX_YAML_BYTES, MAX_YAML_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
+MAX_YAML_BYTES, MAX_YAML_VALUES, MAX_TEXT, _MAX_KEY = 2**20, 20_000, 2**16, 255
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
@@ -37,6 +37,8 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
             loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})
         loaded: object = yaml.load(text, Loader=loader)
         check_numbers(loaded)
+        if _longest_key(loaded) > _MAX_KEY:  # each value repeats the keys above it in its key path
+            raise _too_large(file)
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {describe_yaml_error(error)}") from error
     except damage_errors(OSError) as error:
@@ -58,12 +60,8 @@ def _check_content(text: str, file: Path) -> None:
 
     An alias counts as all values that it repeats, because nested aliases can grow exponentially.
     """
-    too_large = UserError(
-        f"{file}: the file is too large. The limits are {MAX_YAML_BYTES:,} bytes, {MAX_YAML_VALUES:,} values, "
-        f"{MAX_DEPTH} levels, and {MAX_TEXT:,} characters per value."
-    )
     if len(text) > MAX_YAML_BYTES:
-        raise too_large
+        raise _too_large(file)
     values = 0
     opened: list[tuple[str | None, int]] = []  # the anchors of open collections, and the number of values before each
     sizes: dict[str | None, int] = {}
@@ -83,7 +81,21 @@ def _check_content(text: str, file: Path) -> None:
             sizes[anchor] = values - before
         long = len(getattr(event, "value", "")) > MAX_TEXT
         if long or values > MAX_YAML_VALUES or len(opened) > MAX_DEPTH:
-            raise too_large
+            raise _too_large(file)
+
+
+def _too_large(file: Path) -> UserError:
+    return UserError(
+        f"{file}: the file is too large. The limits are {MAX_YAML_BYTES:,} bytes, {MAX_YAML_VALUES:,} values, "
+        f"{MAX_DEPTH} levels, {_MAX_KEY} characters per key, and {MAX_TEXT:,} per value."
+    )
+
+
+def _longest_key(values: object) -> int:
+    """Return the number of characters of the longest key in plain values."""
+    if isinstance(values, dict):
+        return max((*(len(str(key)) for key in values), *map(_longest_key, values.values())), default=0)
+    return max(map(_longest_key, values), default=0) if isinstance(values, list) else 0
 
 
 def describe_yaml_error(error: yaml.YAMLError) -> str:

@@ -170,6 +170,13 @@ def test_shards(name: str, tmp_path: Path) -> None:
     assert "a header gives the size" in said(lambda: [*read_shard(RecordFile(file, 0, 0))])
 
 
+def test_facts_about_all_files_of_a_shard(tmp_path: Path) -> None:
+    facts = {f"key{number:06}": "a" for number in range(101)}
+    with tarfile.open(file := tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers=facts) as archive:
+        archive.addfile(tarfile.TarInfo("a.cls"))
+    assert "101 facts about all files" in said(lambda: [*read_shard(RecordFile(file, 0, 0))])
+
+
 # --- patterns ---
 
 

@@ -32,7 +32,7 @@ from trainer.tasks.metric import Column
 from trainer.tasks.task import AUTO
 
 _HERE = Path(__file__).parent
-_MAX_LINES = 5000  # lines in the table of epochs
+_MAX_CELLS = 100_000  # cells in the table of epochs
 _MAX_PIXELS = 2**26  # maximum number of pixels of a figure. Real figures have a tenth as many
 _WITHIN = (1600, 2**26)  # maximum width and height of a figure in the page
 
@@ -170,11 +170,12 @@ def _inline(file: Path) -> str:
 
 def _table(record: RunRecord) -> dict[str, Any]:
     """Return title, head and lines of the table of epochs. A very long table has only the last epochs."""
-    columns = [column for column in record.display.columns if any(column.key in row for row in record.run.rows)]
+    measured = {key for row in record.run.rows for key in row}
+    columns = [column for column in record.display.columns if column.key in measured]
     lines = []
-    for row in record.run.rows[-_MAX_LINES:]:
+    for row in record.run.rows[-max(1, _MAX_CELLS // max(1, len(columns))) :]:
         lines.append((int(row["epoch"]) + 1, [_cell(row.get(column.key, nan), column) for column in columns]))
-    shown = "All" if len(lines) == len(record.run.rows) else f"The last {_MAX_LINES:,}"
+    shown = "All" if len(lines) == len(record.run.rows) else f"The last {len(lines):,}"
     return {"title": f"{shown} epochs", "head": [column.title for column in columns], "lines": lines}
 
 

@@ -362,7 +362,7 @@ def _regions_of(image: AnnotatedImage, size: tuple[int, int], turn: int, wanted:
         labels = tuple(found.label for found in image.objects)
     height, width = size
     regions = Regions(image.where, height, width, shapes, labels, turn)
-    if len(shapes) * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
+    if regions.points * height * width > MOST_COVERED and (count := regions.covered()) > MOST_COVERED:
         raise FaultError(f"has objects of {count:,} pixels, but at most {MOST_COVERED:,} are allowed")
     return regions
 

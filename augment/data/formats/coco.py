@@ -4,6 +4,7 @@ Format: cocodataset.org/#format-data. The category with the lowest id has label 
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,8 +146,10 @@ def _listed_images(coco: CocoFile, folder: Path) -> dict[Id, AnnotatedImage]:
         try:
             identity, name = identity_of(image["id"]), str(image["file_name"])
             size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
+            if b"\0" in os.fsencode(name):  # also raises a ValueError for half of a surrogate pair
+                raise ValueError
         except _MALFORMED:
-            raise coco.error(f"images[{number}] is {image!r:.80}. It needs an id and a file_name.") from None
+            raise coco.error(f"images[{number}] is {image!r:.80}. It needs an id and a valid file_name.") from None
         if identity in images:
             other = images[identity].file.name
             raise coco.error(f"images[{number}], {name}, repeats the id {identity} of {other}. Use each id once.")

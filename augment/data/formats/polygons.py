@@ -20,7 +20,7 @@ Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
 FAR = 1e9  # px, farther than any point of an image
 MOST_COVERED = 2**30  # maximum number of pixels in the bounding boxes of an image's objects. Drawing takes a byte each
-_AT_ONCE = 2**23  # maximum number of pairs of edges and rows that are compared at once, to limit memory
+_AT_ONCE = 2**23  # maximum number of crossings of edges and rows that are computed at once, to limit memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +52,22 @@ class Regions(Digested):
         return turn_back(found, self.orientation)
 
     def covered(self) -> int:
-        """Return the number of pixels in the bounding boxes of all objects, which `read` draws one by one."""
-        parts = (_bounds(shape, self.height, self.width) for shape in self.shapes)
-        return sum((right - left) * (bottom - top) for left, top, right, bottom in parts)
+        """Return the number of pixels in the bounding boxes of all objects, which `read` draws one by one.
+
+        If its parts overlap, or their edges cross more rows than they have pixels, an object counts more.
+        """
+        return sum(_covered(shape, self.height, self.width) for shape in self.shapes)
+
+    @property
+    def points(self) -> int:
+        """The number of corners and runs of all objects. `covered` is at most this many times the image's pixels."""
+        return sum(len(part) for shape in self.shapes for part in _parts(shape))
 
     def digested(self) -> Iterator[bytes]:
         """Yield the size, the labels and the outlines."""
         yield f"{self.height} {self.width} {self.labels}".encode()
         for shape in self.shapes:
-            for part in [shape] if isinstance(shape, np.ndarray) else shape:
+            for part in _parts(shape):
                 yield f"{part.shape}".encode() + part.tobytes()
 
 
@@ -115,6 +122,26 @@ def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
     return lengths, (height, width)
 
 
+def _parts(shape: Shape) -> Sequence[NDArray[Any]]:
+    return [shape] if isinstance(shape, np.ndarray) else shape
+
+
+def _covered(shape: Shape, height: int, width: int) -> int:
+    left, top, right, bottom = _bounds(shape, height, width)
+    area = (right - left) * (bottom - top)
+    if isinstance(shape, np.ndarray):
+        return area
+    if len(shape) > 1:
+        return max(area, sum(_covered((polygon,), height, width) for polygon in shape))
+    rows = _rows(shape[0][:, 1], height)
+    return max(area, int(np.abs(np.diff(rows, append=rows[:1])).sum()))
+
+
+def _rows(y: NDArray[Any], height: int) -> NDArray[np.int64]:
+    """Return the first row of pixels whose centers are at or below each position."""
+    return np.ceil(y - 0.5).clip(0, height).astype(np.int64)
+
+
 def _bounds(shape: Shape, height: int, width: int) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom of a part of the image that contains the whole object."""
     if isinstance(shape, np.ndarray):
@@ -136,7 +163,9 @@ def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArr
         return (top, left), drawn.reshape(right - left, height).T.copy()
     inside = np.zeros((bottom - top, right - left), np.bool_)
     for polygon in shape:
-        inside |= _inside(polygon - np.array([left, top]), *inside.shape)
+        x, y, end_x, end_y = _bounds((polygon,), height, width)
+        part = inside[y - top : end_y - top, x - left : end_x - left]
+        part |= _inside(polygon - np.array([x, y]), *part.shape)
     return (top, left), inside
 
 
@@ -145,13 +174,17 @@ def _inside(polygon: NDArray[np.float64], height: int, width: int) -> NDArray[np
 
     Along a row of pixel centers, inside and outside alternate at each edge that the row crosses.
     """
-    points, rows = np.concatenate([polygon, polygon[:1]]), np.arange(height) + 0.5
+    points = np.concatenate([polygon, polygon[:1]])
+    rows = _rows(points[:, 1], height)
     changes = np.zeros(height * (width + 1), np.int64)
     count = max(1, _AT_ONCE // max(1, height))
     for start in range(0, len(polygon), count):
         (x, y), (next_x, next_y) = points[start:-1][:count].T, points[start + 1 :][:count].T
-        edge, row = np.nonzero((y[:, None] <= rows) != (next_y[:, None] <= rows))
-        crossing = x[edge] + (rows[row] - y[edge]) / (next_y[edge] - y[edge]) * (next_x[edge] - x[edge])
+        first, last = np.sort([rows[start:-1][:count], rows[start + 1 :][:count]], axis=0)
+        crossed = last - first  # number of rows that each edge crosses
+        edge = np.repeat(np.arange(len(x)), crossed)
+        row = np.arange(len(edge)) - np.repeat(np.cumsum(crossed) - crossed - first, crossed)
+        crossing = x[edge] + (row + 0.5 - y[edge]) / (next_y[edge] - y[edge]) * (next_x[edge] - x[edge])
         column = np.ceil(crossing - 0.5).clip(0, width).astype(np.int64)
-        changes += np.bincount(row * (width + 1) + column, minlength=len(changes))
+        np.add.at(changes, row * (width + 1) + column, 1)
     return np.asarray(changes.reshape(height, width + 1).cumsum(axis=1)[:, :-1] % 2 == 1)

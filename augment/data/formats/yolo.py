@@ -86,12 +86,16 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
     if not given:
         raise UserError(f"data.root={yaml} has no '{split}'.{nearest(split, map(str, content))}")
     files: list[Path] = []
+    seen: set[Path] = set()
     for name in map(str, given if isinstance(given, list) else [given]):
         # Names are relative to `path` in data.yaml, or to the folder of data.yaml if the dataset was moved. Roboflow
         # writes "../train/images" instead of "train/images".
         folder = yaml.parent
         tried = [folder / str(content.get("path") or "") / name, folder / name, folder / name.removeprefix("../")]
         found = next((path for path in tried if path.exists()), tried[0])
+        if (real := found.resolve() if found.exists() else found) in seen:
+            raise UserError(f"data.root={yaml}: {split} lists {found} twice. List it once.")
+        seen.add(real)
         if found.is_dir():
             files += find_images(found)
         elif found.suffix == ".txt" and found.is_file():

@@ -20,6 +20,7 @@ from augment.support.formatting import amount, list_some
 
 Label = int | float | str
 
+_MAX_LENGTH = 200  # characters of a name to normalize. The time may grow with the square of the length
 _MAX_HINTS = 3  # maximum number of hints. If more classes have a single image, they are probably spelled correctly
 
 
@@ -237,7 +238,7 @@ def find_names(
 def describe_alike(names: Sequence[str]) -> str:
     """Return a notice about names that differ only in case, spaces or the encoding of accents, or an empty string."""
     first: dict[str, str] = {}
-    for name in names:
+    for name in filter(lambda name: len(name) <= _MAX_LENGTH, names):
         other = first.setdefault("".join(normalize("NFKC", name).casefold().split()), name)
         if other != name:
             return (

@@ -9,6 +9,12 @@ def test_the_nearest_name_is_suggested() -> None:
     assert nearest("x", ["label", "image"]) == ""
 
 
+def test_long_names_and_further_names_are_not_compared() -> None:
+    assert nearest("a" * 100, ["a" * 99]) == f" Did you mean '{'a' * 99}'?"
+    assert nearest("a" * 101, ["a" * 99]) == nearest("a" * 99, ["a" * 101]) == ""
+    assert nearest("label", [*(f"name {number}" for number in range(10_000)), "lable"]) == ""
+
+
 def test_suggest_sorts_names_and_accepts_none() -> None:
     assert suggest("rotat", ["warp", "rotate"]) == " Did you mean 'rotate'? Allowed: rotate, warp."
     assert suggest("rotate", []) == " Allowed: (none)."

@@ -15,6 +15,7 @@ from augment.support.untrusted_files import (
     append,
     check_folder,
     explained_damage,
+    locked,
     parse_json,
     read_as,
     read_bytes,
@@ -120,6 +121,17 @@ def test_a_folder_that_is_a_link_is_not_written_into(tmp_path: Path) -> None:
     for check, folder in ((check_folder, sweep), (unlinked_folder, sweep / "other")):
         with pytest.raises(UserError, match=r"other is a link, .* Remove it"):
             check(folder)
+
+
+def test_hard_links_are_read_but_not_changed(tmp_path: Path) -> None:
+    (precious := tmp_path / "precious").write_text("1")
+    os.link(precious, tmp_path / "rows")
+    assert read_bytes(tmp_path / "rows") == b"1"
+    with pytest.raises(UnreadableError, match="rows is a hard link of another file, which would change"):
+        append(tmp_path / "rows", "2\n")
+    with pytest.raises(UnreadableError, match="rows is a hard link"), locked(tmp_path / "rows"):
+        pass
+    assert precious.read_text() == "1"
 
 
 def test_lines_are_appended_to_regular_files(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def file(tmp_path: Path) -> Path:
         pytest.param("[" * 100_000, TOO_LARGE, id="a deep list"),
         pytest.param("\n".join(" " * i + "a:" for i in range(500)), TOO_LARGE, id="a deep mapping"),
         pytest.param("\n".join(f"k{i}: 1" for i in range(MAX_YAML_VALUES)), TOO_LARGE, id="many values"),
+        pytest.param(f"a: [{{{'.' * 256}: 1}}]", "255 characters per key", id="a long key"),
         pytest.param("#" * 2**21, "the file has 2,097,152 bytes, but at most 1,048,576", id="a large file"),
         pytest.param("a: !!python/object/apply:os.system [ls]", "the tag tag:yaml.org,2002:python/object", id="code"),
         pytest.param("a: !mine x", "the tag !mine", id="an unknown tag"),

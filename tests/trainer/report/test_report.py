@@ -340,7 +340,9 @@ def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
 
 
 def test_a_table_of_many_epochs_has_the_last_ones(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "_MAX_LINES", 2)
-    shown = render(read_record(run))
+    record = read_record(run)
+    columns = page._table(record)["head"]
+    monkeypatch.setattr(page, "_MAX_CELLS", 3 * len(columns) - 1)
+    shown = render(record)
     assert "The last 2 epochs as a table" in shown
     assert shown.partition('class="epochs"')[2].partition("</table>")[0].count('<th scope="row">') == 2

@@ -237,6 +237,9 @@ def test_names_that_look_alike_are_noticed(lists: Path) -> None:
         found = load(lists, f"a.png Ants\nb.png '{other}'\n", "c.png Ants\n")
         assert len(found.classes) == 2
         assert any("'Ants'" in notice and repr(other) in notice for notice in found.notices)
+    long = "a" * 201
+    found = load(lists, f"a.png {long}\nb.png {long.upper()}\n", f"c.png {long}\n")
+    assert "differ only in case" not in str(found.notices)
 
 
 def test_numbers_that_float32_rounds_are_noticed(lists: Path) -> None:

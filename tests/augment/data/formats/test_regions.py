@@ -37,6 +37,17 @@ def test_a_pixel_is_in_a_polygon_if_its_center_is() -> None:
         np.testing.assert_array_equal(drawn(read_polygons([points.ravel()]), 30, 40) > 0, inside)
 
 
+def test_overlapping_parts_and_zigzag_edges_count_as_covered_pixels() -> None:
+    def covered(*polygons: list[int]) -> int:
+        return Regions("", 20, 30, (read_polygons(polygons),), (1,)).covered()
+
+    square, zigzag = [2, 1, 7, 1, 7, 11, 2, 11], [0, 0, 1, 20] * 50
+    assert covered(square) == 50
+    assert covered(square, [20, 0, 25, 0, 25, 1]) == 23 * 11
+    assert covered(*[square] * 10) == 500
+    assert covered(zigzag) == 20 * 100
+
+
 def test_smaller_objects_are_in_front_of_larger_ones() -> None:
     large, small = ([0, 0, 9, 0, 9, 9, 0, 9], [2, 2, 4, 2, 4, 4, 2, 4])
     shapes = (read_polygons([small]), read_polygons([large]))
