@@ -48,7 +48,7 @@ def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.M
 @pytest.mark.usefixtures("own_folder", "sample_drawn")
 def test_a_gpu_has_a_number_and_may_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"^fit\.device: cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
+    with pytest.raises(UserError, match=r"^fit\.device=cuda, but .* no GPU here\. Allowed: auto, cpu\.$"):
         check_config(config_of(fit={"device": "cuda"}))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
