@@ -133,7 +133,7 @@ class Regress(Task[OutputSamples]):
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
         scatter = FigureImage(
-            "Predictions against true values, in the best epoch", "Predictions plotted against targets"
+            "Predictions against true values, in the best epoch", "Scatter plot of predictions against targets"
         )
         return self.table(self.per_class(samples, names)), scatter
 
