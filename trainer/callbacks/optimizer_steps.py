@@ -190,12 +190,12 @@ class FreshStatistics(Callback):
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
-            if f"{name}.{STATISTICS[0]}" not in self._before:
+            if f"{name}.{_COUNTER}" not in self._before:  # earlier versions did not save it
                 continue
-            # A model may use a norm several times for a batch.
+            # A model may use a norm several times for a batch, or not at all. Without the upper limit, this gives NaN.
             updates = norm.num_batches_tracked - self._before[f"{name}.{_COUNTER}"]
-            weight_in_average = 1 - (1 - norm.momentum) ** updates.double()
-            factor = (share / weight_in_average).clamp(min=1).float()
+            weight_in_average = 1 - (1 - norm.momentum) ** updates.to(norm.running_mean.dtype)
+            factor = (share / weight_in_average).clamp(1, 1 / norm.momentum)
             for key in STATISTICS:
                 torch.lerp(self._before[f"{name}.{key}"], now := getattr(norm, key), factor, out=now)
             norm.running_var.clamp_(min=0)  # rounding may make it negative
