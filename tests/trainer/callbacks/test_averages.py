@@ -224,6 +224,16 @@ def test_a_norm_that_a_batch_updates_twice_has_the_mean_over_the_images_too() ->
     assert_same(model.unused.state_dict(), nn.BatchNorm2d(3).state_dict())
 
 
+def test_a_step_that_an_earlier_version_began_has_the_usual_moving_average() -> None:
+    def drop_counters(learner: Learner) -> None:
+        before = learner.find(FreshStatistics)._before
+        for name in [name for name in before if name.endswith("num_batches_tracked")]:
+            del before[name]
+
+    (_, found), (_, plain) = fit(FreshStatistics(), on("before_batch", drop_counters), accumulate=2), fit(accumulate=2)
+    torch.testing.assert_close(found[0], plain[0])
+
+
 @pytest.mark.parametrize("batch", [0, 1, 4])
 def test_a_resumed_fit_equals_one_that_was_not_interrupted(batch: int) -> None:
     """Three epochs of 3 + 2 batches, in steps of 2 and 1 batches."""
