@@ -218,7 +218,7 @@ def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
     try:
         return np.asarray(to_rgb(image))
     except DECODER_ERRORS as error:  # the image's file is damaged or closed
-        raise UserError(f"images[{number}]: cannot be decoded: {error or type(error).__name__}.") from error
+        raise UserError(f"images[{number}] cannot be decoded: {error or type(error).__name__}.") from error
 
 
 def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:

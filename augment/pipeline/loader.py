@@ -126,7 +126,7 @@ class Loader:
         return self._shard.samples(len(self.split))
 
     def __reduce__(self) -> NoReturn:
-        raise UserError("loader: cannot be copied or sent to another process. Make a loader in that process.")
+        raise UserError("A loader cannot be copied or sent to another process. Make a loader in that process.")
 
     def __repr__(self) -> str:
         size = f"{len(self.split):,} samples, {amount(len(self), 'batch')}"
@@ -151,7 +151,7 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
         if self._process not in (None, os.getpid()):  # the pipeline's threads do not survive a fork
-            raise UserError("loader: was used before this process was forked. Make a new loader in this process.")
+            raise UserError("This loader was used before the process was forked. Make a new loader in this process.")
         # A loader that resumes at the end of an epoch also restarts here, like a loader that was not interrupted.
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
@@ -164,7 +164,7 @@ class Loader:
             self._seen = []
         for number in range(self.batch, batches):
             if (self.epoch, self.batch) != (epoch, number):
-                raise UserError("loader: this pass ended when another one began. Run one pass at a time.")
+                raise UserError("This pass over the loader ended when another pass began. Run one pass at a time.")
             outputs = self._next()
             if number == batches - 1:
                 # Also take the batch that drop_last leaves out, before the last yield. The epoch is then complete even
@@ -398,7 +398,7 @@ class Loader:
             self._primed = False
         else:
             pipeline.schedule_run()
-        outputs = pipeline.hand_out(stream)
+        outputs = pipeline.take_outputs(stream)
         if self._reader is None:
             return outputs
         return replace(outputs, loaded=self._reader.take(outputs.cpu_index.flatten().tolist()))

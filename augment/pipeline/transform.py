@@ -130,14 +130,15 @@ class Transform:
         """Transform a batch.
 
         Args:
-            images: a uint8 tensor or array, (N, height, width, 3) RGB. Or a list of uint8 tensors or arrays, (height,
-                width, 3), or of PIL images. Or a list of encoded images, as bytes. If the transform runs on a GPU,
+            images: a uint8 tensor or array, (N, height, width, 3) RGB, or a list. The items of a list are uint8 tensors
+                or arrays, (height, width, 3), PIL images, or encoded images as bytes. If the transform runs on a GPU,
                 tensors may be on the CPU or on this GPU. With another pixel format, tensors and arrays have the
                 channels and the data type of the format.
-            targets: (N,) class indices, or (N, K) float labels or regression targets. Masks, (N, height, width) or a
-                list of (height, width) integers. Objects, a list of dicts with boxes (K, 4), labels (K,) and optional
-                torchvision keys. Keypoints, (N, P, 2) or (N, P, 3) floats or lists of numbers. A dict combines several
-                kinds under any names. Masks, boxes and keypoints are in pixels of the stored images.
+            targets: for whole images, (N,) class indices, or (N, K) float labels or regression targets. Masks are
+                (N, height, width) or a list of (height, width) integers. Objects are a list of dicts with boxes (K, 4),
+                labels (K,) and optional torchvision keys. Keypoints are (N, P, 2) or (N, P, 3) floats or lists of
+                numbers. A dict combines several kinds under any names. Masks, boxes and keypoints are in pixels of the
+                stored images.
 
         Returns:
             Without targets, (N, channels, height, width) float32 or float16, normalized, in channels_last memory. If

@@ -59,7 +59,9 @@ def _register(kind: type[Op], leading: tuple[str, ...], params: dict[str, Param[
             names = ", ".join(sorted(taken))
             raise ValueError(f"op '{name}': the parameter names {names} are reserved. Rename yours.")
         if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
-            raise ValueError(f"op '{name}': {plain[0]} is not a parameter. Use Number(...), Range(...) or the like.")
+            raise ValueError(
+                f"op '{name}': {plain[0]} is not a parameter. Use a type such as Number(...) or Range(...)."
+            )
         op = kind(name, {**common, **params}, function, cleandoc(function.__doc__), **fields)
         _check_signature(op, leading, fields.get("prepare"))
         _OPS[name] = op
@@ -97,7 +99,7 @@ def _check_signature(op: Op, leading: tuple[str, ...], prepare: Function | None)
 def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that crops an image of any size and resizes it to `size`: `function(source, size, **values)`.
 
-    `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
+    `source` is a `GraphImage` from `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
     width). Values are the configured parameters. The function returns a DALI node with the cropped image, as the
     methods of `source` do. A recipe has at most one crop, which is its first step and has no p.
 

@@ -154,7 +154,7 @@ class Sampler:
 
 
 class _Key(ISeedSequence):
-    """A 128-bit key. `Philox(key=...)` would be 3x slower, because NumPy also asks the system for entropy."""
+    """A 128-bit key. `Philox(key=...)` would be 3x slower, because NumPy also requests entropy from the system."""
 
     def __init__(self, key: int) -> None:
         self._words = np.array([key & _WORD, key >> 64], np.uint64)

@@ -138,7 +138,7 @@ def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: s
     path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
     steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)
     if op.nests and not steps:
-        raise UserError(f"{path}: is empty. Add steps, such as rotate: {{angle_range: [-9, 9]}}.")
+        raise UserError(f"{path} is empty. Add steps, such as rotate: {{angle_range: [-9, 9]}}.")
     for step in steps:
         if step.op.kind == "crop":
             raise UserError(f"{path}.{step.key}: a crop cannot be nested. Make it the recipe's first step.")

@@ -51,7 +51,7 @@ def run(
 
 def _outputs(pipeline: BuiltPipeline, stream: Any) -> list[Pixels]:
     pipeline.schedule_run()
-    made = pipeline.hand_out(stream)
+    made = pipeline.take_outputs(stream)
     return [output.cpu().numpy().copy() for output in (made.views[0], made.index)]
 
 

@@ -48,7 +48,7 @@ def render(plan: Plan, files: Sequence[ImageRef], device: torch.device) -> Pixel
     pipeline = build_pipeline(plan, Reading(files, len(files), SEED), placement, OutputFormat(raw=True))
     pipeline.build()
     pipeline.schedule_run()
-    made = pipeline.hand_out(torch.cuda.current_stream() if device.type == "cuda" else None)
+    made = pipeline.take_outputs(torch.cuda.current_stream() if device.type == "cuda" else None)
     assert made.index[:, 0].tolist() == list(range(len(files)))
     return made.views[0].cpu().numpy().astype(int)
 

@@ -26,7 +26,7 @@ class Plots(Callback):
     """Draws the first training batch, and a figure of the best epoch's predictions.
 
     Depending on the task, this figure is a confusion matrix, the average precision of each label, or predicted numbers
-    over their targets.
+    plotted against their targets.
     """
 
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images to show from the batch"))

@@ -70,7 +70,7 @@ class Recorder(Callback):
         self.latest: MetricsRow = {}  # the running values when last read, with the key "images_per_second"
         self.val: MetricsRow = {}  # the values of the last validation pass
         self.samples: Samples | None = None  # predictions of the last validation pass for each sample
-        self.first: tuple[float, int] | None = None  # time of the fit's first batch by `monotonic`, and its number
+        self.first: tuple[float, int] | None = None  # `monotonic` time and number of the fit's first batch
         # A resumed run may validate with other settings. Scores are comparable from the row with index `since` on.
         # `validation` contains the settings that these scores depend on, see `RunDescription`.
         self.validation: Mapping[str, Any] = {}

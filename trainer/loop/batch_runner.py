@@ -209,7 +209,7 @@ class Runner:
         with self._learner.settings.autocast(self._learner.device):
             loss = self._step(self._learner, batch)
         if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
-            raise UserError("training_step: its result is not a loss. Return a tensor of shape () that requires grad.")
+            raise UserError("training_step did not return a loss. Return a tensor of shape () that requires grad.")
         self._add_gradients(loss)
         return (loss,)
 
@@ -235,7 +235,7 @@ def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> Non
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
         raise UserError(
-            f"model: its outputs have shape {tuple(outputs.shape)}, but the data has {classes} classes. Add an output "
+            f"The model's outputs have shape {tuple(outputs.shape)}, but the data has {classes} classes. Add an output "
             f"for each class, such as nn.Linear(..., {classes})."
         )
 

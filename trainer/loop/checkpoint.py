@@ -73,48 +73,48 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
             with _open(path) as archive:
                 (name,) = filter(_is_pickle, archive.namelist())
                 if archive.testzip() is not None:
-                    raise DamagedError(f"{path}: not a checkpoint, or truncated. {_REMEDY}")
+                    raise DamagedError(f"{path} is truncated, or is not a checkpoint. {_REMEDY}")
                 for key, size in check_pickle(BytesIO(archive.read(name))):
                     # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
                     if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
-                        raise DamagedError(f"{path}: not a checkpoint, or truncated. {_REMEDY}")
+                        raise DamagedError(f"{path} is truncated, or is not a checkpoint. {_REMEDY}")
     except ForeignTypeError as error:
         raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:
-        raise DamagedError(f"{path}: not a checkpoint, or truncated. {_REMEDY}") from error
+        raise DamagedError(f"{path} is truncated, or is not a checkpoint. {_REMEDY}") from error
     try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise _foreign_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
-        raise UserError(f"{path}: not a checkpoint, or truncated ({first_line(error)}). {_REMEDY}") from error
+        raise UserError(f"{path} is truncated, or is not a checkpoint ({first_line(error)}). {_REMEDY}") from error
 
 
 def _open(path: Path) -> zipfile.ZipFile:
     """Open an archive from `torch.save`.
 
     Raises:
-        BadZipFile: the file is not an archive, or truncated.
+        BadZipFile: the file is truncated, or is not an archive.
         UserError: PyTorch cannot have written the archive.
     """
     start, length, end = _directory(path)
     if path.stat().st_size > host_memory():  # a sparse file takes no disk space, but reading it takes hours
-        odd = "it is larger than the memory of this machine"
+        reason = "it is larger than the memory of this machine"
     elif start + length != end:  # otherwise, Python could find another directory
-        odd = "it contains more than one archive"
+        reason = "it contains more than one archive"
     elif length > _MAX_PICKLE:  # Python takes a minute to read 100 MB
-        odd = f"its list of tensors has more than {_MAX_PICKLE:,} bytes"
+        reason = f"its list of tensors has more than {_MAX_PICKLE:,} bytes"
     else:
         archive = zipfile.ZipFile(path)
-        if not (odd := _oddity(archive.infolist(), end)):
+        if not (reason := _why_foreign(archive.infolist(), end)):
             return archive
         archive.close()
-    raise UserError(f"{path}: not a checkpoint: {odd}. {_REMEDY}")
+    raise UserError(f"{path} is not a checkpoint: {reason}. {_REMEDY}")
 
 
-def _oddity(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
-    """Return why PyTorch cannot have written the entries of an archive. Empty: PyTorch may have written them."""
+def _why_foreign(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
+    """Return why PyTorch cannot have written the entries of an archive, or "" if PyTorch may have written them."""
     if len({entry.filename.lower() for entry in entries}) < len(entries):  # PyTorch ignores case
         return "it contains a name twice"
     # For some methods of compression, Python ignores the size in the directory, and unpacks everything.
@@ -149,7 +149,7 @@ def _directory(path: Path) -> tuple[int, int, int]:
 
 def _foreign_types(path: Path, what: str) -> UserError:
     remedy = "Save only the model's state_dict(), or use another file."
-    return UserError(f"{path}: not a checkpoint: it contains more than plain values and tensors{what}. {remedy}")
+    return UserError(f"{path} is not a checkpoint: it contains more than plain values and tensors{what}. {remedy}")
 
 
 def check_tensors(tensors: Iterable[object], path: Path) -> None:
@@ -162,11 +162,11 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
         if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
             raise _wrong_types(path)
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
-            raise UserError(f"{path}: contains a sparse or expanded tensor. Use another checkpoint.")
+            raise UserError(f"{path} contains a sparse or expanded tensor. Use another checkpoint.")
 
 
 def _wrong_types(path: Path) -> UserError:
-    return UserError(f"{path}: contains values of the wrong type. Use another checkpoint.")
+    return UserError(f"{path} contains values of the wrong type. Use another checkpoint.")
 
 
 LAST, BEST = "last.pt", "best.pt"
@@ -303,19 +303,19 @@ def _is_unlinked(path: Path) -> bool:
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
     if not path.is_file():
         inside = sorted(p.name for p in path.parent.glob("*.pt")) if path.parent.is_dir() else []
-        raise DamagedError(f"{path}: no such checkpoint. The folder contains {', '.join(inside) or 'no checkpoint'}.")
+        raise DamagedError(f"{path} does not exist. The folder contains {', '.join(inside) or 'no checkpoint'}.")
     state = read_plain(regular(path), device)
     if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("format"), int | None):
-        raise UserError(f"{path}: not a checkpoint of a run. Use another checkpoint.")
+        raise UserError(f"{path} is not the checkpoint of a run. Use another checkpoint.")
     found = state.pop("format", None)
     if found != FORMAT:
         raise UserError(
-            f"{path}: has format {found}, but this version of dali-trainer reads format {FORMAT}. Use the version that "
+            f"{path} has format {found}, but this version of dali-trainer reads format {FORMAT}. Use the version that "
             "wrote it, or start a new run."
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}
     if not needed <= state.keys() <= {part.name for part in fields(kind)}:
-        raise UserError(f"{path}: not the {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
+        raise UserError(f"{path} is not the {LAST if kind is FitState else BEST} of a run. Use another checkpoint.")
     _check_types(state, path)
     return kind(**state)
 

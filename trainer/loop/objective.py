@@ -71,7 +71,7 @@ def check_names(steps: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None
     """
     if steps.keys() != optimizers.keys():
         raise UserError(
-            f"training_step: its names are {sorted(steps)}, but the optimizers' names are {sorted(optimizers)}. "
+            f"training_step has the names {sorted(steps)}, but the optimizers have the names {sorted(optimizers)}. "
             "Pass two mappings with the same names, or one step and one optimizer without names."
         )
 

@@ -176,10 +176,10 @@ class LoopSettings:
         if device.type == "cuda" and (index or 0) >= count:
             seen = amount(count, "GPU") if count else "no GPU"
             allowed = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(count))])
-            raise UserError(f"fit.device: {self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
+            raise UserError(f"fit.device={self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
         if launched_ranks() > 1 and self.device != "cpu":
             if index is not None:
-                raise UserError(f"fit.device: {self.device}, but each rank needs its own GPU. Allowed: auto, cpu.")
+                raise UserError(f"fit.device={self.device}, but each rank needs its own GPU. Allowed: auto, cpu.")
             index, ranks = local_rank()
             if (needed := max(index + 1, ranks)) > count:
                 raise UserError(

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         _, folders, overrides = parser.split_paths(arguments)
         if overrides:
-            raise UserError(f"{overrides[0]}: not allowed here. Pass only folders of runs.")
+            raise UserError(f"{overrides[0]} is not allowed here. Pass only folders of runs.")
         for folder in folders:
             require_in(folder, CONFIG_FILE, allowed="the folder of a run")
         for folder in folders:

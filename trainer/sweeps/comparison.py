@@ -215,7 +215,7 @@ def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
 
 
 def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
-    """Return why a group cannot be compared with the baseline. Empty if it can."""
+    """Return why a group cannot be compared with the baseline, or "" if it is comparable."""
     ours, theirs = (dict.fromkeys(fold for _, fold in each.replicates.scores) for each in (group, baseline))
     found = first_difference(group.basis, baseline.basis)
     if found is None and not ours.keys() & theirs.keys():

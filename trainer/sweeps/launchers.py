@@ -52,7 +52,7 @@ class Launcher:
         With `until_one_ends`, it may return as soon as one job has ended.
 
         Raises:
-            KeyboardInterrupt: a signal asked to stop. Running jobs are saved.
+            KeyboardInterrupt: a signal stops the sweep. Running jobs are saved.
             UserError: the jobs cannot run.
         """
         worker.work(jobs)

@@ -95,7 +95,7 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[Ru
 
 
 def _exclusion(run: RunFolder, *, all_early: bool) -> str:
-    """Return why a run does not count. Empty if it does."""
+    """Return why a run does not count, or "" for a run that counts."""
     faults = (
         (run.status != FINISHED, _REASONS.get(run.status, run.status)),
         (run.candidate, "trials and finalists of a search, whose scores are too optimistic"),

@@ -130,7 +130,7 @@ class Worker:
             self.signals.check(NO_FURTHER_JOB)
             pause(begun)
 
-    def follow(self, jobs: Iterable[Job]) -> None:
+    def work_until_failure(self, jobs: Iterable[Job]) -> None:
         """Work on one job after another until one has failed.
 
         After a CUDA error, for example, all later jobs of the same process would also fail.
@@ -241,7 +241,7 @@ def work_from_lines(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
         settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
         worker.search = Search(settings, folder, plain["metric"])
     worker.work([read_job(next(lines), folder) for _ in range(plain["jobs"])])
-    worker.follow(read_job(line, folder) for line in lines)
+    worker.work_until_failure(read_job(line, folder) for line in lines)
 
 
 def job_line(job: Job) -> str:

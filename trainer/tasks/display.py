@@ -154,7 +154,7 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Scatter:
-    """A figure of predictions over targets, (N, K), with a panel for each of the K numbers. N is at least 1."""
+    """A figure of predictions against targets, (N, K), with a panel for each of the K numbers. N is at least 1."""
 
     targets: NDArray[np.float32]
     outputs: NDArray[np.float32]

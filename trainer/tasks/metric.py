@@ -104,7 +104,7 @@ class TaskMetric:
         values, count = self.function(outputs, targets), len(targets)
         if (shape := tuple(getattr(values, "shape", ())))[:1] != (count,):
             raise UserError(
-                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Return one "
+                f"metric {self.name} returns {type(values).__name__} of shape {shape} for {count} samples. Return one "
                 f"value per sample, ({count},). With whole=True, return one value for all samples."
             )
         if values.is_floating_point():

@@ -53,7 +53,7 @@ class _Monitored(Collection[str]):
 
 
 ALL_MONITORED = _Monitored()
-# Names of metrics in other libraries -> our names.
+# Our names for metrics of other libraries.
 METRIC_ALIASES = {
     "acc": "accuracy",
     "f1_macro": "f1",

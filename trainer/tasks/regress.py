@@ -132,7 +132,9 @@ class Regress(Task[OutputSamples]):
         return Scatter(samples.target.numpy(), samples.output.numpy(), names)
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
-        scatter = FigureImage("Predictions over true values, in the best epoch", "Scatter of predictions over targets")
+        scatter = FigureImage(
+            "Predictions against true values, in the best epoch", "Predictions plotted against targets"
+        )
         return self.table(self.per_class(samples, names)), scatter
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def _try(term: LossFunction, task: Task[Any], fit: LossSettings, classes: int, m
         raise UserError(f"fit.loss={fit.loss}: {text}") from error
     if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
         raise UserError(
-            f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Return one value per sample, "
+            f"fit.loss={fit.loss} returns shape {shape} for {samples} samples. Return one value per sample, "
             f"({samples},), or their mean, ()."
         )
     return shape

@@ -41,7 +41,7 @@ class Header:
         """Height and width of the upright image."""
         return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
-    def turn_of(self, size: tuple[int, int] | None) -> int | None:
+    def annotated_orientation(self, size: tuple[int, int] | None) -> int | None:
         """Return the EXIF orientation that was applied to an annotated image, given its size, (height, width).
 
         This is the file's orientation if the size is unknown or fits the upright image, and 1 if it only fits the
@@ -52,7 +52,7 @@ class Header:
         return 1 if size == (self.height, self.width) else None
 
     def size_of(self, turn: int) -> tuple[int, int]:
-        """Return the height and width of the annotated image. See `turn_of`."""
+        """Return the height and width of the annotated image. See `annotated_orientation`."""
         return self.upright_size if turn == self.orientation else (self.height, self.width)
 
     def stored(self, points: NDArray[np.float64], turn: int) -> NDArray[np.float64]:
@@ -149,7 +149,7 @@ class AnnotatedImage:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedTargets:
     """The targets to create: boxes, optionally with masks or keypoints, or class masks, or keypoints of one object."""
 
     task: str = "detect"
@@ -166,7 +166,7 @@ class Wanted:
 def make_objects(
     names: Sequence[str],
     splits: Sequence[Sequence[AnnotatedImage]],
-    wanted: Wanted,
+    wanted: WantedTargets,
     *,
     problems: tuple[str, ...] = (),
 ) -> Dataset:
@@ -254,7 +254,7 @@ def _require_each_once(images: Sequence[AnnotatedImage]) -> None:
         raise UserError(f"data: {file} is listed {count} times. List each image once.")
 
 
-def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> None:
+def _require_pixels(splits: Sequence[Sequence[AnnotatedImage]], wanted: WantedTargets) -> None:
     """Reject coordinates that are shares of the image's sides. Training would drop such tiny boxes silently."""
     share = ""
     for found in chain.from_iterable(image.objects for image in chain.from_iterable(splits)):
@@ -279,7 +279,7 @@ def _repeated(objects: Sequence[AnnotatedObject]) -> list[AnnotatedObject]:
 
 
 def _without_background(
-    names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted
+    names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: WantedTargets
 ) -> tuple[str, ...]:
     """Return the names without the background, which is always label 0, and renumber the labels.
 
@@ -317,9 +317,9 @@ def set_labels(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] 
     return names
 
 
-def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:
+def _target_of(image: AnnotatedImage, header: Header, wanted: WantedTargets, clipped: Counter[str]) -> Any:
     """Return the target of an image, in pixels of its file."""
-    turn = header.turn_of(image.size)
+    turn = header.annotated_orientation(image.size)
     if turn is None:
         shown, given = (" x ".join(map(str, size)) for size in (header.upright_size, image.size or ()))
         raise FaultError(f"has {shown} pixels, but {given} in {image.where}")
@@ -329,7 +329,7 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
     inside = _clip(objects, boxes, size)
     regions = _regions_of(image, size, turn, wanted) if wanted.shapes else None
-    moved = (np.abs(boxes - inside) > 1).any(axis=1)  # less than a pixel is rounding
+    moved = (np.abs(boxes - inside) > 1).any(axis=1)  # smaller differences are rounding errors
     if moved.any():
         clipped[objects[int(np.argmax(moved))].where] += int(moved.sum())
     if wanted.task == "segment":
@@ -347,11 +347,11 @@ def _target_of(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: C
             points=_points(objects, header, turn, len(wanted.points)) if wanted.points else None,
             image_id=image.image_id,
         )
-    except UserError as error:  # rounding has left no area
+    except UserError as error:  # the box has no area after rounding
         raise FaultError(f"has a bad object in {image.where}: {error}") from error
 
 
-def _regions_of(image: AnnotatedImage, size: tuple[int, int], turn: int, wanted: Wanted) -> Regions:
+def _regions_of(image: AnnotatedImage, size: tuple[int, int], turn: int, wanted: WantedTargets) -> Regions:
     """Return the mask of an image's objects: their classes for segmentation, otherwise their numbers."""
     shapes = tuple(found.shape for found in image.objects if found.shape is not None)
     if len(shapes) < len(image.objects):

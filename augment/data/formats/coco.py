@@ -1,6 +1,6 @@
 """Read COCO's JSON: boxes, outlines and keypoints of objects.
 
-Format: cocodataset.org/#format-data. Labels number the categories from 1, in the order of their ids.
+Format: cocodataset.org/#format-data. The category with the lowest id has label 1, the next one label 2, and so on.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, Wanted
+from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, WantedTargets
 from augment.data.formats.polygons import FAR, Shape, read_polygons, read_runs
 from augment.data.formats.text_files import read_text, whole_number
 from augment.support.errors import UserError, nearest
@@ -109,7 +109,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
     return CocoFile(key, file, named, next(iter(points), ()), content)
 
 
-def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[AnnotatedImage], str]:
+def images_of(coco: CocoFile, folder: Path, wanted: WantedTargets) -> tuple[list[AnnotatedImage], str]:
     """Return the images of a file with their objects, and a notice about annotations of images that are not listed.
 
     A bad object is a fault of its image.
@@ -163,7 +163,7 @@ def _listed_images(coco: CocoFile, folder: Path) -> dict[Id, AnnotatedImage]:
 
 
 def _object(
-    annotation: Mapping[str, Any], where: str, label: int, image: AnnotatedImage, wanted: Wanted, count: int
+    annotation: Mapping[str, Any], where: str, label: int, image: AnnotatedImage, wanted: WantedTargets, count: int
 ) -> AnnotatedObject:
     left, top, width, height = map(float, annotation["bbox"])
     points = None

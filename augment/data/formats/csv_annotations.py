@@ -15,7 +15,7 @@ _BOX = ("left", "top", "right", "bottom", "class")
 
 
 def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """Return the header of a CSV file, and its rows. A row is its position, for messages, and its cells by column.
+    """Return the header and the rows of a CSV file. A row is its position, for messages, and a dict of cells by column.
 
     Raises:
         UserError: the file cannot be read, or a column is missing or repeated.

@@ -64,7 +64,7 @@ def read_image_list(
         key: the setting that names the list, for messages.
         file: the list.
         image: the column of paths. Default: "path", or the first column.
-        label: the column of labels. Default: "label", or the other one of two columns.
+        label: the column of labels. Default: "label", or, in a list of two columns, the column without paths.
         targets: the columns of numbers, instead of `label`.
         label_key: the setting that names the column of labels, for messages.
 

@@ -38,7 +38,7 @@ CUT_VAL = "data.val_fraction=0.2, which validates on a fifth of the images, or d
 
 
 def describe_nested(dataset: Dataset) -> str:
-    """Return the end of a message about a single class. If the class has several folders, it suggests another root."""
+    """Return the end of a message about a single class: another root, if the class has several folders."""
     folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
     root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
     if dataset.classes[0] not in root.parts:

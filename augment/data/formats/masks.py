@@ -105,7 +105,9 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], template: MaskFil
             raise FaultError(found.fault)
         if found.highest >= len(names):
             raise FaultError(f"has the mask {mask.name} with the label {found.highest}. Allowed: 0 to {len(names) - 1}")
-        turn = header.turn_of((found.height, found.width)) if header else 1  # the check reports an unreadable header
+        turn = (
+            header.annotated_orientation((found.height, found.width)) if header else 1
+        )  # the check reports an unreadable header
         if header and turn is None:
             size = " x ".join(map(str, header.upright_size))
             raise FaultError(f"has {size} pixels, but its mask {mask} has {found.height} x {found.width}")

@@ -235,7 +235,7 @@ def _opened(file: RecordFile, _process: int) -> Any:
     pages, size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
     if pages * size > file.size:  # reading past the end would kill the process
         environment.close()
-        raise lmdb.CorruptedError(f"it is truncated, {file.size:,} bytes of {pages * size:,}")
+        raise lmdb.CorruptedError(f"it is truncated to {file.size:,} of {pages * size:,} bytes")
     return environment
 
 

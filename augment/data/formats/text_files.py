@@ -111,7 +111,7 @@ def read_table(
     for number, cells in rows:
         if len(cells) != len(header) and any(cells[1:]):
             raise UserError(
-                f"{key}: line {number} of {file}: {amount(len(cells), 'cell')}, but the header has {len(header)}. "
+                f"{key}: line {number} of {file} has {amount(len(cells), 'cell')}, but the header has {len(header)}. "
                 f"Put cells that contain {separator!r} in double quotes."
             )
         cells[len(cells) :] = [""] * (len(header) - len(cells))

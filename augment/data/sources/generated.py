@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from augment.data.dataset import DATA_DIR, Dataset, Split
-from augment.data.formats.annotations import AnnotatedImage, Wanted
+from augment.data.formats.annotations import AnnotatedImage, WantedTargets
 from augment.data.formats.coco import images_of, read_coco
 from augment.data.formats.folder import scan_folder
 from augment.data.formats.masks import find_pairs, read_masks
@@ -98,7 +98,7 @@ class SamplePoints(Sample):
         """Generate the dataset if it is missing."""
         folder = generate_points(Path(self.dir))
         files = [read_coco("data.dir", folder / f"{name}.json") for name in ("train", "val")]
-        train, val = (_keypoint_split(images_of(file, folder, Wanted(points=POINTS))[0]) for file in files)
+        train, val = (_keypoint_split(images_of(file, folder, WantedTargets(points=POINTS))[0]) for file in files)
         return Dataset(POINTS, train, val)
 
 

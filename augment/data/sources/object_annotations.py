@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
-from augment.data.formats.annotations import AnnotatedImage, Wanted, make_objects, set_labels
+from augment.data.formats.annotations import AnnotatedImage, WantedTargets, make_objects, set_labels
 from augment.data.formats.csv_annotations import point_names, read_boxes, read_points
 from augment.data.formats.masks import find_pairs, read_masks, read_palette
 from augment.data.formats.text_files import describe_absent
@@ -34,7 +34,9 @@ class _Annotations(CheckedSource, ListedSource):
 
     missing_hint: ClassVar[str] = " Paths are relative to data.root, or else to the list's folder."
 
-    def _dataset(self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
+    def _dataset(
+        self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: WantedTargets
+    ) -> Dataset:
         """Return the dataset. A missing image is a problem of the dataset, unless `skip_bad` is true."""
         files = (
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
@@ -72,7 +74,7 @@ class Coco(_Annotations):
         if self.keypoints and not files[0].points:
             raise files[0].error("no category has keypoints. Set data.keypoints=false.")
         points = files[0].points if self.keypoints else ()
-        wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
+        wanted = WantedTargets(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
         dataset = self._dataset(coco.same_categories(files, points), splits, wanted).noting(*notices)
         return replace(dataset, class_ids=files[0].ids["categories"])
@@ -102,7 +104,7 @@ class Yolo(CheckedSource):
         has_scored = content.get(scored) or (scored == "val" and content.get("valid"))
         names = ["train", scored] if has_scored and not self.cuts_val else ["train"]
         splits, notices = zip(*(yolo.images_of(file, content, classes, name) for name in names), strict=True)
-        return make_objects(tuple(classes.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
+        return make_objects(tuple(classes.values()), splits, WantedTargets(self.task, self.instances)).noting(*notices)
 
     def with_test(self) -> Self:
         """Return the source whose validation split is the test split in `data.yaml`, or is cut from train."""
@@ -160,7 +162,7 @@ class Voc(CheckedSource):
             masks = [{image: _mask_or_fault(mask) for image, mask in pairs} for pairs in splits]
             return read_masks(masks, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
         read = [[voc.read_image(*pair, number) for number, pair in enumerate(pairs, 1)] for pairs in splits]
-        return make_objects(set_labels(read, given), read, Wanted())
+        return make_objects(set_labels(read, given), read, WantedTargets())
 
     @property
     def given_val(self) -> str:
@@ -203,7 +205,7 @@ class PointTable(_Annotations):
         root = expanded(self.root) if self.root else None
         names = point_names(*next(iter(files.items())))
         splits = [read_points(key, file, root, names) for key, file in files.items()]
-        wanted = Wanted("keypoints", points=names, flip_pairs=pair_points(self.flip_pairs, names))
+        wanted = WantedTargets("keypoints", points=names, flip_pairs=pair_points(self.flip_pairs, names))
         return self._dataset(names, splits, wanted)
 
 
@@ -223,7 +225,7 @@ class BoxTable(_Annotations):
         root = None if self.root is None else expanded(self.root)
         splits = [read_boxes(key, expanded(file), root) for key, file in self.split_values().items()]
         names = set_labels(splits, read_names(self.classes) if self.classes else ())
-        return self._dataset(names, splits, Wanted())
+        return self._dataset(names, splits, WantedTargets())
 
 
 @source("masks")

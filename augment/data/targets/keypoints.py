@@ -172,7 +172,7 @@ def missing_pairs(names: Sequence[str], where: str) -> UserError:
     points = f"Their names ({list_some(names)}) do" if names else "The data does"
     arrays = "" if names else " For augment.Transform, pass flip_pairs=[(0, 1)], or flip_pairs=[]."
     return UserError(
-        f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must be swapped. "
+        f"data.flip_pairs is missing. {where} mirrors images, so left and right keypoints must be swapped. "
         f"{points} not show the pairs. Set pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
         f"{arrays}"
     )

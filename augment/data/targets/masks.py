@@ -68,7 +68,7 @@ class MaskFile:
                 allowed = list_some(map(str, listed), 12)
             raise UserError(f"{self.path}: the mask has the label {values[beyond][0]}. Allowed: {allowed}.")
         found = labels[values] if self.labels else values
-        with suppress(OSError, UserError):  # the image reports its faults
+        with suppress(OSError, UserError):  # the check of the image reports its faults
             empty = None if self.image is None else self.image.read_empty()
             if empty is not None and empty.shape == found.shape:
                 found = np.where(empty, np.uint8(IGNORE), found)

@@ -62,7 +62,7 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
     program: Program | None  # the program that a kernel runs after the graph, if any
     windows: list[int]  # with frames: the position of each view's window among the windows in the outputs
 
-    def hand_out(self, stream: Any) -> Outputs:
+    def take_outputs(self, stream: Any) -> Outputs:
         """Return the outputs of a scheduled run, for use on a PyTorch stream (None on the CPU), without waiting."""
         outputs = [output.as_tensor() for output in self.outputs(stream)]
         # With frames, a GPU pipeline also has CPU outputs. Copy them, because DLPack cannot share their pinned memory.

@@ -127,7 +127,7 @@ class ImageFeed:
         # Keep the orders of two epochs, because batches of the next epoch are read ahead.
         self._order_of = lru_cache(2)(partial(_order, reading, shuffle))
         if reading.stream is not None:
-            self._uses_of = lru_cache(2)(partial(reading.stream.uses, self._order_of))
+            self._files_of = lru_cache(2)(partial(reading.stream.epoch_files, self._order_of))
 
     def __call__(self, info: Any) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, in the form of `load`, and their indices, (batch_size, 1)."""
@@ -136,7 +136,7 @@ class ImageFeed:
             self._reading.announce(indices)
         if self._reading.stream is not None:
             epoch, start = self._position(info.iteration)
-            self._reading.stream.move(self._uses_of, epoch, start, start + (_AHEAD + 1) * self._reading.batch_size)
+            self._reading.stream.move(self._files_of, epoch, start, start + (_AHEAD + 1) * self._reading.batch_size)
         if self._expects:
             # Prefetch later images. Otherwise this thread, which also trains, would wait for the disk for each image.
             for index in self.indices(info.iteration + _AHEAD).tolist():

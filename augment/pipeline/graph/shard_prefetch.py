@@ -17,7 +17,7 @@ _MAX_DOWNLOADS = 4  # number of parallel downloads, each in a process of 70 MB o
 _Asked = SimpleQueue[tuple[RecordFile, Future[Opened]] | None]
 
 
-class Uses(NamedTuple):
+class EpochFiles(NamedTuple):
     """The files that an epoch reads, in the order of their first images."""
 
     files: NDArray[np.int32]  # the numbers of the files
@@ -49,15 +49,15 @@ class Stream:
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)
 
-    def uses(self, order_of: Callable[[int], NDArray[np.int32]], epoch: int) -> Uses:
+    def epoch_files(self, order_of: Callable[[int], NDArray[np.int32]], epoch: int) -> EpochFiles:
         """Return the files that an epoch uses. `order_of` returns the indices of an epoch's images, (N,), in order."""
         files = self.numbers[order_of(epoch)]
         found, first = np.unique(files, return_index=True)
         last = len(files) - 1 - np.unique(files[::-1], return_index=True)[1]
         by_use = np.argsort(first)
-        return Uses(found[by_use], first[by_use], last[by_use])
+        return EpochFiles(found[by_use], first[by_use], last[by_use])
 
-    def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
+    def move(self, files_of: Callable[[int], EpochFiles], epoch: int, start: int, stop: int) -> None:
         """Wait for the files of images `start` to `stop` of an epoch. Request the next files, and free other files.
 
         Raises:
@@ -65,14 +65,14 @@ class Stream:
         """
         if self._stay:
             return
-        files, first, last = uses(epoch)
+        files, first, last = files_of(epoch)
         begun = int(np.searchsorted(first, stop))
         ended = int(np.count_nonzero(last[:begun] < start))
         ahead = min(begun, ended + self.window) + self.window  # at most two windows, unless a batch needs more
         now = files[:begun][last[:begun] >= start].tolist()
         wanted = now + files[begun:ahead].tolist()
         if ahead > len(files):
-            wanted += uses(epoch + 1).files[: ahead - len(files)].tolist()
+            wanted += files_of(epoch + 1).files[: ahead - len(files)].tolist()
         if gone := self._held.keys() - set(wanted):
             for number in gone:
                 self._held.pop(number).cancel()

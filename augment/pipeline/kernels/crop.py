@@ -1,4 +1,4 @@
-"""The kernel that resizes windows of decoded images, see `augment.pipeline.kernels.decoded_images`. Needs Triton."""
+"""The kernel that resizes windows of decoded images, see `augment.pipeline.kernels.decoded_images`. It needs Triton."""
 
 # Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

@@ -1,4 +1,4 @@
-"""The kernel that mixes the samples and targets of a batch, see `batch_assembly.Mixer`. Needs Triton."""
+"""The kernel that mixes the samples and targets of a batch, see `batch_assembly.Mixer`. It needs Triton."""
 
 # Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

@@ -1,4 +1,4 @@
-"""The kernel that runs the programs of samples, see `augment.pipeline.kernels.instructions`. Needs Triton."""
+"""The kernel that runs the programs of samples, see `augment.pipeline.kernels.instructions`. It needs Triton."""
 
 # Python types cannot describe Triton's language.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

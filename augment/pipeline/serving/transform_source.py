@@ -103,13 +103,13 @@ def require_fixed(plan: Plan) -> None:
     crop, section = plan.crop, f"aug.{plan.split}"
     reasons = []
     if is_random(crop):
-        reasons.append(f"{section}.{crop.key}: is random")
+        reasons.append(f"{section}.{crop.key} is random")
     elif crop_call(crop)[0] not in pillow.CROPS:
-        reasons.append(f"{section}.{crop.key}: the op '{crop.op.name}' is only available in DALI")
+        reasons.append(f"{section}.{crop.key} needs DALI for the op '{crop.op.name}'")
     elif (border := crop.params.get("border", "constant")) != "constant":
-        reasons.append(f"{section}.{crop.key}.border: {border} is only available in DALI")
+        reasons.append(f"{section}.{crop.key}.border={border} needs DALI")
     for step in plan.steps:
-        reasons.append(f"{section}.{step.key}: {'is random' if is_random(step) else 'is not a crop'}")
+        reasons.append(f"{section}.{step.key} {'is random' if is_random(step) else 'is not a crop'}")
     if reasons:
         raise UserError(
             f"{'; '.join(reasons)}. An export needs a single fixed crop. Allowed in {section}: "

@@ -74,7 +74,7 @@ _SCALE = Number(
     fill=FILL,
 )
 def random_crop(source: "GraphImage", size: Size, scale: float, padding: float, border: str, fill: int) -> Any:
-    """Cut a window of fixed scale at a random position, partly outside the image, and resize it."""
+    """Cut a window of fixed scale at a random position, possibly beyond the edges, and resize it."""
     return source.random_window(size, scale, padding, border, fill)
 
 

@@ -47,7 +47,7 @@ def test_a_fork_rejects_a_loader_that_was_used_before(grays: Split) -> None:
     process.start()
     try:
         assert ours.poll(20)
-        assert ours.recv().startswith("loader: was used before this process was forked.")
+        assert ours.recv().startswith("This loader was used before the process was forked.")
     finally:
         process.kill()
         process.join()
@@ -57,7 +57,7 @@ def test_a_fork_rejects_a_loader_that_was_used_before(grays: Split) -> None:
 def test_a_loader_cannot_be_copied(copy_it: Callable[[Loader], object], grays: Split) -> None:
     loader = make(first(grays, 9), torch.device("cpu"))
     assert repr(loader) == "Loader(train, 9 samples, 3 batches, cpu)"
-    with pytest.raises(UserError, match=r"^loader: cannot be copied or sent to another process"):
+    with pytest.raises(UserError, match=r"^A loader cannot be copied or sent to another process"):
         copy_it(loader)
 
 
@@ -68,7 +68,7 @@ def test_a_pass_cannot_go_on_after_another_has_begun(split: SplitName, grays: Sp
     take(older, 2)
     newer = iter(loader)
     begun = take(newer, 1)
-    with pytest.raises(UserError, match=r"^loader: this pass ended when another one began"):
+    with pytest.raises(UserError, match=r"^This pass over the loader ended when another pass began"):
         next(older)
     assert sorted(indices([*begun, *take(newer)])) == list(range(9))
 
@@ -188,13 +188,13 @@ def test_decoded_images_in_gpu_memory_are_not_read_again(image_files: Split, tmp
 def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(grays: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = make(first(grays, 13), torch.device("cpu"))
     take(loader)
-    hand_out = BuiltPipeline.hand_out
+    take_outputs = BuiltPipeline.take_outputs
 
     def interrupted(pipeline: BuiltPipeline, stream: object) -> None:
-        hand_out(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
+        take_outputs(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(BuiltPipeline, "hand_out", interrupted)
+    monkeypatch.setattr(BuiltPipeline, "take_outputs", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(loader)
     monkeypatch.undo()

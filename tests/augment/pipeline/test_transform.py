@@ -98,7 +98,7 @@ def test_half(device: torch.device) -> None:
         ([ALIKE[0], b"..."], "images[1]: bytes is not allowed. Allowed: "),
         ([Image.new("F", (8, 8))], "images[0]: a PIL image of mode F is not allowed."),
         ([Image.new("I", (8, 8))], "images[0]: a PIL image of mode I is not allowed."),
-        ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0]: cannot be decoded: image file is truncated"),
+        ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0] cannot be decoded: image file is truncated"),
         ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Move the channels last: image"),
         ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM variant that DALI does not decode (levels from 0 to 1023)."),
         ([encoded(ALIKE[0, ..., 0] * 1.0, "TIFF")], "images[0] is a float TIFF with values from 79 to 172. Scale them"),

@@ -27,7 +27,7 @@ from augment.support.errors import UserError
             {"one_of": {"steps": {"mixup": {}, "flip": {}}}},
             "one_of.steps.flip: only one of 'mixup' and this step",
         ),
-        ({"one_of": None}, "one_of.steps: is empty. Add steps, such as rotate: "),
+        ({"one_of": None}, "one_of.steps is empty. Add steps, such as rotate: "),
         (
             {"a.b": {"op": "flip"}},
             "a.b: a step's name cannot contain a dot. Rename the step, and set its op",

@@ -80,7 +80,7 @@ def test_declaration_without_a_docstring_is_rejected() -> None:
         (geometry, {"border": Number(doc="")}, "the parameter names border are reserved"),
         (crop, {"op": Number(doc="")}, "the parameter names op are reserved"),
         (color, {"weight": Number(doc="")}, "the parameter names weight are reserved"),
-        (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use Number"),
+        (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use a type such as Number"),
     ],
 )
 def test_parameters_that_are_rejected(declare: Any, params: dict[str, Any], message: str) -> None:

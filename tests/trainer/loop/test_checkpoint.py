@@ -95,7 +95,7 @@ def test_a_flipped_bit_in_the_weights_is_noticed(tmp_path: Path) -> None:
     save(BEST_MODEL, file)
     damage(file, file.read_bytes().index(torch.arange(100.0).numpy().tobytes()) + 50)
     with pytest.raises(
-        UserError, match=r"best\.pt: not a checkpoint, or truncated\. Restore it, or use another file\.$"
+        UserError, match=r"best\.pt is truncated, or is not a checkpoint\. Restore it, or use another file\.$"
     ):
         load(file, BestModel)
 
@@ -149,20 +149,20 @@ def test_checkpoints_of_other_versions_are_rejected(name: str, kind: type[FitSta
         with pytest.raises(UserError) as caught:
             load(file, kind)
         assert str(caught.value).startswith(
-            f"{file}: has {version}, but this version of dali-trainer reads format {FORMAT}. "
+            f"{file} has {version}, but this version of dali-trainer reads format {FORMAT}. "
         )
         assert "start a new run" in str(caught.value)
 
 
 def test_a_format_that_is_no_number_is_rejected(tmp_path: Path) -> None:
     torch.save({"format": torch.zeros(2), **vars(BEST_MODEL)}, tmp_path / "best.pt")
-    with pytest.raises(UserError, match="not a checkpoint of a run"):
+    with pytest.raises(UserError, match="is not the checkpoint of a run"):
         load(tmp_path / "best.pt", BestModel)
 
 
 def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> None:
     save(BEST_MODEL, tmp_path / "last.pt")
-    with pytest.raises(UserError, match=r"last\.pt: not the last\.pt of a run\. Use"):
+    with pytest.raises(UserError, match=r"last\.pt is not the last\.pt of a run\. Use"):
         load(tmp_path / "last.pt", FitState)
 
 
@@ -172,7 +172,7 @@ def test_one_kind_of_checkpoint_is_not_taken_for_the_other(tmp_path: Path) -> No
 def test_no_such_checkpoint_names_those_there_are(tmp_path: Path) -> None:
     for name in ("last.pt", "best.pt"):
         save(BEST_MODEL, tmp_path / name)
-    with pytest.raises(UserError, match=r"first\.pt: no such checkpoint\. The folder contains best\.pt, last\.pt\.$"):
+    with pytest.raises(UserError, match=r"first\.pt does not exist\. The folder contains best\.pt, last\.pt\.$"):
         load(tmp_path / "first.pt", BestModel)
 
 
@@ -185,7 +185,7 @@ def test_a_file_cut_short_anywhere(tmp_path: Path) -> None:
         file.write_bytes(whole[:length])
         with pytest.raises(UserError) as caught:
             load(file, BestModel)
-        assert str(caught.value).startswith(f"{file}: not a checkpoint, or truncated"), length
+        assert str(caught.value).startswith(f"{file} is truncated, or is not a checkpoint"), length
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
@@ -194,7 +194,7 @@ def test_any_garbage_is_a_readable_error(tmp_path: Path) -> None:
     contents = [bytes([first]) + generator.randbytes(20) for first in range(256)]
     for content in (b"", b"hello world\n", b"\x00" * 500, b"\xff\xd8\xff\xe0" + b"a" * 99, b"PK\x03\x04", *contents):
         (tmp_path / "last.pt").write_bytes(content)
-        with pytest.raises(UserError, match="not a checkpoint, or truncated"):
+        with pytest.raises(UserError, match="is truncated, or is not a checkpoint"):
             load(tmp_path / "last.pt", FitState)
 
 

@@ -158,7 +158,7 @@ def test_a_job_whose_checkpoint_is_damaged_fails(
     worker.work(jobs[:2])
     assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
     error = RunFolder(jobs[0].folder).summary.error
-    assert f"{LAST}: not a checkpoint" in error
+    assert f"{LAST} is truncated, or is not a checkpoint" in error
     assert error.endswith("To start the job again, delete this checkpoint.")
 
 

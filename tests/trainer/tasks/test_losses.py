@@ -285,7 +285,7 @@ def test_what_a_loss_cannot_do_is_rejected() -> None:
     check_loss(task, parse_fit({"loss": "focal", "label_smoothing": 0.1}), 3, mixing="aug.train.mixup", weighted=True)
     for name, function, message in (
         ("mean", lambda o, t: o.mean(), r"^data\.balance=weights needs .* per sample, .*fit\.loss=mean .* per batch\."),
-        ("odd", lambda o, t: o.sum(0), r"^fit\.loss=odd: returns shape \(3,\) for 4 samples\. Return one"),
+        ("odd", lambda o, t: o.sum(0), r"^fit\.loss=odd returns shape \(3,\) for 4 samples\. Return one"),
         ("number", lambda o, t: 1.0, r"^fit\.loss=number: fails"),
     ):
         LOSSES["classify", name] = function

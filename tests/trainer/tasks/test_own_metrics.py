@@ -173,7 +173,7 @@ def test_a_search_measures_what_its_jobs_do(given: list[str]) -> None:
     [
         (lambda o, t: o.sum(1), {"task": "clasify"}, r"own: unknown task 'clasify'\. Did you mean 'classify'\?"),
         (lambda o, t: (o.argmax(1) == t).float().mean(), {}, r"Tensor of shape \(\) for 4 samples.*With whole=True"),
-        (lambda o, t: 0.5, {}, r"metric own: returns float of shape \(\) for 4 samples"),
+        (lambda o, t: 0.5, {}, r"metric own returns float of shape \(\) for 4 samples"),
         (lambda o, t: o.argmax(1) == t, {"whole": True}, "Return a number or a torchmetrics metric"),
         (lambda o, t: None, {"whole": True}, "Return a number or a torchmetrics metric"),
         (
@@ -204,7 +204,7 @@ def test_own_metrics_are_tried_before_training(given: list[str], tmp_path: Path)
         (tmp_path / "distances.py").write_text(MODULE.replace(".sum(1)", to))
 
     changed(".mean()")
-    with pytest.raises(UserError, match=r"^metric distance: returns Tensor of shape \(\)"):
+    with pytest.raises(UserError, match=r"^metric distance returns Tensor of shape \(\)"):
         checked(*given)
     changed(".sum(1) / int(targets.any())")  # it needs other samples
     checked(*given)

@@ -286,7 +286,7 @@ def _continue(action: str, folder: Path, overrides: Sequence[str], options: Name
     for token in overrides:
         if not key_of(parse(token)).startswith(_SWEEP_KEYS):
             raise UserError(
-                f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
+                f"{token} is not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
             )
     launcher, about["sweeper"] = _launcher_and_sweeper(about, normalize(overrides), trust=options.trust)
     jobs, plan = read_ledger(folder), None

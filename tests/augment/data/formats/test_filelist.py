@@ -161,7 +161,7 @@ def test_missing_images_next_to_others_can_be_left_out(train: str, some: bool, l
         (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
          "data.task=multilabel needs 0 and 1 for age."),
         (CSV, {"targets": ["age"], "task": "classify"}, "data.targets is for numbers, but data.task=classify."),
-        (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5."),
+        (CSV + "3,b.png,dog\n", {}, "data.train: line 4 of {}/train.csv has 3 cells, but the header has 5."),
         ("a.png\nb.png\n", {}, "data.train: line 1 of {}/train.csv is a.png. Write a header with at least"),
         ("path;label\na.png;dog\n", {}, "data.train: line 1 of {}/train.csv is path;label. Write a header "
          "with at least two columns, separated by ',', such as path,label."),

@@ -45,7 +45,7 @@ def test_points_of_the_image_as_it_is_shown_are_turned_to_its_file(orientation: 
 @pytest.mark.parametrize(
     ("header", "line", "why"),
     [
-        (POINTS, "0.jpg,1,2,3,4,1,5", "line 2 of t.csv: 7 cells, but the header has 8"),
+        (POINTS, "0.jpg,1,2,3,4,1,5", "line 2 of t.csv has 7 cells, but the header has 8"),
         (
             POINTS,
             "0.jpg,1,2,3,4,1,5,x",
@@ -84,7 +84,7 @@ def test_boxes_are_a_line_an_object() -> None:
         ("0.jpg,1,2,x,4,dog", "0.jpg has a bad object, line 2 of t.csv: could not convert string to float: 'x'"),
         ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: no class"),
         ("9.jpg,1,2,3,4,dog", "data.train: cannot find 9.jpg, line 2 of t.csv.* Paths are relative to data.root"),
-        ("0.jpg,1,2", "line 2 of t.csv: 3 cells, but the header has 6"),
+        ("0.jpg,1,2", "line 2 of t.csv has 3 cells, but the header has 6"),
     ],
 )
 def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:

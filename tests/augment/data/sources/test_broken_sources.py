@@ -51,8 +51,8 @@ DAMAGES: dict[str, dict[str, Damage]] = {
     },
     "lmdb": {
         "in a header": (lambda data: data[:100], "cannot be read as an LMDB database: MDB_INVALID"),
-        "in a record": (lambda data: data[:10_000], "an LMDB database: .*truncated, 10,000 bytes of "),
-        "in the last record": (lambda data: data[:-1], r"an LMDB database: .*truncated, [\d,]+ bytes of"),
+        "in a record": (lambda data: data[:10_000], "an LMDB database: .*truncated to 10,000 of "),
+        "in the last record": (lambda data: data[:-1], r"an LMDB database: .*truncated to [\d,]+ of"),
     },
     "parquet": {
         "in a record": (lambda data: data[: len(data) // 2], "cannot be read as a parquet file: .*magic bytes"),

@@ -94,7 +94,7 @@ AHEAD = """import os, pathlib, sys, types; from augment.data.sources.remote impo
 from augment.pipeline.graph.shard_prefetch import Stream
 files = list_files("data.train", sys.argv[1], pathlib.Path("outputs/data/window"), None).values()
 stream = Stream([types.SimpleNamespace(file=file) for file in files], 2)
-stream.move(lambda epoch: stream.uses(range, len(files)), 0, 0, 1)
+stream.move(lambda epoch: stream.epoch_files(range, len(files)), 0, 0, 1)
 while len(list(pathlib.Path("outputs/data/window").glob("*/*"))) < 2: pass
 os.kill(os.getpid(), int(sys.argv[2]))"""
 

@@ -70,7 +70,7 @@ def run(plan: Plan, images: list[Levels], device: torch.device) -> Levels:
         plan, Reading(files, len(files), SEED, pixels=plan.pixels), placement, OutputFormat(raw=True)
     )
     pipeline.schedule_run()
-    made = pipeline.hand_out(torch.cuda.current_stream() if device.type == "cuda" else None)
+    made = pipeline.take_outputs(torch.cuda.current_stream() if device.type == "cuda" else None)
     return np.asarray(made.views[0].cpu().numpy())
 
 
