@@ -105,6 +105,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", address, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    # It would store answers of this server in the user's cache, and use them in later tests.
+    monkeypatch.setattr("huggingface_hub.utils._headers.detect_agent", lambda: None, raising=False)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     yield state
     server.shutdown()

@@ -189,15 +189,21 @@ class FreshStatistics(Callback):
         (first, batches), epoch = learner.progress.step_batches, learner.progress.epoch
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
-        for name, norm in _norms(learner.model):
-            if f"{name}.{STATISTICS[0]}" not in self._before:
-                continue
-            # A model may use a norm several times for a batch.
-            updates = norm.num_batches_tracked - self._before[f"{name}.{_COUNTER}"]
-            weight_in_average = 1 - (1 - norm.momentum) ** updates.double()
-            factor = (share / weight_in_average).clamp(min=1).float()
+        # Earlier versions did not save the counters.
+        norms = [(name, norm) for name, norm in _norms(learner.model) if f"{name}.{_COUNTER}" in self._before]
+        if norms:
+            # A model may use a norm several times for a batch, or not at all.
+            before = torch.stack([self._before[f"{name}.{_COUNTER}"] for name, _ in norms])
+            updates = torch.stack([norm.num_batches_tracked for _, norm in norms]) - before
+            factors = {
+                momentum: (share / (1 - (1 - momentum) ** updates.double())).clamp(1, 1 / momentum).float()
+                for momentum in {norm.momentum for _, norm in norms}
+            }
+        for index, (name, norm) in enumerate(norms):
             for key in STATISTICS:
-                torch.lerp(self._before[f"{name}.{key}"], now := getattr(norm, key), factor, out=now)
+                now = getattr(norm, key)
+                factor = factors[norm.momentum][index].to(now.dtype)
+                torch.lerp(self._before[f"{name}.{key}"], now, factor, out=now)
             norm.running_var.clamp_(min=0)  # rounding may make it negative
         self._before = {}
 

@@ -36,9 +36,8 @@ _MAX_CELLS = 100_000  # cells in the table of epochs
 _MAX_PIXELS = 2**26  # maximum number of pixels of a figure. Real figures have a tenth as many
 _WITHIN = (1600, 2**26)  # maximum width and height of a figure in the page
 
-_FORM = re.compile(
-    r"\{:,?\.\d[fg%]\}"
-)  # number formats that cannot produce long strings, because strangers may choose them
+# Number formats that cannot produce long strings, because strangers may choose them.
+_FORM = re.compile(r"\{:,?\.\d[fg%]\}")
 
 RELOAD = 30  # seconds after which the page of a running fit reloads itself
 

@@ -216,19 +216,19 @@ def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
 
 def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
     """Return why a group cannot be compared with the baseline, or "" if it is comparable."""
-    folds = [dict.fromkeys(fold for _, fold in each.replicates.scores) for each in (group, baseline)]
+    ours, theirs = (dict.fromkeys(fold for _, fold in each.replicates.scores) for each in (group, baseline))
     found = first_difference(group.basis, baseline.basis)
-    if found is None and folds[0] != folds[1] and min(map(len, folds)) == 1:
-        found = FOLD, ",".join(folds[0]), ",".join(folds[1])
+    if found is None and not ours.keys() & theirs.keys():
+        found = FOLD, ",".join(ours), ",".join(theirs)
     if found is None:
         return ""
-    key, ours, theirs = found
+    key, value, expected = found
     if key == CORRUPTIONS:
         return (
             "not compared, because the corruptions of the stress tests differ. To compare them, run python -m trainer "
             "stress RUN for both, with the same --ops"
         )
-    values = f"{key}={ours} here, {theirs} in the baseline"
+    values = f"{key}={value} here, {expected} in the baseline"
     if key in LOSS_SETTINGS:
         return f"not compared, because the losses differ: {values}. Choose another score with compare --metric"
     return f"not compared, because the validation images differ: {values}"

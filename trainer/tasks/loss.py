@@ -196,14 +196,15 @@ def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
     which returns a positive () tensor on the device of the targets. The default is the number of images, or the sum of
     the weights of PyTorch's cross entropy.
     """
-    declared = partial(_torch_weight, loss) if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) else lambda _: None
+    # Subclasses may average differently.
+    declared = partial(_torch_weight, loss) if type(loss) in (nn.CrossEntropyLoss, nn.NLLLoss) else lambda _: None
     weight: Tensor | None = getattr(loss, "weight_of", declared)(targets)
     return len(targets) if weight is None else weight
 
 
 def _torch_weight(loss: Any, targets: Any) -> Tensor | None:
     """Return the denominator of a PyTorch loss with class weights or an ignored class. None: the number of images."""
-    is_weighted = loss.reduction == "mean" and (loss.weight is not None or loss.ignore_index >= 0)
+    is_weighted = loss.reduction == "mean" and (loss.weight is not None or loss.ignore_index != -100)
     if not is_weighted or not isinstance(targets, torch.Tensor) or targets.is_floating_point():
         return None
     counted = targets != loss.ignore_index

@@ -147,7 +147,8 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
             raise UserError(
                 f"data.flip_pairs: {list(pair)} is not a pair of {', '.join(names)}. Example: [[left_eye, right_eye]]."
             )
-    if twice := [name for name, count in Counter(chain.from_iterable(given or ())).items() if count > 1]:
+    pairs_once = dict.fromkeys(map(frozenset, given or ()))  # some programs list both directions
+    if twice := [name for name, count in Counter(chain.from_iterable(pairs_once)).items() if count > 1]:
         raise UserError(f"data.flip_pairs: {twice[0]} is in several pairs. Use each keypoint in one pair.")
     if given is not None:
         return tuple((names.index(left), names.index(right)) for left, right in given)

@@ -86,7 +86,8 @@ class MaskFile:
                     raise UserError(
                         f"{self.path}: the mask has mode {image.mode}. Use one 8-bit label per pixel.{hint}"
                     )
-                _reject_scaled(image, self.name)
+                if not self.labels:  # a palette lists the values as Pillow returns them
+                    _reject_scaled(image, self.name)
                 return np.asarray(image, np.uint8)
         except DECODER_ERRORS as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error

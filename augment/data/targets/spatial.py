@@ -165,6 +165,6 @@ def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed
 
 def fault_of_shares(positions: NDArray[Any], what: str) -> str:
     """Describe coordinates that are probably shares of the image's sides, or return an empty string."""
-    if not positions.size or positions.max() > 1 or not ((positions > 0) & (positions < 1)).any():
+    if (positions > 1).any() or not ((positions > 0) & (positions < 1)).any():  # NaN may mark missing points
         return ""
     return f"{what} whose coordinates are at most 1, so they are probably shares of the image's sides. Use pixels."

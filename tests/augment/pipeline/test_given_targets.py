@@ -130,6 +130,7 @@ def test_boxes_of_another_format_are_rejected() -> None:
 def test_shares_of_the_sides_are_rejected(targets: Any) -> None:
     with pytest.raises(UserError, match=r"targets: .* whose coordinates are at most 1, so they are probably shares"):
         moved(targets)
+    moved([[[0.5, 0.25], [float("nan")] * 2, [0, 9]]])
 
 
 def test_objects_have_as_many_points_each() -> None:

@@ -207,7 +207,7 @@ def test_a_norm_that_a_batch_updates_twice_has_the_mean_over_the_images_too() ->
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.head = nn.BatchNorm2d(3), nn.LazyLinear(3)
+            self.norm, self.head, self.unused = nn.BatchNorm2d(3), nn.LazyLinear(3), nn.BatchNorm2d(3)
 
         def forward(self, images: Tensor) -> Tensor:
             both = self.norm(images) + self.norm(images)
@@ -221,6 +221,17 @@ def test_a_norm_that_a_batch_updates_twice_has_the_mean_over_the_images_too() ->
     Learner(model, data, settings=LoopSettings(epochs=1, device="cpu"), callbacks=[FreshStatistics()]).fit()
     means = torch.stack([images.mean(dim=(0, 2, 3)) for images, _ in data])
     torch.testing.assert_close(model.norm.running_mean, means.mean(dim=0))
+    assert_same(model.unused.state_dict(), nn.BatchNorm2d(3).state_dict())
+
+
+def test_a_step_that_an_earlier_version_began_has_the_usual_moving_average() -> None:
+    def drop_counters(learner: Learner) -> None:
+        before = learner.find(FreshStatistics)._before
+        for name in [name for name in before if name.endswith("num_batches_tracked")]:
+            del before[name]
+
+    (_, found), (_, plain) = fit(FreshStatistics(), on("before_batch", drop_counters), accumulate=2), fit(accumulate=2)
+    torch.testing.assert_close(found[0], plain[0])
 
 
 @pytest.mark.parametrize("batch", [0, 1, 4])

@@ -60,9 +60,10 @@ def test_an_earlier_fit_of_the_learner_does_not_count() -> None:
     callback = EarlyStopping(patience=2)
     learner = make_learner(Recorder(), scripted([0.9, 0.8, 0.7], "val_accuracy"), callback, epochs=3)
     learner.fit()
-    learner.find(Recorder).rows[0]["val_accuracy"] = 1.0
-    learner.fit()
     recorder = learner.find(Recorder)
+    recorder.rows[0]["val_accuracy"], recorder.since = 1.0, 2
+    learner.fit()
+    assert recorder.since == 0
     assert [row["epoch"] for row in recorder.rows] == [0, 1, 2]
     assert max(row["val_accuracy"] for row in recorder.rows) == 0.9
     assert [step.step for step in recorder.steps] == sorted({step.step for step in recorder.steps})

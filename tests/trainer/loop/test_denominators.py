@@ -15,7 +15,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelStep
 from trainer.loop.cuda_graph_runner import RankedRunner
 from trainer.run.config.fit import parse_fit
-from trainer.tasks.loss import LOSSES, declared
+from trainer.tasks.loss import LOSSES, declared, weight_of
 from trainer.tasks.registry import known_tasks, task_named
 from trainer.tasks.task import Task
 
@@ -195,6 +195,7 @@ def test_an_own_loss_counts_by_images() -> None:
     [
         ("classify", CLASSES, nn.CrossEntropyLoss(WEIGHTS, label_smoothing=0.1)),
         ("segment", MASKS, nn.CrossEntropyLoss(ignore_index=255)),
+        ("segment", MASKS.where(MASKS < 255, -1), nn.CrossEntropyLoss(ignore_index=-1)),
         ("segment", MASKS, nn.CrossEntropyLoss(WEIGHTS, ignore_index=255)),
     ],
 )
@@ -212,3 +213,10 @@ def test_cross_entropy_of_pytorch_counts_by_its_weights(name: str, targets: Tens
         losses = torch.tensor([recorder.rows[0]["train_loss"], recorder.rows[0]["val_loss"]])
         found.append((grads[0], losses))
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+def test_a_subclass_of_cross_entropy_counts_by_images() -> None:
+    class Focal(nn.CrossEntropyLoss):
+        """A loss with class weights whose mean is over the images."""
+
+    assert weight_of(Focal(WEIGHTS), CLASSES) == IMAGES

@@ -92,6 +92,9 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, images_by_
     ]
     assert earlier[0]["val_loss"] == written["val_loss"]
     assert "per_class" not in earlier[0]
+    assert main([str(finished_run), str(images_by_class.rename(images_by_class.with_name("other.json")))]) == 0
+    assert (finished_run / "evaluation-other.json").is_file()
+    images_by_class.with_name("other.json").rename(images_by_class)
 
     files = sorted(images_by_class.rglob("*.png"))
     shares = [dict(found.classes) for found in predict(load_best_model(finished_run, tta="flip"), files)]

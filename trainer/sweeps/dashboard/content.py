@@ -232,11 +232,8 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epoc
 
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
-_MAX_BYTES = (
-    1_200_000,
-    400_000,
-    400_000,
-)  # maximum bytes of all batches, figures and mistakes. Further images become links
+# Maximum bytes of all batches, figures and mistakes. Further images become links.
+_MAX_BYTES = (1_200_000, 400_000, 400_000)
 _MIN_BYTES = 10_000  # each image counts as at least this many bytes, because reading it takes a tenth of a second
 _MAX_PIXELS, _MAX_FILE = 2**23, 2**24  # limits of a file, the second in bytes. Real files are smaller
 _FULL_SIZE = (2**24, 2**24)  # an image is read without scaling

@@ -148,6 +148,11 @@ def test_gray_values_of_few_bits_are_rejected(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=rf"{name}: the mask stores less than 8 bits per pixel"):
             MaskFile(tmp_path / name).read()
+    Image.fromarray(labels).save(tmp_path / "inverted.tif", tiffinfo={262: 0})
+    with pytest.raises(UserError, match="or 0 as white"):
+        MaskFile(tmp_path / "inverted.tif").read()
+    listed = tuple(value // 85 if value % 85 == 0 else 254 for value in range(256))
+    np.testing.assert_array_equal(MaskFile(tmp_path / "2.png", labels=listed, classes=4).read(), labels)
     good = {"palette.png": png(labels, 2, bytes(range(12))), "8.pgm": pgm.replace(b" 15", b" 255")}
     for name, content in (good | {"1.png": png(labels % 2, 1)}).items():
         (tmp_path / name).write_bytes(content)

@@ -37,6 +37,12 @@ def test_a_pixel_is_in_a_polygon_if_its_center_is() -> None:
         np.testing.assert_array_equal(drawn(read_polygons([points.ravel()]), 30, 40) > 0, inside)
 
 
+def test_the_parts_of_an_object_are_drawn_together() -> None:
+    parts = [[2, 1, 7, 1, 7, 11, 2, 11], [20, 3, 25, 3, 25, 19, 21, 19], [5, 8, 22, 9, 5, 12]]
+    whole = drawn(read_polygons(parts), 20, 30) > 0
+    np.testing.assert_array_equal(whole, sum(drawn(read_polygons([part]), 20, 30) for part in parts) > 0)
+
+
 def test_overlapping_parts_and_zigzag_edges_count_as_covered_pixels() -> None:
     def covered(*polygons: list[int]) -> int:
         return Regions("", 20, 30, (read_polygons(polygons),), (1,)).covered()

@@ -30,6 +30,7 @@ def test_names_with_two_sides() -> None:
 def test_a_point_in_two_pairs_is_rejected() -> None:
     with pytest.raises(UserError, match=r"data\.flip_pairs: b is in several pairs"):
         pair_points([["a", "b"], ["b", "c"]], ["a", "b", "c"])
+    assert mirrored(2, pair_points([["a", "b"], ["b", "a"]], ["a", "b"]) or ()) == [1, 0], "both directions"
     for pairs in ([(0, 1), (1, 2)], [(0, 3)], [(0, -1)]):
         with pytest.raises(UserError, match=r"flip_pairs: \[\(0, .*at most one pair"):
             mirrored(3, pairs)
