@@ -454,11 +454,13 @@ def test_an_exported_detector_finds_what_predict_finds(
     assert "missing.jpg" in printed.err
     assert printed.err.endswith("\ndrawings: boxes\n")
     assert printed.out.splitlines()[0].split("  ")[1].split()[0] in ("cat", "dog")
-    for arguments, code in (["--help"], "0"), ([], "2"), ([str(run.parent / "val")], "0"), ([str(out)], "2"):
+    folders = [str(run.parent / split) for split in ("val", "train")]
+    for arguments, code in (["--help"], "0"), ([], "2"), (folders, "0"), ([str(out)], "2"):
         monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), *arguments])
         with pytest.raises(SystemExit, match=code):
             runpy.run_path(str(out / "predict.py"), run_name="__main__")
-    assert all(Path(f"boxes/{file.stem}.png").is_file() for file in (run.parent / "val").glob("*.jpg"))
+    names = [f"{file.stem}{more}.png" for file in (run.parent / "val").glob("*.jpg") for more in ("", " (2)")]
+    assert all(Path("boxes", name).is_file() for name in names), "both folders have images of the same names"
     with Image.open("boxes/6.png") as drawn:
         assert drawn.size == (48, 36)
         assert np.ptp(np.asarray(drawn), axis=2).max() > 50, "boxes in color on the gray image"
@@ -514,6 +516,13 @@ def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path) -> 
     assert checks["moved"].pixels == pytest.approx(0.25, abs=1e-4)
     assert len(checks["none"].differing) == len(checks["other class"].differing) == 6
     assert not checks["none"].exported["val_map50"]
+
+
+@pytest.mark.parametrize("name", ["fcos_cnn", "fcos_resnet50_fpn", "fasterrcnn_mobilenet_v3_large_fpn"])
+def test_detectors_list_objects_with_low_scores(name: str) -> None:
+    with torch.device("meta"):
+        network: Any = Detector(name=name).build(3, Size(64, 64))
+    assert getattr(network.detector, "roi_heads", network.detector).score_thresh == 0.05
 
 
 def detector(name: str, photos: Sequence[torch.Tensor]) -> torch.nn.Module:
