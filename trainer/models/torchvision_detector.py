@@ -30,7 +30,7 @@ class DetectorNetwork(nn.Module):
         super().__init__()
         self.detector: Any = detector
         self.detector.transform = _PadOnly(detector.transform)
-        heads = getattr(self.detector, "roi_heads", self.detector)
+        heads: Any = getattr(detector, "roi_heads", detector)
         heads.detections_per_img = DETECTIONS
         heads.score_thresh = min(heads.score_thresh, _LOWEST_SCORE)
         self.masks = getattr(heads, "mask_predictor", None) is not None

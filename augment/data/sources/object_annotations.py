@@ -94,7 +94,7 @@ class Coco(_Annotations):
                 f"{folder}: the run's training and validation images have separate folders. Set data.images to the "
                 "folder of the images in this file."
             )
-        return replace(found, train_images=folders.get(split))
+        return replace(found, train_images=folders.get(split))  # type: ignore[call-arg]
 
     def _folder(self, file: coco.CocoFile) -> Path:
         folder = (self.train_images if file.key == "data.train" else self.val_images) or self.images
