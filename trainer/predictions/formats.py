@@ -82,7 +82,7 @@ def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
         parts = name.parts if isinstance(name, Path) else (name,)
         ends = ("/".join(parts[start:]) for start in range(len(parts)))
         listed.append(next((end for end in ends if end in known), ""))
-    uses = Counter(listed)
+    uses = Counter(dict(zip(names, listed, strict=True)).values())  # an image may be given twice
     return [known[end] if end in known and uses[end] == 1 else next(unused) for end in listed]
 
 
