@@ -269,7 +269,8 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
         tree=tree,
         skipped=tuple(step for step in rest if step.p == 0),
         left_out=left_out,
-        rules=(aug.min_visible, aug.min_area, aug.fill_label),
+        # In validation, tiny objects also have to be found.
+        rules=(aug.min_visible, aug.min_area if split == "train" else 0.0, aug.fill_label),
         views=views,
         pixels=aug.pixels,
     )

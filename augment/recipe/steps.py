@@ -92,7 +92,7 @@ class Aug:
         Number(
             default=1.0,
             within=(0, inf),
-            doc="minimum visible area of a box in square pixels. Smaller boxes are dropped",
+            doc="minimum visible area of a box in square pixels. In training, smaller boxes are dropped",
         )
     )
     fill_label: int = setting(

@@ -14,6 +14,7 @@ from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 from trainer.models.unet import convolution
 
 DETECTIONS = 100  # maximum number of detected objects in an image, as in COCO
+_LOWEST_SCORE = 0.05  # torchvision's FCOS omits objects below 0.2, which lowers the mAP of weak models
 
 
 class DetectorNetwork(nn.Module):
@@ -29,8 +30,9 @@ class DetectorNetwork(nn.Module):
         super().__init__()
         self.detector: Any = detector
         self.detector.transform = _PadOnly(detector.transform)
-        heads = getattr(self.detector, "roi_heads", self.detector)
+        heads: Any = getattr(detector, "roi_heads", detector)
         heads.detections_per_img = DETECTIONS
+        heads.score_thresh = min(heads.score_thresh, _LOWEST_SCORE)
         self.masks = getattr(heads, "mask_predictor", None) is not None
         _thaw(detector)
         backbone: Any = detector.backbone
@@ -71,7 +73,7 @@ def small_fcos(classes: int, channels: int = 3) -> nn.Module:
     """
     backbone, anchors = _SmallBackbone(channels), AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
     head = FCOSHead(backbone.out_channels, 1, classes, num_convs=2)
-    detector: nn.Module = FCOS(backbone, classes, anchor_generator=anchors, head=head, score_thresh=0.05)
+    detector: nn.Module = FCOS(backbone, classes, anchor_generator=anchors, head=head)
     return detector
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import count
@@ -72,16 +73,17 @@ def as_coco(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
 def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
     """Return the known id of each image or class, or a new number.
 
-    The known ids of images are listed by path. Such a path may be only the last part of the image's path.
+    The known ids of images are listed by path. Such a path may be only the last part of the image's path. If several
+    images end in the same path, all of them get new numbers, because it is unknown which one is listed.
     """
     unused = count(1 + max((id for id in known.values() if isinstance(id, int)), default=0))
-    ids = []
+    listed = []
     for name in names:
         parts = name.parts if isinstance(name, Path) else (name,)
         ends = ("/".join(parts[start:]) for start in range(len(parts)))
-        id = next((known[end] for end in ends if end in known), None)
-        ids.append(next(unused) if id is None else id)
-    return ids
+        listed.append(next((end for end in ends if end in known), ""))
+    uses = Counter(dict(zip(names, listed, strict=True)).values())  # an image may be given twice
+    return [known[end] if end in known and uses[end] == 1 else next(unused) for end in listed]
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:

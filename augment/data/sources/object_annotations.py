@@ -79,6 +79,25 @@ class Coco(_Annotations):
         dataset = self._dataset(coco.same_categories(files, points), splits, wanted).noting(*notices)
         return replace(dataset, class_ids=files[0].ids["categories"])
 
+    def of_folder(self, folder: Path) -> Source:
+        """Return the source of an annotation file. Each split's own file has the images of that split.
+
+        Raises:
+            UserError: each split has its own images, and the file belongs to none of them.
+        """
+        found = super().of_folder(folder)
+        if folder.is_dir():
+            return found
+        folders = {"train": self.train_images, "val": self.val_images, "test": self.test_images}
+        files = {name: file for name in folders if (file := getattr(self, name))}
+        split = next((name for name, file in files.items() if expanded(file).resolve() == folder.resolve()), "")
+        if not split and any(folders.values()) and self.images is None:
+            raise UserError(
+                f"{folder}: the run's training and validation images have separate folders. Set data.images to the "
+                "folder of the images in this file."
+            )
+        return replace(found, train_images=folders.get(split))  # type: ignore[call-arg]
+
     def _folder(self, file: coco.CocoFile) -> Path:
         folder = (self.train_images if file.key == "data.train" else self.val_images) or self.images
         return file.file.parent if folder is None else expanded(folder)

@@ -34,7 +34,7 @@ class Rules:
 
     Attributes:
         min_visible: minimum visible share of a box. Boxes below it are dropped.
-        min_area: minimum visible area of a box in square pixels. Boxes below it are dropped.
+        min_area: minimum visible area of a box in square pixels. Boxes below it are dropped. 0 in validation.
         fill_label: mask label for filled areas.
     """
 

@@ -61,6 +61,14 @@ def test_what_moves_points_is_drawn_for_several_calls_at_once(monkeypatch: pytes
     assert [where[3] for where in drawn if len(where) == 4] == [1, 2, 4, 8]
 
 
+@pytest.mark.parametrize(("split", "count"), [("train", 1), ("val", 2)])
+def test_only_training_drops_tiny_boxes(split: Any, count: int) -> None:
+    transform = Transform(load_recipe({"size": SIZE}), split=split, device="cpu")
+    image, boxes = np.zeros((400, 400, 3), np.uint8), [[100, 100, 200, 200], [10, 10, 26, 26]]
+    (found,) = transform([image], [{"boxes": boxes, "labels": [1, 2]}]).targets
+    assert found["boxes"].tolist() == [[5, 5, 10, 10], pytest.approx([0.5, 0.5, 1.3, 1.3])][:count]
+
+
 def test_pillow_images_that_exif_turns_are_rejected_with_targets_in_them() -> None:
     """Targets may be in pixels of the image before or after that."""
     transform, image = Transform(load_recipe({"size": SIZE}), device="cpu"), Image.new("RGB", (9, 9))

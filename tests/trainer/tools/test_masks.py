@@ -1,10 +1,12 @@
 """Runs of masks from the command line: training, evaluation, predicted masks at the size of the images, exports."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tools import evaluate, predict
 from trainer.tools.export.command import main as export
+from trainer.tools.export.write import predict_source
 
 NAMES = ("background", "left", "right")
 QUICK = ["model=unet", "aug.size=32", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1"]
@@ -184,6 +187,26 @@ def test_an_export_scores_what_evaluate_scores(run: Path, tmp_path: Path) -> Non
     shares = dict(predict_images(load_best_model(run), [image], out=tmp_path)[0].classes)
     best = max(shares, key=lambda name: shares[name])
     assert python.stdout.split()[1] == best
+
+
+def test_padding_has_no_share_in_an_exported_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logits = np.zeros((1, 2, 32, 32), np.float32)
+    logits[:, 1, 8:24, 16:] = 1  # the right half of the image, which fills rows 8 to 23
+    session = SimpleNamespace(
+        get_modelmeta=lambda: SimpleNamespace(custom_metadata_map={"classes": '["a", "b"]'}),
+        get_outputs=lambda: [SimpleNamespace(name="logits")],
+        run=lambda *_: [logits],
+    )
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda _: session)
+    (tmp_path / "predict.py").write_text(predict_source(inside=True, masks=True, padded=True))
+    for size, orientation in ((80, 40), 1), ((40, 80), 6):
+        image = photo(tmp_path / f"{orientation}.jpg", *size, orientation=orientation)
+        monkeypatch.setattr(sys, "argv", ["predict.py", str(image)])
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
+        assert capsys.readouterr().out == f"{image}  a 0.5  b 0.5\n"
 
 
 def test_a_run_that_was_stopped_within_an_epoch_resumes_exactly(run: Path, tmp_path: Path) -> None:

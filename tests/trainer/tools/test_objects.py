@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from scripts import PACKAGES, imports_of
 from augment.cli.compose import compose
 from augment.data.dataset import ImageRef
 from augment.data.images import to_rgb
+from augment.data.sources import load_dataset
 from augment.drawing.target_overlays import color_of
 from augment.params import Size
 from augment.pipeline.serving.torch_crops import Crop
@@ -191,6 +193,36 @@ def test_predictions_have_the_ids_of_the_annotations(run: Path, tmp_path: Path) 
     written = json.loads((tmp_path / "b.json").read_text())
     assert [image["id"] for image in written["images"]] == [1, 2, 3, 4, 5, "n"]
     assert written["categories"][1] == {"id": 90, "name": "dog"}
+
+
+def test_images_of_the_same_name_have_different_ids(run: Path, tmp_path: Path) -> None:
+    image, listed = sorted((run.parent / "val").glob("*.jpg"))[0], tmp_path / "listed.json"
+    for name in ("a/1.jpg", "b/1.jpg", "c/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        Image.open(image).save(tmp_path / name)
+    images = [{"id": 5, "file_name": "1.jpg"}, {"id": 6, "file_name": "2.jpg"}]
+    listed.write_text(json.dumps({"images": images, "annotations": [], "categories": [{"id": 90, "name": "dog"}]}))
+    folders, file = [str(tmp_path / name) for name in "abc"], str(tmp_path / "found.json")
+    assert predict.main([str(run), *folders, "--json", file, "--annotations", str(listed)]) == 0
+    assert [image["id"] for image in json.loads(Path(file).read_text())["images"]] == [7, 8, 6]
+
+
+def test_evaluate_finds_the_images_of_an_annotation_file(run: Path, tmp_path: Path) -> None:
+    files = {split: run.parent / split for split in ("train", "val")}
+    moved = {
+        split: Path(shutil.copy(folder / "all.json", tmp_path / f"{split}.json")) for split, folder in files.items()
+    }
+    other = Path(shutil.copy(moved["val"], tmp_path / "other.json"))
+    given = [f"data.{split}={moved[split]}" for split in files]
+    given += [f"data.{split}_images={folder}" for split, folder in files.items()]
+    source = parse_config(compose(["data=coco", *given, *QUICK, "model=detector"])).data
+    for split, folder in files.items():
+        found = load_dataset(source.of_folder(moved[split]), needs_val=False).train.files
+        assert found[0] == folder / "0.jpg", "both folders have an image of this name"
+    with pytest.raises(UserError, match=r"other\.json: the run's training .* Set data\.images to the folder"):
+        source.of_folder(other)
+    found = load_dataset(replace(source, images=str(files["val"])).of_folder(other), needs_val=False).train.files
+    assert found[0] == files["val"] / "0.jpg"
 
 
 def test_overlays_of_boxes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,11 +454,13 @@ def test_an_exported_detector_finds_what_predict_finds(
     assert "missing.jpg" in printed.err
     assert printed.err.endswith("\ndrawings: boxes\n")
     assert printed.out.splitlines()[0].split("  ")[1].split()[0] in ("cat", "dog")
-    for arguments, code in (["--help"], "0"), ([], "2"), ([str(run.parent / "val")], "0"), ([str(out)], "2"):
+    folders = [str(run.parent / split) for split in ("val", "train")]
+    for arguments, code in (["--help"], "0"), ([], "2"), (folders, "0"), ([str(out)], "2"):
         monkeypatch.setattr(sys, "argv", ["predict.py", str(out / "model.onnx"), *arguments])
         with pytest.raises(SystemExit, match=code):
             runpy.run_path(str(out / "predict.py"), run_name="__main__")
-    assert all(Path(f"boxes/{file.stem}.png").is_file() for file in (run.parent / "val").glob("*.jpg"))
+    names = [f"{file.stem}{more}.png" for file in (run.parent / "val").glob("*.jpg") for more in ("", " (2)")]
+    assert all(Path("boxes", name).is_file() for name in names), "both folders have images of the same names"
     with Image.open("boxes/6.png") as drawn:
         assert drawn.size == (48, 36)
         assert np.ptp(np.asarray(drawn), axis=2).max() > 50, "boxes in color on the gray image"
@@ -482,6 +516,13 @@ def test_objects_that_an_export_misses_adds_or_moves_are_reported(run: Path) -> 
     assert checks["moved"].pixels == pytest.approx(0.25, abs=1e-4)
     assert len(checks["none"].differing) == len(checks["other class"].differing) == 6
     assert not checks["none"].exported["val_map50"]
+
+
+@pytest.mark.parametrize("name", ["fcos_cnn", "fcos_resnet50_fpn", "fasterrcnn_mobilenet_v3_large_fpn"])
+def test_detectors_list_objects_with_low_scores(name: str) -> None:
+    with torch.device("meta"):
+        network: Any = Detector(name=name).build(3, Size(64, 64))
+    assert getattr(network.detector, "roi_heads", network.detector).score_thresh == 0.05
 
 
 def detector(name: str, photos: Sequence[torch.Tensor]) -> torch.nn.Module:

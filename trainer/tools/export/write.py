@@ -20,7 +20,7 @@ from augment.data.images import open_image, reader_source, to_rgb
 from augment.data.rasters import Raster
 from augment.drawing.target_overlays import color_of
 from augment.params.pixel_format import RGB, PixelFormat
-from augment.pipeline.serving.transform_source import python_source, require_fixed
+from augment.pipeline.serving.transform_source import crop_call, python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, import_extra
 from augment.support.files import write_atomically
@@ -110,6 +110,7 @@ def export(
     files["predict.py"] = predict_source(
         inside=inside,
         masks=isinstance(trained.task, Segment),
+        padded=crop_call(plan.crop)[0] == "letterbox",
         points=isinstance(trained.task, KeypointTask),
         lowest=trained.used_thresholds if served.single else (),
         pixels=plan.pixels,
@@ -165,13 +166,15 @@ def predict_source(
     *,
     inside: bool,
     masks: bool = False,
+    padded: bool = False,
     points: bool = False,
     lowest: Sequence[float] = (),
     pixels: PixelFormat = RGB,
 ) -> str:
     """Return predict.py, which runs an exported model without this project.
 
-    `lowest` contains the lowest score of shown objects by label. Only detectors have it.
+    `padded` states whether the model pads images. `lowest` contains the lowest score of shown objects by label. Only
+    detectors have it.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -179,5 +182,5 @@ def predict_source(
     template = environment.get_template("predict.jinja")
     reader = reader_source(is_rgb=pixels.is_rgb) if inside else ""
     colors = [color_of(label) for label in range(1, _COLORS + 1)] if lowest else []
-    values = {"masks": masks, "points": points, "boxes": bool(lowest), "pixels": pixels}
+    values = {"masks": masks, "padded": masks and padded, "points": points, "boxes": bool(lowest), "pixels": pixels}
     return template.render(file=FILE, reader=reader, colors=colors, lowest=[*lowest], **values).rstrip() + "\n"
