@@ -252,7 +252,8 @@ def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatc
     for page in ("README.md", "docs/python.md", "docs/channels.md"):
         known: dict[str, Any] = {"__name__": "examples", "pytest": pytest}
         for _, code in (block for block in blocks("python") if block[0] == page):
-            code = code.replace('"DIR"', repr(str(photos_folder))).replace('device="cuda"', 'device="cpu"')
+            code = code.replace('"DIR"', repr(str(photos_folder))).replace("=DIR", f"={photos_folder}")
+            code = code.replace('device="cuda"', 'device="cpu"')
             code = code.replace("import lightning\n", "lightning = pytest.importorskip('lightning')\n")
             code = code.replace('"fit.epochs=2"', ", ".join(map(repr, QUICK)))
             code = code.replace("aug.size=96", "aug.size=16").replace('"size": 96', '"size": 16')

@@ -56,11 +56,10 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     if found.beyond_chance:
         return f"{better} by {format_difference(metric, abs(found.mean), digits)} ({facts})"
     facts = f"{format_signed(found, metric)}, {facts}"
-    if found.significant:
-        return (
-            f"no verdict is possible ({facts}). With so few {unit}s, a few diverging runs would often explain the "
-            f"difference. Run at least {amount(found.least, unit)} of each"
-        )
+    if found.least:
+        why = f" With so few {unit}s, a few diverging runs would often explain the difference."
+        remedy = f"Run at least {amount(found.least, unit)} of each"
+        return f"no verdict is possible ({facts}).{why if found.significant else ''} {remedy}"
     return f"no difference beyond chance ({facts}){_more(found, metric, detect)}"
 
 

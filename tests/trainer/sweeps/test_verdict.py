@@ -134,6 +134,13 @@ def test_sweeps_without_an_effect_have_few_verdicts_whatever_their_spread(name: 
         assert false_sweeps(SWEEPS[name], configurations, seeds, same=same, samples=samples) <= 0.07
 
 
+@pytest.mark.parametrize("lower", [(0.30, 0.20), (0.91, 0.80)])
+def test_two_seeds_ask_for_a_third_whatever_they_differ_by(lower: tuple[float, float]) -> None:
+    (text,) = said(seeds("b", 0.90, 0.92), seeds("o", *lower))
+    assert text.startswith("no verdict is possible (-")
+    assert text.endswith("Run at least 3 seeds of each")
+
+
 def test_two_modes_are_named_as_the_reason_why_there_is_no_verdict() -> None:
     high, low, mixed = (0.830, 0.832, 0.831), (0.771, 0.770, 0.769), (0.830, 0.770, 0.831)
     base = seeds("b", *high)
