@@ -179,12 +179,13 @@ def test_an_export_scores_what_evaluate_scores(run: Path, tmp_path: Path) -> Non
     assert export([str(run), "--out", str(tmp_path)]) == 0
     compared = json.loads((tmp_path / "export.json").read_text())
     assert compared["exported"]["val_miou"] == pytest.approx(compared["pytorch"]["val_miou"], abs=0.01)
-    assert compared["largest"] < 0.01  # of a probability. A barely trained model is undecided about some pixels
+    assert len(compared["differing"]) <= 1  # a barely trained model is undecided about some pixels
+    assert compared["largest"] < 0.01
     image = run.parent / "val" / "images" / "0.jpg"
     command = [sys.executable, str(tmp_path / "predict.py"), str(image)]
     python = subprocess.run(command, capture_output=True, text=True, check=True)
     shares = dict(predict_images(load_best_model(run), [image], out=tmp_path)[0].classes)
-    assert shares[python.stdout.split()[1]] == pytest.approx(max(shares.values()), abs=0.01)
+    assert python.stdout.split()[1] == max(shares, key=lambda name: shares[name])
 
 
 def test_padding_has_no_share_in_an_exported_mask(
