@@ -190,22 +190,26 @@ class FreshStatistics(Callback):
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
         # Earlier versions did not save the counters.
-        norms = [(name, norm) for name, norm in _norms(learner.model) if f"{name}.{_COUNTER}" in self._before]
-        if norms:
-            # A model may use a norm several times for a batch, or not at all.
-            before = torch.stack([self._before[f"{name}.{_COUNTER}"] for name, _ in norms])
-            updates = torch.stack([norm.num_batches_tracked for _, norm in norms]) - before
-            factors = {
-                momentum: (share / (1 - (1 - momentum) ** updates.double())).clamp(1, 1 / momentum).float()
-                for momentum in {norm.momentum for _, norm in norms}
-            }
-        for index, (name, norm) in enumerate(norms):
+        norms = {name: norm for name, norm in _norms(learner.model) if f"{name}.{_COUNTER}" in self._before}
+        for (name, norm), factor in zip(norms.items(), self._factors(norms, share), strict=True):
             for key in STATISTICS:
                 now = getattr(norm, key)
-                factor = factors[norm.momentum][index].to(now.dtype)
-                torch.lerp(self._before[f"{name}.{key}"], now, factor, out=now)
+                torch.lerp(self._before[f"{name}.{key}"], now, factor.to(now.dtype), out=now)
             norm.running_var.clamp_(min=0)  # rounding may make it negative
         self._before = {}
+
+    def _factors(self, norms: Mapping[str, Any], share: float) -> list[Tensor]:
+        """Return the factor of each norm's change in this step, () each, so that the step's images weigh `share`."""
+        if not norms:
+            return []
+        # A model may use a norm several times for a batch, or not at all. Few operations on the GPU handle all norms.
+        before = torch.stack([self._before[f"{name}.{_COUNTER}"] for name in norms])
+        updates = torch.stack([norm.num_batches_tracked for norm in norms.values()]) - before
+        by_momentum = {}
+        for momentum in {norm.momentum for norm in norms.values()}:
+            weights = 1 - (1 - momentum) ** updates.double()  # of the step in the moving average
+            by_momentum[momentum] = (share / weights).clamp(1, 1 / momentum).float().unbind()
+        return [by_momentum[norm.momentum][index] for index, norm in enumerate(norms.values())]
 
 
 def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
