@@ -174,7 +174,7 @@ def test_facts_about_all_files_of_a_shard(tmp_path: Path) -> None:
     facts = {f"key{number:06}": "a" for number in range(101)}
     with tarfile.open(file := tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers=facts) as archive:
         archive.addfile(tarfile.TarInfo("a.cls"))
-    assert "101 facts about all files" in said(lambda: [*read_shard(RecordFile(file, 0, 0))])
+    assert "101 records" in said(lambda: [*read_shard(RecordFile(file, 0, 0))])
 
 
 # --- patterns ---

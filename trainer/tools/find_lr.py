@@ -66,7 +66,7 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
     exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
     end = next(exploded, len(smoothed))
     suggestion = suggest_rate(lrs[:end], smoothed[:end], skip=round(_SETTLE * steps))
-    still_falls = end == len(smoothed) and smoothed[-1] == min(smoothed)
+    still_falls = smoothed[-1] == min(smoothed)  # never after an explosion
     return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), suggestion, still_falls)
 
 

@@ -17,8 +17,8 @@ from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 
 _BLOCK = 512  # bytes of a tar block
-_MAX_FACTS = 100  # facts about all files. Python copies these facts for each file
-_MAX_HEADER_BYTES = 2**16  # bytes of a header with a long name or other facts. Python may take minutes for larger ones
+_MAX_GLOBALS = 100  # records in global headers. Python copies these records for each file
+_MAX_HEADER_BYTES = 2**16  # bytes of a header with a long name or records. Python may take minutes for larger ones
 # The files of a sample by their extension.
 Members = dict[str, tarfile.TarInfo]
 
@@ -81,8 +81,8 @@ def _samples(stream: BinaryIO) -> dict[str, Members]:
     try:
         with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Member) as archive:
             for member in archive:
-                if len(archive.pax_headers) > _MAX_FACTS:
-                    raise tarfile.ReadError(f"its headers state {len(archive.pax_headers):,} facts about all files")
+                if len(archive.pax_headers) > _MAX_GLOBALS:
+                    raise tarfile.ReadError(f"its global headers have {len(archive.pax_headers):,} records")
                 folder, slash, base = member.name.rpartition("/")
                 stem, _, extension = base.partition(".")
                 if not member.isreg() or not stem:
