@@ -92,6 +92,7 @@ def read(app, page, source):
     text = source[0]
     if page == "index":
         readme = re.sub(r"\]\(docs/", "](", (HERE.parent / "README.md").read_text())
+        readme = re.sub(r",\s+\[all\s+pages\]\(index.md\)", "", readme)  # the navigation lists them
         text = re.sub(r"\]\((\.assets/|[A-Z]+\.md)", r"](../\1", readme) + toctrees(text)
     for file, name in COPIED.items():
         text = text.replace(f"](../{file}", f"](project/{name}.md")

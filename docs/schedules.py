@@ -29,4 +29,4 @@ def draw_schedules(file):
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, transparent=True, metadata={"Date": None})
     text = "Learning rate over the epochs, as a share of fit.lr, for each schedule"
-    return f'<img class="dark-light" src="_static/{file.name}" alt="{text}">'
+    return f'<p><img class="dark-light" src="_static/{file.name}" alt="{text}"></p>'

@@ -10,7 +10,7 @@ import numpy as np
 from augment.data.dataset import Dataset
 from augment.data.formats.text_files import read_table, read_text
 from augment.data.images import name_of, portable_name, take_images
-from augment.support.errors import UserError
+from augment.support.errors import UserError, for_each
 from augment.support.files import digest, expanded
 from augment.support.formatting import amount, from_table_cell
 
@@ -56,18 +56,25 @@ def corrected(dataset: Dataset, given: str | None, whole: Dataset) -> Dataset:
         raise UserError(f"data.labels={file}: its content has changed since the run started. Restore the file.")
     train, kind, changed, dropped = dataset.train, dataset.kind, 0, list[int]()
     targets, seen, find = list(train.targets), set[int](), _Finder(dataset, whole)
-    for where, path, action, label in _rows(file):
+
+    def apply(row: tuple[str, str, str, str]) -> None:
+        nonlocal changed
+        where, path, action, label = row
+        if action not in ACTIONS:
+            raise UserError(f"{where}: unknown action '{action}'. Allowed: {', '.join(ACTIONS)}.")
         positions = find.positions(path, where)
         if not seen.isdisjoint(positions):
             raise UserError(f"{where}: {path} is also in a line above. Keep one line for each image.")
         seen.update(positions)
         if action == "drop":
-            dropped += positions
+            dropped.extend(positions)
         elif action == "change":
             target = kind.target_of(label, dataset.classes, where)
             for position in positions:
                 changed += targets[position] != target
                 targets[position] = target
+
+    for_each(apply, _rows(file))
     if len(dropped) == len(train) > 0:
         raise UserError(f"data.labels={file} drops all training images. Remove some of its lines.")
     notice = f"data.labels: changed the {kind.noun} of {amount(changed, 'image')} and dropped {len(dropped):,}"
@@ -90,10 +97,7 @@ def _rows(file: str) -> Iterator[tuple[str, str, str, str]]:
         raise UserError(f"{key} has no rows. Add corrections, or remove data.labels.")
     for number, cells in rows:
         row = {name: from_table_cell(cell) for name, cell in zip(header, cells, strict=True)}
-        where, action = f"{key}: line {number}", row.get("action") or "change"
-        if action not in ACTIONS:
-            raise UserError(f"{where}: unknown action '{action}'. Allowed: {', '.join(ACTIONS)}.")
-        yield where, row["path"], action, row["label"]
+        yield f"{key}: line {number}", row["path"], row.get("action") or "change", row["label"]
 
 
 class _Finder:

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Iterable
+from importlib.util import find_spec
 from textwrap import fill
 from typing import Any
 
@@ -14,10 +15,13 @@ from augment.support.process import discard_output
 
 
 class PlainConsole(Console):
-    """A console without markup. Names from files cannot move its cursor, see `printable`."""
+    """A console without markup. Names from files cannot move its cursor, see `printable`.
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, **options)
+    In a notebook, it prints plain text, because rich would put each line into an output of its own.
+    """
+
+    def __init__(self, *, force_jupyter: bool | None = False, **options: Any) -> None:
+        super().__init__(markup=False, force_jupyter=force_jupyter, **options)
 
     @property
     def is_terminal(self) -> bool:
@@ -57,13 +61,15 @@ def print_plan(console: Console, plan: str) -> None:
 
 
 def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progress:
-    """Return a progress bar on stderr that is cleared at the end. It is shown only on terminals.
+    """Return a progress bar on stderr that is cleared at the end.
+
+    It is shown on terminals, and in notebooks with ipywidgets.
 
     Args:
         quiet: whether to hide the bar.
         sized: whether the total is a number of bytes.
     """
-    console = PlainConsole(stderr=True)
+    console = PlainConsole(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False)
     counts = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if sized else (progress.MofNCompleteColumn(),)
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *counts, progress.TimeRemainingColumn())
     hidden = quiet or not console.is_terminal

@@ -1,14 +1,19 @@
 """Errors that users can act on. They state what is wrong, where, and how to fix it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 # Limits of `closest`, because comparing long names takes milliseconds.
 _MAX_COMPARED, _MAX_LENGTH = 10_000, 100
+
+MAX_ERRORS = 5  # wrong lines of a file in one error
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class UserError(Exception):
@@ -21,6 +26,25 @@ class UserError(Exception):
     """
 
     hint = ""
+
+
+def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call a function with each item, such as a line of a file, and return the results.
+
+    Raises:
+        UserError: the function has raised errors. The message contains up to five of them, one per line.
+    """
+    results, errors = list[Result](), list[str]()
+    for item in items:
+        try:
+            results.append(function(item))
+        except UserError as error:
+            errors.append(str(error))
+            if len(errors) == MAX_ERRORS:
+                break
+    if errors:
+        raise UserError("\n".join(errors))
+    return results
 
 
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:

@@ -77,9 +77,10 @@ def is_missing(row: Equivalent) -> bool:
 
 def equivalent_table() -> str:
     """Return the table of other libraries' transforms in Markdown; rows of which no op is registered say so."""
-    lines = ["| torchvision v2 | albumentations | timm | here |", "|---|---|---|---|"]
+    lines = ["| torchvision v2 | Albumentations | timm | here |", "|---|---|---|---|"]
     for row in sorted(equivalents(), key=is_missing):
-        here = "missing" if is_missing(row) else "; ".join(filter(None, (row.steps and f"`{row.steps}`", row.note)))
+        note = row.note[:1].upper() + row.note[1:] if row.steps else row.note
+        here = "missing" if is_missing(row) else ". ".join(filter(None, (row.steps and f"`{row.steps}`", note)))
         lines.append(f"| {' | '.join((row.torchvision, row.albumentations, row.timm, here))} |")
     return "\n".join(lines) + "\n"
 

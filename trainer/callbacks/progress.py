@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -42,7 +41,7 @@ class ProgressBar(Callback):
 
     main_only = True
     order = Phase.SHOW
-    console: Console = field(default_factory=partial(PlainConsole, force_jupyter=False), init=False)
+    console: Console = field(default_factory=PlainConsole, init=False)
     _bar: Progress | None = field(default=None, init=False)
     _pass: Any = field(default=None, init=False)  # the bar's task for the current pass
 

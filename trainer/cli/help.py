@@ -30,6 +30,8 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 _WIDTH = 80
 
+_DOCS = Path(__file__).parents[2] / "docs"  # only in a clone
+
 # Words that users may search for, and the words in our help.
 _SYNONYMS = {
     **dict.fromkeys(("oom", "ram", "vram"), "memory"),
@@ -161,11 +163,19 @@ def answer(words: Sequence[str]) -> str:
     """
     words = [_SYNONYMS.get(word.lower(), word) for word in words]
     found = [] if {*words} & {"all", *topics(), *OPS} else _mentions(words)  # too many lines contain these
-    explained = ""
-    with suppress(*([UserError] if found else [])):
-        explained = "\n".join(map(explain, words))
+    explained = "".join(map(_define, words))
+    with suppress(*([UserError] if found or explained else [])):
+        explained = "\n".join(filter(None, [explained, *map(explain, words)]))
     more = [line for line in found if line not in explained]
     return "\n".join([explained, f"{' '.join(words)} is mentioned in", *more, ""]).lstrip() if more else explained
+
+
+def _define(word: str) -> str:
+    """Return the glossary's definition of a word as a line, or an empty string."""
+    glossary = "".join(page.read_text() for page in _DOCS.glob("concepts.md"))
+    found = re.search(rf"^\| {re.escape(word)} \| (.+) \|$", glossary, re.MULTILINE)
+    without_links = re.sub(r"\[(.+?)]\(.+?\)", r"\1", found[1]) if found else ""
+    return without_links and f"{word}: {without_links}\n"
 
 
 def explain(word: str) -> str:
@@ -238,10 +248,7 @@ def _mentions(words: Sequence[str]) -> list[str]:
         for file, path in config_files(group).items()
     )
     lines = dict.fromkeys([*_FLAGS.splitlines(), *_tool_lines(), *files, *keys])
-    counts = {
-        f"  docs/{file.name}": len(pattern.findall(file.read_text()))
-        for file in sorted(Path(__file__).parents[2].glob("docs/*.md"))  # docs/ is only in a clone
-    }
+    counts = {f"  docs/{file.name}": len(pattern.findall(file.read_text())) for file in sorted(_DOCS.glob("*.md"))}
     pages = sorted(filter(counts.get, counts), key=counts.__getitem__, reverse=True)
     return [*filter(pattern.match, lines)][:16] + pages[:8]
 

@@ -9,6 +9,7 @@ from augment.params import Count, Size, parse_settings, plain_value, setting, se
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.formatting import amount
+from trainer.loop.settings import MAX_EPOCHS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class StageSettings:
     epochs: int | None = setting(
         Count(
             optional=True,
-            within=(1, 10**6),
+            within=(1, MAX_EPOCHS),
             doc="epochs of the stage. One stage may leave this out to get the remaining epochs",
         )
     )

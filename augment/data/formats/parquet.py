@@ -1,4 +1,4 @@
-"""Parquet files with a column of encoded images, as on the Hugging Face hub.
+"""Parquet files with a column of encoded images, as on the Hugging Face Hub.
 
 The images are copied into one plain file once, and read from there. Reading a single image from a parquet file means
 decoding a page or row group with a hundred or a thousand images. In shuffled order, that would happen for each image.

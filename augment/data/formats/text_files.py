@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TypeVar
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, for_each
 from augment.support.files import near_file, open_file
 from augment.support.formatting import amount
 
@@ -108,11 +108,15 @@ def read_table(
     (_, header), *rows = read_rows(key, file, allowed, separator) or [(1, [])]
     if len(header) < 2:
         raise header_error(key, file, header, separator, columns)
-    for number, cells in rows:
+
+    def fill(row: TableRow) -> None:
+        number, cells = row
         if len(cells) != len(header) and any(cells[1:]):
             raise UserError(
                 f"{key}: line {number} of {file} has {amount(len(cells), 'cell')}, but the header has {len(header)}. "
                 f"Put cells that contain {separator!r} in double quotes."
             )
         cells[len(cells) :] = [""] * (len(header) - len(cells))
+
+    for_each(fill, rows)
     return header, rows

@@ -216,7 +216,7 @@ class Lmdb(Records):
 @source("parquet")
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Records):
-    """Parquet files, as on the Hugging Face hub. Their images are unpacked into a file once."""
+    """Parquet files, as on the Hugging Face Hub. Their images are unpacked into a file once."""
 
     image: str = setting(Text(default="image", doc="column of the encoded images: binary, or a struct with bytes"))
     label: str = setting(

@@ -77,7 +77,11 @@ class Source:
         )
     )
     fold: int | None = setting(
-        Count(optional=True, within=(0, 999), doc="fold to validate on, from 0. -m 'data.fold=range(K)' runs all folds")
+        Count(
+            optional=True,
+            within=(0, 999),
+            doc="fold to validate on, from 0. `-m 'data.fold=range(K)'` runs all folds",
+        )
     )
     group: str | None = setting(
         Text(

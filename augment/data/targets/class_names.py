@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
 from augment.data.images import ImageRef
-from augment.support.errors import UserError, nearest, nearest_each
+from augment.support.errors import MAX_ERRORS, UserError, nearest, nearest_each
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
 
@@ -127,14 +127,22 @@ class LabeledSplit:
         return values.reshape(len(labels.counts), -1)
 
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return the error about the first wrong label. `wrong` is (L,)."""
-        return UserError(f"{self.key}: {self.describe(int(np.argmax(wrong)))}{what}")
+        """Return the error about wrong labels. `wrong` is (L,)."""
+        return self._error(wrong, self.describe, what)
 
     def row_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return the error about the first image with a wrong number. `wrong` is (N, K)."""
-        index = int(np.argmax(wrong.any(axis=1)))
-        row = self.labels.lists()[index]
-        return UserError(f"{self.key}: {self.name(index)} has the target {row if len(row) > 1 else row[0]}{what}")
+        """Return the error about images with a wrong number. `wrong` is (N, K)."""
+        rows = self.labels.lists()
+
+        def describe(index: int) -> str:
+            return f"{self.name(index)} has the target {rows[index] if len(rows[index]) > 1 else rows[index][0]}"
+
+        return self._error(np.any(wrong, axis=1), describe, what)
+
+    def _error(self, wrong: NDArray[np.bool_], describe: Callable[[int], str], what: str) -> UserError:
+        """Return an error that describes the first wrong item, with the remedy, and then up to four others."""
+        first, *others = map(describe, np.flatnonzero(wrong)[:MAX_ERRORS].tolist())
+        return UserError("\n".join([f"{self.key}: {first}{what}", *(f"{self.key}: {other}." for other in others)]))
 
 
 def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Labels:
@@ -337,9 +345,11 @@ def read_names(file: str) -> tuple[str, ...]:
 
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
-    if unknown := [word for word in split.labels.words if word not in numbers]:
-        hint = f", which is unknown.{nearest_each(unknown[:_MAX_HINTS], names)} Known: {list_some(names, 10)}."
-        raise split.label_error(split.labels.values == split.labels.words.index(unknown[0]), hint)
+    wrong = np.array([word not in numbers for word in split.labels.words])[split.labels.values]
+    if wrong.any():
+        unknown = dict.fromkeys(split.labels.words[value] for value in split.labels.values[wrong].tolist())
+        hint = f", which is unknown.{nearest_each([*unknown][:_MAX_HINTS], names)} Known: {list_some(names, 10)}."
+        raise split.label_error(wrong, hint)
     table = np.array([numbers[word] for word in split.labels.words], np.int64)
     return table.take(split.labels.values)
 

@@ -21,7 +21,7 @@ from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.multilabel import LABELS
 from augment.data.targets.regression import NUMBERS
-from augment.support.errors import UserError
+from augment.support.errors import UserError, for_each
 from augment.support.formatting import amount, list_some, plural
 
 
@@ -174,14 +174,17 @@ def _read_words(lists: Sequence[Lines], options: TargetOptions, *, fractions: bo
 
 
 def _check_commas(lists: Sequence[Lines]) -> None:
-    """Raise an error for the first number with a decimal comma."""
+    """Raise an error about numbers with a decimal comma."""
     for lines in lists:
-        for line in lines.lines:
+
+        def check(line: Line, lines: Lines = lines) -> None:
             if comma := next(filter(_COMMA.fullmatch, line.words), ""):
                 raise lines.error(
                     line,
                     f"'{comma}' is not a number. Write a decimal point, or set data.task=classify if it is a name.",
                 )
+
+        for_each(check, lines.lines)
 
 
 def _describe_repeated(lists: Sequence[Lines]) -> Iterator[str]:

@@ -106,7 +106,7 @@ def move_points(
 
     with np.errstate(invalid="ignore"):
         moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count), watch)
-        positions = moved.reshape(-1, count, 2)
+        positions = moved.reshape(len(points), count, 2)
         visible = np.where(shown & motion.parts.shows(positions, owners), points[..., 2], 0)
     found = np.concatenate([np.nan_to_num(positions), visible[..., None]], axis=-1).astype(np.float32)
     rows = motion.mirrors[owners]

@@ -49,7 +49,10 @@ def main(arguments: Sequence[str]) -> int:
         data = find_format(source, replace(data, notices=()))
         facts = scan_images(data.train.files + data.val.files, data.faults)
         test, test_facts = test_split_of(source, data, facts)
+        known = data.notices
         data, facts = as_trained(source, data, facts)
+        log_notices(data.notices[len(known) :])  # about corrections of labels, which are no problem
+        data = replace(data, notices=known)
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(source.val_missing,))
         images = data.train.files + data.val.files

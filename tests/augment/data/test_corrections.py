@@ -97,6 +97,14 @@ def test_answers_each_mistake(text: str | bytes, why: str) -> None:
         apply(text)
 
 
+def test_reports_several_mistakes_at_once() -> None:
+    rows = ["photos/train/cat/1.jpg,dgo,", "photos/train/cat/2.jpg,,delete", "x.jpg,cat,", "photos/train/dog/1.jpg,,"]
+    with pytest.raises(UserError) as caught:
+        apply("\n".join(["path,label,action", *rows]))
+    found = [line.split(": ")[1:3] for line in str(caught.value).splitlines()]
+    assert [where for where, _ in found] == ["line 2", "line 3", "line 4"]
+
+
 def test_only_drops_other_targets() -> None:
     numbers = Dataset(("age",), Split((Path("a/1.jpg"), Path("a/2.jpg")), ((1.0,), (2.0,)), NUMBERS))
     assert len(apply("path,label,action\na/1.jpg,,drop", numbers).train) == 1

@@ -146,6 +146,11 @@ def test_objects_have_as_many_points_each() -> None:
         moved([BOX | {"keypoints": [[[1, 2, 2]] * n]} for n in (1, 2)])
 
 
+def test_no_image_may_have_keypoints() -> None:
+    found = moved([{"boxes": [], "labels": [], "keypoints": []}] * 2)
+    assert [tuple(target["keypoints"].shape) for target in found] == [(0, 0, 3)] * 2
+
+
 @pytest.mark.parametrize(("part", "value"), [("keypoints", [[[1, 2, 2]]]), ("masks", square(2, 3, 6)[None])])
 def test_parts_of_the_objects_of_some_images_are_rejected(part: str, value: Any) -> None:
     nothing = {"boxes": [], "labels": []}

@@ -79,3 +79,13 @@ def test_a_run_outlives_the_reader_of_its_output(make: Callable[[], tuple[int, i
         os.close(ours)
         _, said = process.communicate()
     assert (process.returncode, said) == (0, b"continues")
+
+
+def test_notebooks_get_plain_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("augment.support.console.find_spec", lambda _: None)
+    print_plan(PlainConsole(), "train\n  flip")
+    assert capsys.readouterr().out == "train\n  flip\n"
+    assert progress_bar().disable
+    monkeypatch.setattr("augment.support.console.find_spec", lambda _: object())
+    assert not progress_bar().disable

@@ -1,6 +1,8 @@
 """Errors that are written for people."""
 
-from augment.support.errors import describe_error, nearest, suggest
+import pytest
+
+from augment.support.errors import UserError, describe_error, for_each, nearest, suggest
 from augment.support.user_code import OwnCodeError
 
 
@@ -24,3 +26,17 @@ def test_suggest_sorts_names_and_accepts_none() -> None:
 def test_only_errors_of_other_code_name_their_type() -> None:
     assert describe_error(ValueError("odd")) == "ValueError: odd"
     assert describe_error(OwnCodeError("TypeError: odd (mine.py, line 3).")) == "TypeError: odd (mine.py, line 3)."
+
+
+def test_up_to_five_wrong_lines_are_reported_at_once() -> None:
+    def halve(number: int) -> int:
+        if number % 2:
+            raise UserError(f"{number} is odd.")
+        return number // 2
+
+    assert for_each(halve, [2, 4]) == [1, 2]
+    with pytest.raises(UserError, match=r"^1 is odd\.\n3 is odd\.$"):
+        for_each(halve, [1, 2, 3])
+    with pytest.raises(UserError) as caught:
+        for_each(halve, range(100))
+    assert str(caught.value).splitlines() == [f"{number} is odd." for number in (1, 3, 5, 7, 9)]

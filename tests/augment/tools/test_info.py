@@ -42,7 +42,9 @@ def test_a_folder_without_problems(own_folder: Path, capsys: pytest.CaptureFixtu
 def test_corrections_of_labels_count(own_folder: Path, capsys: pytest.CaptureFixture[str]):
     write_folder(own_folder / "d")
     Path("c.csv").write_text("path,label,action\nd/train/cat/0.jpg,dog,change\nd/train/cat/1.jpg,,drop\n")
-    assert "\ncat 10 3\ndog 13 3\n" in report(capsys, "data=folder", "data.root=d", "data.labels=c.csv")
+    said = report(capsys, "data=folder", "data.root=d", "data.labels=c.csv")
+    assert "\ncat 10 3\ndog 13 3\n" in said
+    assert "changed the class" not in said.partition("Problems")[2]
 
 
 def test_bad_files_and_duplicates_are_reported(own_folder: Path, capsys: pytest.CaptureFixture[str]):

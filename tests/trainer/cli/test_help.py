@@ -123,6 +123,11 @@ def test_words_find_settings_options_and_pages(
     assert {*mentions} <= {*lines}
 
 
+def test_terms_of_the_glossary_are_explained() -> None:
+    assert answer(["stage"]).startswith("stage: in a plan: steps that run as one operation. In `fit.stages`: a")
+    assert answer(["epoch"]).startswith("epoch: one pass over the training set. With `fit.steps`, the last epoch may")
+
+
 def test_words_of_other_programs_find_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", "OOM"]) == 0
     lines = capsys.readouterr().out.splitlines()

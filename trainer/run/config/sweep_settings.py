@@ -63,7 +63,7 @@ class LocalSettings:
     gpus: str | None = setting(
         Text(
             optional=True,
-            doc="GPUs for the jobs, such as '0,1'. Each job sees only its own. Default: each job sees all GPUs, or "
+            doc="GPUs for the jobs, such as `'0,1'`. Each job sees only its own. Default: each job sees all GPUs, or "
             "with gpus_per_job, all GPUs are divided among the jobs",
         )
     )
