@@ -42,15 +42,13 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
     """
     dtype = torch.uint8 if pixels.is_bytes else torch.float32
     out = torch.empty((len(images), *size, pixels.channels), dtype=dtype, device=images.device)
-    low, scale = out, out  # bytes are levels already, so the kernel does not read these placeholders
-    if not pixels.is_bytes:
-        low = _on_device(pixels.low, images.device)
-        scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
+    low, high = pixels.low or (0.0,) * pixels.channels, pixels.high or (255.0,) * pixels.channels
+    scale = tuple(255 / (b - a) for a, b in zip(low, high, strict=True))
     group_size = gcd(pixels.channels, 8)
     with torch.cuda.device_of(images):
         _resize[(len(images), triton.cdiv(size.height * size.width * pixels.channels, _TILE // 8))](
-            images, windows, out, low, scale, *images.shape[1:3], *size,
-            channels=pixels.channels, group_size=group_size, block=_TILE // 8 // group_size, whole=pixels.is_bytes,
+            images, windows, out, _on_device(low, images.device), _on_device(scale, images.device),
+            *images.shape[1:3], *size, channels=pixels.channels, group_size=group_size, block=_TILE // 8 // group_size,
         )  # fmt: skip
     return out
 
@@ -97,7 +95,7 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 @triton.jit(do_not_specialize=["windows", "height", "width", "rows", "columns"])
 def _resize(
     images, windows, out, low, scale, height, width, rows, columns,
-    channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
+    channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * block + tl.arange(0, block)
@@ -118,14 +116,9 @@ def _resize(
             stored = tl.load(source + there[:, None] * channels + channel, mask=kept, other=0)
             level += share[:, None] * stored.to(tl.float32)
             total += share
-    level = level / total[:, None]
-    if whole:
-        level = byte(level)
-    else:
-        level = (level - tl.load(low + channel)) * tl.load(scale + channel)
-        level = tl.minimum(tl.maximum(level, 0.0), 255.0)
+    level = (level / total[:, None] - tl.load(low + channel)) * tl.load(scale + channel)
     target = out + sample * rows * columns * channels
-    tl.store(target + pixel[:, None] * channels + channel, level, mask=kept)
+    _store(target + pixel[:, None] * channels + channel, level, kept)
 
 
 @triton.jit(do_not_specialize=["stages", "numbers", "height", "width"])
