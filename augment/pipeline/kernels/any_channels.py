@@ -154,7 +154,7 @@ def _run(
     channel = _channel(channels, group_size, block)
     center, factor = tl.load(mean + channel), tl.load(scale + channel)
     for start in range(0, area, block * group_size // channels):
-        there, kept = _tile(start, area, channels, group_size, block)
+        _pixel, there, kept = _tile(start, area, channels, group_size, block)
         level = tl.load(source + there, mask=kept)
         if not raw:
             level = (level.to(tl.float32) - center) * factor
@@ -168,18 +168,17 @@ def _channel(channels: tl.constexpr, group_size: tl.constexpr, block: tl.constex
 
 
 @triton.jit
-def _pixel(start, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
-    """Return the pixel of each group in a tile, (block,)."""
-    return start + tl.arange(0, block) // (channels // group_size)
-
-
-@triton.jit
 def _tile(start, area, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
-    """Return the positions of a tile's numbers, (block, group_size), and which of its groups count, (block, 1)."""
-    pixel = _pixel(start, channels, group_size, block)
+    """Return the groups of a tile.
+
+    Returns:
+        The pixel of each group, (block,), the positions of its numbers, (block, group_size), and whether it counts,
+        (block, 1).
+    """
+    pixel = start + tl.arange(0, block) // (channels // group_size)
     # The last groups of a tile are left out if they would not be a whole pixel.
     kept = (pixel < area) & (pixel < start + block * group_size // channels)
-    return pixel[:, None] * channels + _channel(channels, group_size, block), kept[:, None]
+    return pixel, pixel[:, None] * channels + _channel(channels, group_size, block), kept[:, None]
 
 
 @triton.jit
@@ -197,8 +196,7 @@ def _warp(source, target, m, height, width, channels: tl.constexpr, group_size: 
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
     channel = _channel(channels, group_size, block)
     for start in range(0, height * width, block * group_size // channels):
-        pixel = _pixel(start, channels, group_size, block)
-        there, kept = _tile(start, height * width, channels, group_size, block)
+        pixel, there, kept = _tile(start, height * width, channels, group_size, block)
         column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
         level = tl.zeros([block, group_size], tl.float32)
         for corner in tl.static_range(4):  # unrolled, so that the four reads do not wait for each other
@@ -217,7 +215,7 @@ def _sums(source, area, channels: tl.constexpr, group_size: tl.constexpr, block:
     """Return partial sums over pixels, (block, group_size). The caller adds the sums of each channel."""
     total = tl.zeros([block, group_size], tl.float32)
     for start in range(0, area, block * group_size // channels):
-        there, kept = _tile(start, area, channels, group_size, block)
+        _pixel, there, kept = _tile(start, area, channels, group_size, block)
         total += tl.load(source + there, mask=kept, other=0).to(tl.float32)
     return total
 
@@ -242,13 +240,12 @@ def _color(source, target, m, of_mean, area, channels: tl.constexpr, group_size:
         weights += tl.where(channel == other, 0.0, tl.abs(tl.load(m + channel * step + other)))
     if tl.sum(weights) == 0:  # most color steps do not mix channels
         for start in range(0, area, block * group_size // channels):
-            there, kept = _tile(start, area, channels, group_size, block)
+            pixel, there, kept = _tile(start, area, channels, group_size, block)
             level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
             _store(target + there, add + level * gain, kept)
     else:
         for start in range(0, area, block * group_size // channels):
-            pixel = _pixel(start, channels, group_size, block)
-            there, kept = _tile(start, area, channels, group_size, block)
+            pixel, there, kept = _tile(start, area, channels, group_size, block)
             level = add
             for other in range(channels):
                 read = tl.load(source + pixel[:, None] * channels + other, mask=kept, other=0).to(tl.float32)
@@ -261,7 +258,7 @@ def _noise(source, target, given, area, channels: tl.constexpr, group_size: tl.c
     # `given` holds the standard deviation and a seed.
     std, seed = tl.load(given), seed_of(given + 1)
     for start in range(0, area, block * group_size // channels):
-        there, kept = _tile(start, area, channels, group_size, block)
+        _pixel, there, kept = _tile(start, area, channels, group_size, block)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
         _store(target + there, level + std * tl.randn(seed, there), kept)
 
@@ -280,8 +277,7 @@ def _erase(source, target, given, height, width, channels: tl.constexpr, group_s
             mean = tl.sum(tl.where(channel == other, total, 0.0)) / (height * width)
             value = tl.where(channel == other, mean, value)
     for start in range(0, height * width, block * group_size // channels):
-        pixel = _pixel(start, channels, group_size, block)
-        there, kept = _tile(start, height * width, channels, group_size, block)
+        pixel, there, kept = _tile(start, height * width, channels, group_size, block)
         x, y = pixel % width, pixel // width
         hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
