@@ -99,15 +99,15 @@ class Program:
         floats = torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=images.dtype if form.raw else floats, device=images.device)
         mean, std = (tuple(255 * value for value in values) for values in (self.plan.mean, self.plan.std))
-        if not self.plan.pixels.is_rgb:
+        count, plane = len(self.names), not PLANES.isdisjoint(self.names)
+        if self.plan.pixels.is_rgb:
+            from augment.pipeline.kernels import stages
+
+            stages.launch(images, programs, out, mean, std, stages=count, every_op=self.every_op, plane=plane)
+        else:
             from augment.pipeline.kernels import any_channels
 
-            any_channels.launch(images, programs, out, mean, std, stages=len(self.names), raw=form.raw)
-            return out
-        from augment.pipeline.kernels.stages import launch
-
-        options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
-        launch(images, programs, out, mean, std, stages=len(self.names), **options)
+            any_channels.launch(images, programs, out, mean, std, stages=count, raw=form.raw)
         return out
 
     def runs(self, gpu: int) -> bool:
