@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from augment.data.image_faults import strict_pillow
-from augment.data.images import ImageRef, Paths, encoded_ref
+from augment.data.images import ImageRef, encoded_ref, image_keys
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
@@ -40,8 +40,7 @@ def cached_lines(
         what: title of the progress bar. Empty for no progress bar.
     """
     # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
-    refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
-    refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
+    refs = [os.fsencode(key) if isinstance(key, Path) else key for key in image_keys(images)]
     stored = _Lines(cache)
     known, unknown = _look_up(refs, stored)
     try:

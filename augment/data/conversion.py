@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from augment.data.check import examine_files, group_copies, leave_out
-from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
+from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split, Target
 from augment.data.image_faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, SLOW, strict_pillow
 from augment.data.images import (
     as_jpeg,
@@ -36,7 +36,6 @@ from augment.data.images import (
 )
 from augment.data.selection import take
 from augment.data.sources import parse_data
-from augment.data.targets.kind import Target
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line

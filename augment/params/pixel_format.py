@@ -1,6 +1,7 @@
 """The pixel format of a dataset's images: channels, data type, and the values of black and white."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any
@@ -126,19 +127,15 @@ def parse_format(given: object, key: str) -> PixelFormat:
     """
     if given is None:
         return RGB
-    try:
+    with suppress(TypeError, ValueError, KeyError):
         items = dict(given).items()  # type: ignore[call-overload]
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in items}
-        found = PixelFormat(**values)
-        is_valid = _is_valid(found)
-    except (TypeError, ValueError, KeyError):
-        is_valid = False
-    if not is_valid:
-        raise UserError(
-            f"{key}: {given!r:.200} is not a pixel format. Use 1 to {MAX_CHANNELS} channels of {', '.join(DTYPES)}, "
-            "with range, rgb and nodata that fit them."
-        )
-    return found
+        if _is_valid(found := PixelFormat(**values)):
+            return found
+    raise UserError(
+        f"{key}: {given!r:.200} is not a pixel format. Use 1 to {MAX_CHANNELS} channels of {', '.join(DTYPES)}, with "
+        "range, rgb and nodata that fit them."
+    )
 
 
 def _is_valid(pixels: PixelFormat) -> bool:

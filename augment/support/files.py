@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
-from math import isfinite
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
@@ -185,13 +184,7 @@ def json_line(values: Mapping[str, object]) -> str:
 
 
 def _finite(values: object) -> object:
-    if isinstance(values, float):
-        return values if isfinite(values) else None
-    if isinstance(values, Mapping):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
-    return values
+    return json.loads(json.dumps(values, default=dict), parse_constant=lambda _: None)
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:

@@ -16,7 +16,7 @@ from augment.data.dataset import ImageRef
 from augment.data.sources import load_dataset
 from augment.data.sources.generated import Sample
 from augment.drawing.contact_sheet import SheetBlock, SheetRow, Tile, draw, lay_out
-from augment.drawing.figure_style import DPI
+from augment.drawing.figure_style import DPI, save_figure
 from augment.params import Size
 from augment.recipe.plan import build_plan
 from augment.recipe.step import parse_steps
@@ -68,7 +68,6 @@ def main(arguments: Sequence[str]) -> int:
         flags, rest = _parser().split(arguments)
         if rest:
             raise UserError(f"{' '.join(rest)}: this tool takes only flags. See --help.")
-        from augment.drawing.figure_style import save_figure  # Matplotlib is slow to import
 
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], MAX_IMAGES)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"

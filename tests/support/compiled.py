@@ -31,7 +31,6 @@ def compile_kernels(every: bool) -> None:
     _build(mix._mix, {"labels": True, "block": mix._BLOCK}, images="*fp32", targets="*fp32")
     tile = {"channels": 10, "group_size": 2, "block": 512}
     for stored, levels in (("*u16", "*fp32"), ("*u8", "*u8"), ("*i16", "*fp32"))[: 3 if every else 1]:
-        whole = {"whole": levels == "*u8"}
-        _build(any_channels._resize, {**tile, **whole}, images=stored, windows="*fp32", out=levels, rows="i32",
-               low="*fp32", scale="*fp32")  # fmt: skip
+        _build(any_channels._resize, tile, images=stored, windows="*fp32", out=levels, rows="i32", low="*fp32",
+               scale="*fp32")  # fmt: skip
         _build(any_channels._run, {**tile, "raw": False}, images=levels, buffers=levels, mean="*fp32", scale="*fp32")

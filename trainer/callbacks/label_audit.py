@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from augment.data.dataset import Split
 from augment.data.images import image_keys
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.multilabel import LABELS
@@ -19,9 +20,6 @@ from trainer.loop.callback import Callback, configurable
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import current
 from trainer.tasks.label_errors import TrainingResult
-
-if TYPE_CHECKING:
-    from augment.data.dataset import Split
 
 _BATCHES_AT_ONCE = 16  # batches that are added to the table at once
 # The last epochs do not count, because the model memorizes wrong labels when the learning rate falls. This affects the

@@ -19,7 +19,7 @@ from augment.support.errors import UserError
 from augment.support.lazy_torch import Tensor, nn, torch
 from augment.support.nested import section_of
 from augment.support.untrusted_files import explained_damage
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, RunDescription, sort_callbacks
 from trainer.loop.checkpoint import BEST, BestModel, first_difference, load
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.settings import LoopSettings
@@ -117,7 +117,6 @@ class LoadedModel:
         With `graph`, the learner records the model as a CUDA graph on a GPU. This takes a second, and later batches of
         the same shape run faster.
         """
-        from trainer.loop.callback import RunDescription, sort_callbacks
         from trainer.loop.learner import Learner
         from trainer.loop.objective import Objective
         from trainer.optim.optimizers import make_optimizer

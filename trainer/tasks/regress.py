@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.dataset import Split
-from augment.data.targets.kind import Target
+from augment.data.dataset import Split, Target
 from augment.data.targets.regression import NUMBERS
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import Block, FigureImage, Finding, Scatter, WrongSample

@@ -25,7 +25,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import digest, open_file, read_file
-from augment.support.formatting import amount, plural
+from augment.support.formatting import amount
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,8 @@ def make_objects(
         boxes = amount(clipped.total(), "box that extends", "boxes that extend")
         notices.append(f"data: clipped {boxes} beyond the image, such as {next(iter(clipped))}")
     if repeated := [found.where for image in chain.from_iterable(splits) for found in _repeated(image.objects)]:
-        objects = amount(len(repeated), "object")
-        have = plural(len(repeated), "has", "have")
-        notices.append(f"data: {objects} {have} the class and the box of an earlier object, such as {repeated[0]}")
+        objects = amount(len(repeated), "object has", "objects have")
+        notices.append(f"data: {objects} the class and the box of an earlier object, such as {repeated[0]}")
     return replace(dataset, problems=problems).noting(*notices)
 
 

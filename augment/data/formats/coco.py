@@ -16,7 +16,7 @@ from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject, Wa
 from augment.data.formats.polygons import FAR, Shape, read_polygons, read_runs
 from augment.data.formats.text_files import read_text, whole_number
 from augment.support.errors import UserError, nearest
-from augment.support.formatting import amount, plural
+from augment.support.formatting import amount
 
 _LISTS = ("images", "annotations", "categories")
 
@@ -132,11 +132,8 @@ def images_of(coco: CocoFile, folder: Path, wanted: WantedTargets) -> tuple[list
             if label is None:
                 raise ValueError(f"the category {annotation['category_id']} is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
-    notice = ""
-    if unlisted:
-        belong = plural(unlisted, "belongs", "belong")
-        notice = f"{coco.file}: {amount(unlisted, 'annotation')} {belong} to images that are not listed"
-    return list(images.values()), notice
+    belong = amount(unlisted, "annotation belongs", "annotations belong")
+    return list(images.values()), f"{coco.file}: {belong} to images that are not listed" if unlisted else ""
 
 
 def _listed_images(coco: CocoFile, folder: Path) -> dict[Id, AnnotatedImage]:

@@ -107,8 +107,7 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
     """Reject unusual sizes and data types before the pixels are decoded."""
     dtype = _READ_AS.get(opened.dtype, opened.dtype)
     if dtype not in DTYPES:
-        *some, last = DTYPES
-        raise PixelsError(f"has {opened.dtype} pixels. Save it as {', '.join(some)} or {last}")
+        raise PixelsError(f"has {opened.dtype} pixels. Save it as one of {', '.join(DTYPES)}")
     height, width, channels = opened.shape
     if is_channels_first(opened.shape):
         raise PixelsError(f"has the shape {opened.shape}. Save it with its channels last: numpy.moveaxis(image, 0, 2)")
@@ -141,6 +140,8 @@ def _faults() -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
+    except UnidentifiedImageError:
+        raise PixelsError(NOT_DECODED) from None
     except Exception as error:
         raise PixelsError(f"is broken: {first_line(error)}") from error
 
@@ -232,30 +233,25 @@ def _decode_png(content: Content) -> NDArray[Any]:
 
 
 def _is_ordinary_tiff(content: Content) -> bool:
-    try:
-        with Image.open(BytesIO(content), formats=["TIFF"]) as image:
-            tags: Any = image.tag_v2  # type: ignore[attr-defined]
-            bits, formats = tags.get(_BITS_PER_SAMPLE, (1,)), tags.get(_SAMPLE_FORMAT, (1,))
-            mode, size = image.mode, image.size
-            if max(bits) > 8 or set(formats) != {1} or mode == "LA":  # format 1: unsigned integers
-                return False
-            if _samples(image) > (1 if mode == "L" else 4):  # Pillow and DALI would read only the first channels
-                return False
-            if mode != "L" or getattr(image, "n_frames", 1) == 1:
-                return True
-            image.seek(1)
-            return image.size != size  # gray pages of one size are channels
-    except DECODER_ERRORS:  # Pillow does not support this number of channels
-        return False
+    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        bits, formats = tags.get(_BITS_PER_SAMPLE, (1,)), tags.get(_SAMPLE_FORMAT, (1,))
+        mode, size = image.mode, image.size
+        most = 1 if mode == "L" else 4  # Pillow and DALI would read only the first channels
+        if max(bits) > 8 or set(formats) != {1} or mode == "LA" or _samples(image) > most:  # 1: unsigned integers
+            return False
+        if mode != "L" or getattr(image, "n_frames", 1) == 1:
+            return True
+        image.seek(1)
+        return image.size != size  # gray pages of one size are channels
+    return False  # Pillow does not support this number of channels
 
 
 def has_fourth_channel(content: Content) -> bool:
     """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders treat as transparency."""
-    try:
-        with Image.open(BytesIO(content), formats=["TIFF"]) as image:
-            return image.mode in ("RGB", "RGBA") and _samples(image) == 4
-    except DECODER_ERRORS:
-        return False
+    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+        return image.mode in ("RGB", "RGBA") and _samples(image) == 4
+    return False
 
 
 def _samples(image: Image.Image) -> int:
@@ -315,10 +311,7 @@ def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
 
 
 def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
-    try:
-        image = open_with_pillow(BytesIO(content))
-    except UnidentifiedImageError:
-        raise PixelsError(NOT_DECODED) from None
+    image = open_with_pillow(BytesIO(content))
     if image.mode.startswith(("I", "F")):
         raise PixelsError(f"is a {image.format} with more than 8 bits per channel. Save it as 16-bit PNG or TIFF")
     if channels == 4 and image.format == "TIFF" and _samples(image) == 4:

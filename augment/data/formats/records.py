@@ -257,15 +257,17 @@ def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
 
 
 def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
-    try:
-        with entry.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            if not np.array_equal(stored["stamp"], stamp):
-                return None
+    """Return the index in a file, or None if it is missing, damaged or out of date."""
+    with (
+        suppress(OSError, ValueError, KeyError, EOFError, BadZipFile),
+        entry.open("rb") as stream,
+        np.load(stream, allow_pickle=False) as stored,
+    ):
+        if np.array_equal(stored["stamp"], stamp):
             labels = Labels(stored["values"], stored["counts"], tuple(stored["words"].tolist()))
             names = stored["keys"].tobytes().decode(errors="surrogateescape").split("\0")
             return Index(stored["spans"], labels, names if len(stored["spans"]) else [])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None  # missing or damaged indexes are built again
+    return None
 
 
 def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:

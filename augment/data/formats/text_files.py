@@ -6,13 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TypeVar
 
 from augment.support.errors import UserError, for_each
 from augment.support.files import near_file, open_file
 from augment.support.formatting import amount
-
-Otherwise = TypeVar("Otherwise")
 
 _MAX_BYTES = 2**31
 
@@ -50,7 +47,7 @@ def read_text(key: str, file: Path, allowed: str) -> str:
     raise UserError(f"{key}: {file} {why}. Allowed: {allowed}.")
 
 
-def whole_number(text: str, otherwise: Otherwise) -> int | Otherwise:
+def whole_number(text: str, otherwise: str) -> int | str:
     """Convert a text to an integer of up to 18 digits. Return `otherwise` for any other text, such as 007."""
     return int(text) if re.fullmatch("0|-?[1-9][0-9]{,17}", text) else otherwise
 

@@ -19,6 +19,7 @@ from augment.data.generated.sample import (
     OVERSAMPLING,
     add_camera_effects,
     background,
+    corner_homography,
     draw_thing,
     generate_dataset,
     homography,
@@ -66,13 +67,10 @@ def draw_objects(split: str, index: int) -> Scene:
     rng = seeded("objects", split, index)
     scene, canvas = background(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
-    quarter = scene.width // 2, scene.height // 2
     count = 0 if rng.random() < 0.04 else int(rng.integers(1, 5))
     labels = rng.integers(1, len(OBJECT_NAMES), count)
     for number, (label, corner) in enumerate(zip(labels.tolist(), rng.permutation(4).tolist(), strict=False), 1):
-        shift = np.eye(3)
-        shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        matrix = shift @ homography(rng, quarter, (0.38, 0.55))  # the thing may extend beyond its quarter of the image
+        matrix = corner_homography(rng, scene.size, corner, (0.38, 0.55))
         draw_thing(rng, canvas, THINGS[OBJECT_NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
     image = add_camera_effects(rng, scene.reduce(OVERSAMPLING))

@@ -86,6 +86,14 @@ def homography(rng: Generator, size: tuple[int, int], radius_range: tuple[float,
     return np.asarray(shift @ rotate @ shear @ perspective)
 
 
+def corner_homography(rng: Generator, size: tuple[int, int], corner: int, radius_range: tuple[float, float]) -> Points:
+    """Return a homography for a thing in one of the four quarters of an image. The thing may extend beyond it."""
+    quarter = size[0] // 2, size[1] // 2
+    shift = np.eye(3)
+    shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
+    return np.asarray(shift @ homography(rng, quarter, radius_range))
+
+
 def draw_thing(
     rng: Generator,
     canvas: ImageDraw.ImageDraw,
@@ -184,12 +192,8 @@ def draw_scene(split: str, index: int) -> Image.Image:
     rng = seeded("scene", split, index)
     names = _choose(rng)
     scene, canvas = random_background(rng, (150.0, 210.0))
-    quarter = scene.width // 2, scene.height // 2
     for name, corner in zip(names, rng.permutation(4), strict=False):
-        shift = np.eye(3)
-        shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        # A thing may extend beyond its quarter of the image.
-        draw_thing(rng, canvas, THINGS[name](rng), shift @ homography(rng, quarter, (0.4, 0.55)))
+        draw_thing(rng, canvas, THINGS[name](rng), corner_homography(rng, scene.size, corner, (0.4, 0.55)))
     return add_camera_effects(rng, scene.reduce(OVERSAMPLING))
 
 

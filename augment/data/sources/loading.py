@@ -181,11 +181,10 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
     found, digests = examine_files(images, cache=check_cache_of(source))
     reasons = {**dataset.faults, **found}
-    for name, shown in zip(("train", "val"), source.split_names, strict=True):
-        split = leave_out(getattr(dataset, name), shown, reasons, skip_bad=skip_bad)
-        dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
-        dataset = dataset.noting(describe_left_out(split, shown))
-    return replace(dataset, copies=group_copies(images, digests))
+    split_names = zip((dataset.train, dataset.val), source.split_names, strict=True)
+    train, val = (leave_out(split, name, reasons, skip_bad=skip_bad) for split, name in split_names)
+    checked = replace(dataset, train=train, val=val, copies=group_copies(images, digests))
+    return checked.noting(*map(describe_left_out, (train, val), source.split_names))
 
 
 def _select_and_balance(source: Source, dataset: Dataset) -> Dataset:

@@ -409,11 +409,10 @@ def _labeled(key: str, found: Mapping[ImageRef, Label | list[Label]]) -> Labeled
     return LabeledSplit(key, images, pack(labels, name), name)
 
 
-S = TypeVar("S", bound=type[Source])
 Src = TypeVar("Src", bound=Source)
 
 
-def source(name: str) -> Callable[[S], S]:
+def source(name: str) -> Callable[[type[Src]], type[Src]]:
     """Register a source under its name in the configuration."""
     return registering(_SOURCES, "source", name)
 

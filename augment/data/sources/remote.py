@@ -61,12 +61,47 @@ _PERMANENT = {
 
 
 @dataclass(frozen=True)
-class Shard(RecordFile):
-    """A remote object, and the file that it is downloaded to. Each file has its own folder."""
+class RemoteFile(RecordFile):
+    """A remote object, and the file that it is downloaded to when it is opened. It stays on the disk while it is open.
+
+    Each file has its own folder.
+    """
 
     url: str
     what: str  # the setting that names it, for messages
     store: Any = field(compare=False)  # fsspec's file system
+    most_gb: float | None = field(compare=False)  # see `fetch_shards`
+
+    stays: ClassVar[bool] = False
+
+    def open(self, stopped: Event | None = None) -> int:
+        """Return a descriptor that reads the shard. Download a missing shard first. Setting `stopped` stops this.
+
+        Raises:
+            UserError: the shard cannot be downloaded, or the disk has no room for it.
+        """
+        try:
+            while True:
+                self._fetch(stopped or Event())
+                with suppress(FileNotFoundError):  # another process removed it to make room
+                    descriptor = super().open()
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # closing the descriptor releases the lock
+                    os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
+                    return descriptor
+        except OSError as error:
+            raise UserError(f"{self.what}: {self.path}: {error.strerror or error}.") from None
+
+    def _fetch(self, stopped: Event) -> None:
+        folder = self.path.parent.parent
+        if not self.is_here:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
+                if not self.is_here:
+                    _reserve(self, folder)
+                    try:
+                        fetch_in_process(self, stopped)
+                    finally:
+                        _DOWNLOADING.remove(self)
 
 
 def is_url(pattern: str) -> bool:
@@ -88,7 +123,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     Raises:
         UserError: a package, credentials, an object or room for it is missing, or a download fails.
     """
-    listed = {key: list_shards(f"{key}={url}", url, folder) for key, url in given.items()}
+    listed = {key: list_shards(f"{key}={url}", url, folder, most_gb) for key, url in given.items()}
     shards = {shard.path: shard for some in listed.values() for shard in some}
     try:
         if not all(shard.is_here for shard in shards.values()):
@@ -108,7 +143,7 @@ def _file_of(url: str, folder: Path) -> Path:
     return folder / digest(url) / (name if fits else "shard")
 
 
-def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
+def list_shards(what: str, pattern: str, folder: Path, most_gb: float | None) -> list[RemoteFile]:
     """Return the shards that a URL names. `what` is the setting and its value, for messages.
 
     Raises:
@@ -116,14 +151,15 @@ def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
     """
     store = _store(what, pattern.partition("://")[0])
 
-    def find(url: str) -> list[Shard]:
+    def find(url: str) -> list[RemoteFile]:
         if url.startswith("http") or not GLOB.search(url):
-            return [_shard(store, what, url, _with_retries(lambda: _call(store, "info", url), what, url), folder)]
+            info = _with_retries(lambda: _call(store, "info", url), what, url)
+            return [_shard(store, what, folder, most_gb, url, info)]
         found = _with_retries(lambda: _call(store, "glob", url, limit_s=_LISTING_S, detail=True), what, url)
         infos = {store.unstrip_protocol(name): info for name, info in sorted(found.items()) if info["type"] == "file"}
         if not infos:
             raise UserError(f"{what}: no object matches {url}.")
-        return [_shard(store, what, name, info, folder) for name, info in expanded_values(infos.items(), what)]
+        return [_shard(store, what, folder, most_gb, *named) for named in expanded_values(infos.items(), what)]
 
     with in_threads(find, expand_braces(pattern, what), _MAX_REQUESTS) as found:
         return [shard for some in found for shard in some]
@@ -148,21 +184,21 @@ def _store(what: str, scheme: str) -> Any:
         raise missing_package(what, _PACKAGES[scheme], "remote") from None
 
 
-def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Path) -> Shard:
+def _shard(store: Any, what: str, folder: Path, most_gb: float | None, url: str, info: Mapping[str, Any]) -> RemoteFile:
     if info["type"] != "file" or info["size"] is None:
         raise UserError(f"{what}: {url} is a folder, or its size is unknown. Use the URLs of objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
     # Whole seconds, which every file system stores exactly.
     mtime_ns = int(digest(info["size"], version), 16) % 2**31 * 10**9
-    return Shard(_file_of(url, folder), info["size"], mtime_ns, url, what, store)
+    return RemoteFile(_file_of(url, folder), info["size"], mtime_ns, url, what, store, most_gb)
 
 
-def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
+def _fetch_all(missing: Sequence[RemoteFile], folder: Path, most_gb: float | None) -> None:
     stopped, received = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
         task = progress.add_task("Downloading shards", total=_require_room(missing, folder, most_gb))
 
-        def fetch(shard: Shard) -> None:
+        def fetch(shard: RemoteFile) -> None:
             def show_progress(value: int) -> None:
                 if stopped.is_set():
                     raise UserError("stopped")
@@ -175,7 +211,7 @@ def _fetch_all(missing: Sequence[Shard], folder: Path, most_gb: float | None) ->
             list(fetched)
 
 
-def get_shard(shard: Shard, on_bytes: Callable[[int], None]) -> None:
+def get_shard(shard: RemoteFile, on_bytes: Callable[[int], None]) -> None:
     """Download a shard into its file. `on_bytes` receives the number of bytes so far, and may raise to stop it."""
     from fsspec import Callback
 
@@ -192,7 +228,7 @@ def get_shard(shard: Shard, on_bytes: Callable[[int], None]) -> None:
         callback = Callback(hooks={"": count})
         _call(shard.store, "get_file", shard.url, str(part), received=lambda: received, callback=callback)
         found = _call(shard.store, "info", shard.url)
-        if _shard(shard.store, shard.what, shard.url, found, shard.path.parent.parent) != shard:
+        if _shard(shard.store, shard.what, shard.path.parent.parent, None, shard.url, found) != shard:
             raise UserError(f"{shard.what}: {shard.url} changed during the download. Run the command again.")
         if (size := part.stat().st_size) != shard.size:
             raise ValueError(f"{size:,} of {shard.size:,} bytes arrived")
@@ -204,7 +240,7 @@ def get_shard(shard: Shard, on_bytes: Callable[[int], None]) -> None:
         os.utime(part, ns=(time_ns(), shard.mtime_ns))
 
 
-def _require_room(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> int:
+def _require_room(missing: Sequence[RemoteFile], folder: Path, most_gb: float | None) -> int:
     """Return the size of the missing shards, after checking that the folder has room for them."""
     replaced, needed = {shard.path for shard in missing}, sum(shard.size for shard in missing)
     held, room = space_of(folder, most_gb, replaced)
@@ -292,53 +328,13 @@ def _with_retries(query: Callable[[], Any], what: str, url: str) -> Any:
     raise UserError(f"{what}: {'' if url in what else f'{url}: '}{(why or text).rstrip('.:')}.")
 
 
-@dataclass(frozen=True)
-class RemoteFile(RecordFile):
-    """A shard that is downloaded when it is opened, and stays on the disk as long as it is open."""
-
-    shard: Shard = field(compare=False)
-    most_gb: float | None = field(compare=False)
-
-    stays: ClassVar[bool] = False
-
-    def open(self, stopped: Event | None = None) -> int:
-        """Return a descriptor that reads the shard. Download a missing shard first. Setting `stopped` stops this.
-
-        Raises:
-            UserError: the shard cannot be downloaded, or the disk has no room for it.
-        """
-        try:
-            while True:
-                self._fetch(stopped or Event())
-                with suppress(FileNotFoundError):  # another process removed it to make room
-                    descriptor = super().open()
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # closing the descriptor releases the lock
-                    os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
-                    return descriptor
-        except OSError as error:
-            raise UserError(f"{self.shard.what}: {self.path}: {error.strerror or error}.") from None
-
-    def _fetch(self, stopped: Event) -> None:
-        folder = self.path.parent.parent
-        if not self.is_here:
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
-                if not self.is_here:
-                    _reserve(self, folder)
-                    try:
-                        fetch_in_process(self.shard, stopped)
-                    finally:
-                        _DOWNLOADING.remove(self)
-
-
 def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
     """Map the URL of each shard that a pattern names to its file, without downloading it.
 
     Raises:
         UserError: a package, credentials or an object is missing.
     """
-    shards = list_shards(f"{what}={pattern}", pattern, folder.absolute())
-    return {shard.url: RemoteFile(shard.path, shard.size, shard.mtime_ns, shard, most_gb) for shard in shards}
+    return {shard.url: shard for shard in list_shards(f"{what}={pattern}", pattern, folder.absolute(), most_gb)}
 
 
 _DOWNLOADING: set[RemoteFile] = set()  # the files that this process is downloading
@@ -356,7 +352,7 @@ def _reserve(wanted: RemoteFile, folder: Path) -> None:
         if waited > _PATIENCE_S:
             size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
             raise UserError(
-                f"{wanted.shard.what}: a shard of {size} must be downloaded, but {folder} has room for {free} next to "
+                f"{wanted.what}: a shard of {size} must be downloaded, but {folder} has room for {free} next to "
                 "the shards in use. Set data.dir to a larger disk, raise data.cache_gb, or lower data.window."
             )
         sleep(0.05)
@@ -385,7 +381,7 @@ _SERVE = "from augment.data.sources.remote import serve; serve()"
 _IDLE_PROCESSES: list[subprocess.Popen[bytes]] = []
 
 
-def fetch_in_process(shard: Shard, stopped: Event) -> None:
+def fetch_in_process(shard: RemoteFile, stopped: Event) -> None:
     """Download a shard into its file in another process, until `stopped` is set. Several threads may call this.
 
     Raises:
@@ -439,7 +435,7 @@ def serve() -> None:
 
     with suppress(EOFError, BrokenPipeError):
         while True:
-            shard: Shard = pickle.load(sys.stdin.buffer)
+            shard: RemoteFile = pickle.load(sys.stdin.buffer)
             error = ""
             try:
                 get_shard(shard, check_parent)

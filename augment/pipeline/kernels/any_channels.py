@@ -42,15 +42,13 @@ def resize_windows(images: Tensor, windows: Tensor, size: Size, pixels: PixelFor
     """
     dtype = torch.uint8 if pixels.is_bytes else torch.float32
     out = torch.empty((len(images), *size, pixels.channels), dtype=dtype, device=images.device)
-    low, scale = out, out  # bytes are levels already, so the kernel does not read these placeholders
-    if not pixels.is_bytes:
-        low = _on_device(pixels.low, images.device)
-        scale = _on_device(tuple(255 / (b - a) for a, b in zip(pixels.low, pixels.high, strict=True)), images.device)
+    low, high = pixels.low or (0.0,) * pixels.channels, pixels.high or (255.0,) * pixels.channels
+    scale = tuple(255 / (b - a) for a, b in zip(low, high, strict=True))
     group_size = gcd(pixels.channels, 8)
     with torch.cuda.device_of(images):
         _resize[(len(images), triton.cdiv(size.height * size.width * pixels.channels, _TILE // 8))](
-            images, windows, out, low, scale, *images.shape[1:3], *size,
-            channels=pixels.channels, group_size=group_size, block=_TILE // 8 // group_size, whole=pixels.is_bytes,
+            images, windows, out, _on_device(low, images.device), _on_device(scale, images.device),
+            *images.shape[1:3], *size, channels=pixels.channels, group_size=group_size, block=_TILE // 8 // group_size,
         )  # fmt: skip
     return out
 
@@ -97,7 +95,7 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 @triton.jit(do_not_specialize=["windows", "height", "width", "rows", "columns"])
 def _resize(
     images, windows, out, low, scale, height, width, rows, columns,
-    channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr, whole: tl.constexpr,
+    channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * block + tl.arange(0, block)
@@ -118,14 +116,9 @@ def _resize(
             stored = tl.load(source + there[:, None] * channels + channel, mask=kept, other=0)
             level += share[:, None] * stored.to(tl.float32)
             total += share
-    level = level / total[:, None]
-    if whole:
-        level = byte(level)
-    else:
-        level = (level - tl.load(low + channel)) * tl.load(scale + channel)
-        level = tl.minimum(tl.maximum(level, 0.0), 255.0)
+    level = (level / total[:, None] - tl.load(low + channel)) * tl.load(scale + channel)
     target = out + sample * rows * columns * channels
-    tl.store(target + pixel[:, None] * channels + channel, level, mask=kept)
+    _store(target + pixel[:, None] * channels + channel, level, kept)
 
 
 @triton.jit(do_not_specialize=["stages", "numbers", "height", "width"])
@@ -161,7 +154,7 @@ def _run(
     channel = _channel(channels, group_size, block)
     center, factor = tl.load(mean + channel), tl.load(scale + channel)
     for start in range(0, area, block * group_size // channels):
-        there, kept = _tile(start, area, channels, group_size, block)
+        _pixel, there, kept = _tile(start, area, channels, group_size, block)
         level = tl.load(source + there, mask=kept)
         if not raw:
             level = (level.to(tl.float32) - center) * factor
@@ -175,18 +168,17 @@ def _channel(channels: tl.constexpr, group_size: tl.constexpr, block: tl.constex
 
 
 @triton.jit
-def _pixel(start, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
-    """Return the pixel of each group in a tile, (block,)."""
-    return start + tl.arange(0, block) // (channels // group_size)
-
-
-@triton.jit
 def _tile(start, area, channels: tl.constexpr, group_size: tl.constexpr, block: tl.constexpr):
-    """Return the positions of a tile's numbers, (block, group_size), and which of its groups count, (block, 1)."""
-    pixel = _pixel(start, channels, group_size, block)
+    """Return the groups of a tile.
+
+    Returns:
+        The pixel of each group, (block,), the positions of its numbers, (block, group_size), and whether it counts,
+        (block, 1).
+    """
+    pixel = start + tl.arange(0, block) // (channels // group_size)
     # The last groups of a tile are left out if they would not be a whole pixel.
     kept = (pixel < area) & (pixel < start + block * group_size // channels)
-    return pixel[:, None] * channels + _channel(channels, group_size, block), kept[:, None]
+    return pixel, pixel[:, None] * channels + _channel(channels, group_size, block), kept[:, None]
 
 
 @triton.jit
@@ -204,8 +196,7 @@ def _warp(source, target, m, height, width, channels: tl.constexpr, group_size: 
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
     channel = _channel(channels, group_size, block)
     for start in range(0, height * width, block * group_size // channels):
-        pixel = _pixel(start, channels, group_size, block)
-        there, kept = _tile(start, height * width, channels, group_size, block)
+        pixel, there, kept = _tile(start, height * width, channels, group_size, block)
         column, row, right_share, lower_share = source_of(a, b, c, d, e, f, g, h, i, pixel, width)
         level = tl.zeros([block, group_size], tl.float32)
         for corner in tl.static_range(4):  # unrolled, so that the four reads do not wait for each other
@@ -224,7 +215,7 @@ def _sums(source, area, channels: tl.constexpr, group_size: tl.constexpr, block:
     """Return partial sums over pixels, (block, group_size). The caller adds the sums of each channel."""
     total = tl.zeros([block, group_size], tl.float32)
     for start in range(0, area, block * group_size // channels):
-        there, kept = _tile(start, area, channels, group_size, block)
+        _pixel, there, kept = _tile(start, area, channels, group_size, block)
         total += tl.load(source + there, mask=kept, other=0).to(tl.float32)
     return total
 
@@ -249,13 +240,12 @@ def _color(source, target, m, of_mean, area, channels: tl.constexpr, group_size:
         weights += tl.where(channel == other, 0.0, tl.abs(tl.load(m + channel * step + other)))
     if tl.sum(weights) == 0:  # most color steps do not mix channels
         for start in range(0, area, block * group_size // channels):
-            there, kept = _tile(start, area, channels, group_size, block)
+            pixel, there, kept = _tile(start, area, channels, group_size, block)
             level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
             _store(target + there, add + level * gain, kept)
     else:
         for start in range(0, area, block * group_size // channels):
-            pixel = _pixel(start, channels, group_size, block)
-            there, kept = _tile(start, area, channels, group_size, block)
+            pixel, there, kept = _tile(start, area, channels, group_size, block)
             level = add
             for other in range(channels):
                 read = tl.load(source + pixel[:, None] * channels + other, mask=kept, other=0).to(tl.float32)
@@ -268,7 +258,7 @@ def _noise(source, target, given, area, channels: tl.constexpr, group_size: tl.c
     # `given` holds the standard deviation and a seed.
     std, seed = tl.load(given), seed_of(given + 1)
     for start in range(0, area, block * group_size // channels):
-        there, kept = _tile(start, area, channels, group_size, block)
+        _pixel, there, kept = _tile(start, area, channels, group_size, block)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)
         _store(target + there, level + std * tl.randn(seed, there), kept)
 
@@ -287,8 +277,7 @@ def _erase(source, target, given, height, width, channels: tl.constexpr, group_s
             mean = tl.sum(tl.where(channel == other, total, 0.0)) / (height * width)
             value = tl.where(channel == other, mean, value)
     for start in range(0, height * width, block * group_size // channels):
-        pixel = _pixel(start, channels, group_size, block)
-        there, kept = _tile(start, height * width, channels, group_size, block)
+        pixel, there, kept = _tile(start, height * width, channels, group_size, block)
         x, y = pixel % width, pixel // width
         hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
         level = tl.load(source + there, mask=kept, other=0).to(tl.float32)

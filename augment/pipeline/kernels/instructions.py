@@ -9,7 +9,6 @@ The kernel draws noise with a counter-based generator (Philox). Each sample and 
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from logging import getLogger
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.params import Size
-from augment.params.pixel_format import PixelFormat
+from augment.params.pixel_format import RGB, PixelFormat
 from augment.pipeline.graph.decoding import OutputFormat, Placement
 from augment.pipeline.graph.parameter_feed import FedValues, Feed, stage_values
 from augment.pipeline.graph.sample_order import Reading
@@ -100,21 +99,20 @@ class Program:
         floats = torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=images.dtype if form.raw else floats, device=images.device)
         mean, std = (tuple(255 * value for value in values) for values in (self.plan.mean, self.plan.std))
-        if not self.plan.pixels.is_rgb:
+        count, plane = len(self.names), not PLANES.isdisjoint(self.names)
+        if self.plan.pixels.is_rgb:
+            from augment.pipeline.kernels import stages
+
+            stages.launch(images, programs, out, mean, std, stages=count, every_op=self.every_op, plane=plane)
+        else:
             from augment.pipeline.kernels import any_channels
 
-            any_channels.launch(images, programs, out, mean, std, stages=len(self.names), raw=form.raw)
-            return out
-        from augment.pipeline.kernels.stages import launch
-
-        options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
-        launch(images, programs, out, mean, std, stages=len(self.names), **options)
+            any_channels.launch(images, programs, out, mean, std, stages=count, raw=form.raw)
         return out
 
     def runs(self, gpu: int) -> bool:
         """Return whether the kernel for this program compiles and runs on a GPU."""
-        pixels = self.plan.pixels
-        return kernels_run(gpu, every_op=self.every_op) if pixels.is_rgb else any_channels_run(gpu, pixels)
+        return kernels_run(gpu, self.plan.pixels, every_op=self.every_op)
 
 
 def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
@@ -170,40 +168,29 @@ def _name(stage: Stage) -> str:
 
 
 @cache
-def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
-    """Return whether the kernel for RGB compiles and runs on a GPU, by default with the ops of policies only."""
+def kernels_run(gpu: int = 0, pixels: PixelFormat = RGB, *, every_op: bool = False) -> bool:
+    """Return whether the kernels for a pixel format compile and run on a GPU.
 
-    def run(device: torch.device) -> None:
-        from augment.pipeline.kernels.stages import launch
-
-        image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=device)
-        # Pass the same types as most batches have, so that this call compiles the kernel that they need.
-        programs = torch.zeros(1, 2, device=device)
-        launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
-
-    return _runs(run, gpu)
-
-
-@cache
-def any_channels_run(gpu: int, pixels: PixelFormat) -> bool:
-    """Return whether the kernels for a pixel format other than RGB compile and run on a GPU."""
-
-    def run(device: torch.device) -> None:
-        from augment.pipeline.kernels.any_channels import launch, resize_windows
-
-        stored = torch.zeros(1, 8, 8, pixels.channels, dtype=getattr(torch, pixels.dtype), device=device)
-        levels = resize_windows(stored, torch.tensor([[0.0, 0, 8, 8]], device=device), Size(8, 8), pixels)
-        ones = (1.0,) * pixels.channels
-        launch(levels, torch.zeros(1, 2, device=device), levels.float(), ones, ones, stages=1, raw=False)
-
-    return _runs(run, gpu)
-
-
-def _runs(run: Callable[[torch.device], None], gpu: int) -> bool:
+    By default, these are the kernels for RGB with the ops of policies only.
+    """
     if not torch.cuda.is_available():
         return False
     try:
-        run(torch.device("cuda", gpu))
+        device = torch.device("cuda", gpu)
+        # Pass the same types as most batches have, so that this call compiles the kernels that they need.
+        stored = torch.zeros(1, 8, 8, pixels.channels, dtype=getattr(torch, pixels.dtype), device=device)
+        programs, zeros, ones = torch.zeros(1, 2, device=device), (0.0,) * pixels.channels, (1.0,) * pixels.channels
+        if pixels.is_rgb:
+            from augment.pipeline.kernels import stages
+
+            stages.launch(stored, programs, stored.float(), zeros, ones, stages=1, every_op=every_op, plane=every_op)
+        else:
+            from augment.pipeline.kernels import any_channels
+
+            levels = any_channels.resize_windows(
+                stored, torch.tensor([[0.0, 0, 8, 8]], device=device), Size(8, 8), pixels
+            )
+            any_channels.launch(levels, programs, levels.float(), zeros, ones, stages=1, raw=False)
     except Exception as error:  # no Triton, no C compiler, an old version, ...
         message = "the Triton kernels do not run here, so DALI's and PyTorch's operators run instead: %s"
         getLogger(__name__).info(message, error)

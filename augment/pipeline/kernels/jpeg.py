@@ -78,13 +78,7 @@ def _transform_blocks(plane, table, rows, columns, block: tl.constexpr):
     Each thread works on its own row or column of eight numbers, so threads wait only between the passes.
     """
     count = rows * columns // 8
-    for start in range(0, count, block):
-        number = start + tl.arange(0, block)
-        row = plane + 8 * number
-        a, b, c, d, e, f, g, h = _load_eight(row, 1, number < count)
-        a, b, c, d, e, f, g, h = _cosines(a, b, c, d, e, f, g, h)
-        _store_eight(row, 1, a, b, c, d, e, f, g, h, number < count)
-    tl.debug_barrier()
+    _transform_rows(plane, count, False, block)
     for start in range(0, count, block):
         number = start + tl.arange(0, block)
         column = plane + number // columns * 8 * columns + number % columns
@@ -97,11 +91,20 @@ def _transform_blocks(plane, table, rows, columns, block: tl.constexpr):
         a, b, c, d, e, f, g, h = _levels(a, b, c, d, e, f, g, h)
         _store_eight(column, columns, a, b, c, d, e, f, g, h, number < count)
     tl.debug_barrier()
+    _transform_rows(plane, count, True, block)
+
+
+@triton.jit
+def _transform_rows(plane, count, inverse: tl.constexpr, block: tl.constexpr):
+    """Replace the eight levels of each row by their cosine transform, or invert it."""
     for start in range(0, count, block):
         number = start + tl.arange(0, block)
         row = plane + 8 * number
         a, b, c, d, e, f, g, h = _load_eight(row, 1, number < count)
-        a, b, c, d, e, f, g, h = _levels(a, b, c, d, e, f, g, h)
+        if inverse:
+            a, b, c, d, e, f, g, h = _levels(a, b, c, d, e, f, g, h)
+        else:
+            a, b, c, d, e, f, g, h = _cosines(a, b, c, d, e, f, g, h)
         _store_eight(row, 1, a, b, c, d, e, f, g, h, number < count)
     tl.debug_barrier()
 

@@ -327,7 +327,7 @@ def test_the_first_readable_image_decides() -> None:
 @pytest.mark.parametrize("channels", [1, 10])
 def test_images_with_an_unknown_data_type_only(channels: int) -> None:
     put({f"0{number}.tif": tiff(np.ones((5, 7, channels), np.int32)) for number in range(6)})
-    assert "00.tif has int32 pixels. Save it as uint8, uint16, int16 or float32" in message()
+    assert "00.tif has int32 pixels. Save it as one of uint8, uint16, int16, float32" in message()
 
 
 def test_an_image_that_changes_later_is_named() -> None:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, quantiles
+from statistics import pvariance, quantiles
 from typing import Any
 
 from augment.support.formatting import amount, clip
@@ -101,9 +101,8 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
         cuts = quantiles(numbers, n=4)
         levels = [sum(number > cut for cut in cuts) for number in numbers]
     of_level = grouped(zip(levels, scores, strict=True))
-    center = fmean(scores)
-    total = math.fsum((score - center) ** 2 for score in scores)
-    within = math.fsum((score - fmean(group)) ** 2 for group in of_level.values() for score in group)
+    total = len(scores) * pvariance(scores)
+    within = math.fsum(len(group) * pvariance(group) for group in of_level.values())
     free = len(scores) - len(of_level)
     if free < 1:  # each job has its own value, which explains nothing
         return 0.0

@@ -199,7 +199,7 @@ def test_compressed_dicom() -> None:
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint32", "int8", "complex64"])
 @pytest.mark.parametrize("encode", [npy, tiff])
 def test_other_data_types_are_rejected(encode: Callable[[NDArray[Any]], bytes], dtype: str) -> None:
-    with pytest.raises(PixelsError, match=f"^has {dtype} pixels. Save it as uint8, uint16, int16 or float32$"):
+    with pytest.raises(PixelsError, match=f"^has {dtype} pixels. Save it as one of uint8, uint16, int16, float32$"):
         open_raster(encode(np.zeros((5, 7, 2), dtype)))
 
 

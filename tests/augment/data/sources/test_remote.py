@@ -78,7 +78,7 @@ def test_faults_that_last(fault: Any, reason: str, url: str, server: Server) -> 
 
 @pytest.mark.parametrize("name", ["..", ".", "a\0b", "\033]0;a", "x" * 300, ""])
 def test_names_that_a_server_lists_stay_in_the_folder(name: str, tmp_path: Path) -> None:
-    shard = remote._shard(None, "", f"s3://bucket/{name}", {"type": "file", "size": 3}, tmp_path)
+    shard = remote._shard(None, "", tmp_path, None, f"s3://bucket/{name}", {"type": "file", "size": 3})
     assert shard.path.parent.parent == tmp_path
     assert shard.path.name == "shard"
 

@@ -69,7 +69,7 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
     monkeypatch.setattr(remote, "fetch_in_process", fetch_in_process)
     local, there = in_windows("webdataset", server, samples, 4)
     assert passes(there, 2) == passes(local, 2)
-    shard = there.files[0].file.shard
+    shard = there.files[0].file
     server.faults["train-0.tar"] = [404]
     with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: the object does not exist\. Check the URL\.$"):
         fetch_in_process(shard, threading.Event())
