@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from augment.params import Count, setting
 from augment.support.errors import UserError, first_line
 from augment.support.formatting import printable
+from trainer.callbacks.optimizer_steps import ending_of
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.lazy_learner import Learner
@@ -28,6 +29,8 @@ class Stress(Callback):
     def after_fit(self, learner: Learner) -> None:
         """Write stress.json and stress.html. An error is only printed, because the run itself is complete."""
         if learner.error is not None or learner.folder is None or not (learner.folder / BEST).is_file():
+            return
+        if ending_of(learner) != "finished":  # the resumed run tests its model
             return
         try:
             with alone():  # the other ranks wait

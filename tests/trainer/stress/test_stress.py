@@ -21,6 +21,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.pipeline.batch import as_pixels
 from augment.recipe.op import OPS
 from augment.support.errors import UserError
+from trainer.callbacks.optimizer_steps import Interrupt
 from trainer.loop import ranks
 from trainer.loop.checkpoint import BEST
 from trainer.run.best_model import load_best_model
@@ -342,14 +343,21 @@ def test_the_callback_tests_the_model_after_the_fit(data: Path, tmp_path: Path) 
     assert json.loads((folder / "stress.json").read_text())["images"] == 2
 
 
-def test_the_first_of_several_ranks_tests_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_several_ranks_tests_the_finished_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other ranks wait, and take part in no exchange."""
     monkeypatch.setattr(ranks, "_joined", SimpleNamespace(size=2))
     sizes = []
     monkeypatch.setattr("trainer.stress.callback.stress", lambda *_, **__: sizes.append(ranks.current().size))
     (tmp_path / BEST).touch()
-    Stress().after_fit(cast(Any, SimpleNamespace(error=None, folder=tmp_path)))
+    interrupt = Interrupt()
+    learner = SimpleNamespace(error=None, folder=tmp_path, callbacks=[interrupt])
+    Stress().after_fit(cast(Any, learner))
     assert (sizes, ranks.current().size) == ([1], 2)
+    interrupt.pressed = True
+    Stress().after_fit(cast(Any, learner))
+    assert sizes == [1], "a run that was interrupted is tested"
 
 
 def test_a_failed_test_after_the_fit_is_reported(
@@ -360,5 +368,5 @@ def test_a_failed_test_after_the_fit_is_reported(
 
     monkeypatch.setattr("trainer.stress.callback.stress", stress)
     (tmp_path / BEST).touch()
-    Stress().after_fit(cast(Any, SimpleNamespace(error=None, folder=tmp_path)))
+    Stress().after_fit(cast(Any, SimpleNamespace(error=None, folder=tmp_path, callbacks=[])))
     assert capsys.readouterr().err == "warning: the stress test failed: data.root: no images.\n"
