@@ -1,13 +1,17 @@
 """The callback that runs a stress test after training."""
 
 import logging
+import sys
 from dataclasses import dataclass
 
 from augment.params import Count, setting
 from augment.support.errors import UserError, first_line
+from augment.support.formatting import printable
+from trainer.callbacks.optimizer_steps import ending_of
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.lazy_learner import Learner
+from trainer.loop.ranks import alone
 from trainer.stress.command import IMAGES, stress
 
 log = logging.getLogger(__name__)
@@ -23,13 +27,15 @@ class Stress(Callback):
     order = Phase.LAST
 
     def after_fit(self, learner: Learner) -> None:
-        """Write stress.json and stress.html. Errors are only logged, because the run itself is complete."""
+        """Write stress.json and stress.html. An error is only printed, because the run itself is complete."""
         if learner.error is not None or learner.folder is None or not (learner.folder / BEST).is_file():
             return
-        if learner.ranks.size > 1:
-            log.warning("callbacks.stress works on one GPU only. Run: python -m trainer stress %s", learner.folder)
+        if ending_of(learner) != "finished":  # the resumed run tests its model
             return
         try:
-            stress(learner.folder, images=self.images, trust=True)
+            with alone():  # the other ranks wait
+                stress(learner.folder, images=self.images, trust=True)
         except (OSError, UserError) as error:
-            log.warning("the stress test failed: %s", first_line(error))
+            text = f"the stress test failed: {first_line(error)}"
+            log.warning("%s", text)
+            sys.stderr.write(printable(f"warning: {text}\n"))

@@ -4,6 +4,8 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,9 +20,14 @@ from augment.cli.compose import compose
 from augment.data.targets.spatial import IGNORE
 from augment.pipeline.batch import as_pixels
 from augment.recipe.op import OPS
+from augment.support.errors import UserError
+from trainer.callbacks.optimizer_steps import Interrupt
+from trainer.loop import ranks
+from trainer.loop.checkpoint import BEST
 from trainer.run.best_model import load_best_model
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
+from trainer.stress.callback import Stress
 from trainer.stress.command import main
 from trainer.stress.corruptions import Corruption, corruptions
 from trainer.stress.page import render
@@ -334,3 +341,32 @@ def test_a_run_without_its_images_is_explained(finished_run: Path, capsys: pytes
 def test_the_callback_tests_the_model_after_the_fit(data: Path, tmp_path: Path) -> None:
     folder = trained_on(data, tmp_path / "run", "callbacks.stress=true", "fit.epochs=1", "callbacks.stress.images=2")
     assert json.loads((folder / "stress.json").read_text())["images"] == 2
+
+
+def test_the_first_of_several_ranks_tests_the_finished_model_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks wait, and take part in no exchange."""
+    monkeypatch.setattr(ranks, "_joined", SimpleNamespace(size=2))
+    sizes = []
+    monkeypatch.setattr("trainer.stress.callback.stress", lambda *_, **__: sizes.append(ranks.current().size))
+    (tmp_path / BEST).touch()
+    interrupt = Interrupt()
+    learner = SimpleNamespace(error=None, folder=tmp_path, callbacks=[interrupt])
+    Stress().after_fit(cast(Any, learner))
+    assert (sizes, ranks.current().size) == ([1], 2)
+    interrupt.pressed = True
+    Stress().after_fit(cast(Any, learner))
+    assert sizes == [1], "a run that was interrupted is tested"
+
+
+def test_a_failed_test_after_the_fit_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stress(*_: object, **__: object) -> None:
+        raise UserError("data.root: no images.")
+
+    monkeypatch.setattr("trainer.stress.callback.stress", stress)
+    (tmp_path / BEST).touch()
+    Stress().after_fit(cast(Any, SimpleNamespace(error=None, folder=tmp_path, callbacks=[])))
+    assert capsys.readouterr().err == "warning: the stress test failed: data.root: no images.\n"

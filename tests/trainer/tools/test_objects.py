@@ -1,6 +1,7 @@
 """Runs of boxes and of points from the command line: training, resuming, evaluation, predictions."""
 
 import json
+import logging
 import re
 import runpy
 import shutil
@@ -414,14 +415,21 @@ def assert_same(found: Mapping[str, np.ndarray], expected: Prediction, pixels: f
 
 
 def test_an_exported_detector_finds_what_predict_finds(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In images of any size and orientation by its own script, and also as a program of torch.export."""
     pytest.importorskip("onnxscript")
+    torch_logger = logging.getLogger("torch")
+    monkeypatch.setattr(torch_logger, "handlers", [caplog.handler])  # its own handler prints to the terminal
     monkeypatch.setattr("trainer.tools.export.write._SECONDS", 0.01)
     out = tmp_path / "out"
     assert export([str(run), "--variants", "torch", "--out", str(out)]) == 0
     assert "px" in capsys.readouterr().out
+    assert not [one for one in caplog.records if one.name.startswith("torch") and one.levelno >= logging.WARNING]
     report = json.loads((out / "export.json").read_text())
     assert report["exported"] == pytest.approx(report["pytorch"], abs=1e-3)
     assert (report["images"], report["differing"]) == (6, [])

@@ -197,15 +197,16 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
     """Return the total batches, training seconds and images of a run after each epoch."""
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
-    size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
-    # Images per batch, for epochs that fit.limit_batches shortens.
-    most = size if limit and isinstance(size, int) and 0 < size < 2**31 else math.inf
-    done, seconds = 0.0, 0.0
+    size, stages = (section_of(run.config, "fit").get(name) for name in ("batch_size", "stages"))
+    # Images per batch, for epochs that end early. Stages have their own batch sizes.
+    most = size if not stages and isinstance(size, int) and 0 < size < 2**31 else math.inf
+    done, seconds, images = 0.0, 0.0, 0.0
     for row in run.rows:
         epoch = row.get("epoch", math.nan)
-        done += batches[int(epoch)] if 0 <= epoch < len(batches) else math.nan
+        count = batches[int(epoch)] if 0 <= epoch < len(batches) else math.nan
+        done += count
         seconds += row.get("seconds", math.nan)
-        images = min(per_epoch * (epoch + 1), most * done)
+        images += min(per_epoch, most * count)
         rows.append({"epoch": epoch, "steps": done, "seconds": seconds, "images": images})
     return rows
 

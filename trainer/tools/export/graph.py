@@ -70,7 +70,7 @@ class Served(nn.Module):
         if self.single:
             example, free = example[:1], free[1:]
         try:
-            with torch.no_grad(), _quiet():
+            with torch.no_grad(), quiet():
                 shapes = (dict.fromkeys(free, torch.export.Dim.DYNAMIC),)
                 # Only strict tracing supports sizes that depend on the number of objects.
                 return torch.export.export(self, (example,), dynamic_shapes=shapes, strict=self.single)
@@ -88,7 +88,7 @@ def program_bytes(program: torch.export.ExportedProgram, metadata: Mapping[str, 
 def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
     """Convert a graph to ONNX. The values of the metadata are stored as JSON."""
     try:
-        with _quiet():
+        with quiet():
             made = torch.onnx.export(
                 program, input_names=[INPUT], output_names=list(served.outputs), dynamo=True, verbose=False
             )
@@ -196,7 +196,7 @@ def _inner_nodes(graph: Any) -> list[str]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence warnings of the exporters about their own code."""
     logging.disable(logging.WARNING)
     try:

@@ -27,7 +27,7 @@ from augment.support.files import write_atomically
 from trainer.run.best_model import LoadedModel
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.segment import Segment
-from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized
+from trainer.tools.export.graph import INPUT, Served, halved, onnx_bytes, program_bytes, quantized, quiet
 
 FILE = "model.onnx"
 _TIMED, _SECONDS = 20, 3.0  # an export is timed with this many images, for this long
@@ -158,7 +158,8 @@ def _onnx_call(model: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
 
 
 def _program_call(program: bytes) -> Callable[[_Input], Sequence[NDArray[Any]]]:
-    run = torch.inference_mode()(torch.export.load(BytesIO(program)).module().forward)
+    with quiet():
+        run = torch.inference_mode()(torch.export.load(BytesIO(program)).module().forward)
     return lambda images: [values.numpy() for values in run(torch.from_numpy(images))]
 
 

@@ -163,14 +163,24 @@ def test_links_are_relative_and_none_leads_out(tmp_path: Path) -> None:
     assert run_of(above, "javascript:alert(1)")["report"].startswith("./../outputs/javascript%3A")
 
 
-@pytest.mark.parametrize(("limit", "images"), [(None, [40, 80]), (2, [16, 32])])
-def test_images_that_a_limit_leaves_out_do_not_count(limit: int | None, images: list[int], tmp_path: Path) -> None:
-    fit = {"batch_size": 8, "limit_batches": limit}
-    write_run(tmp_path / "run", config_of(0.1, 0.0, 0, fit=fit), [], [0.1, 0.5], planned=2)
-    facts = Facts(images=(40, 40, 9), batches=(limit or 5,) * 2)
+@pytest.mark.parametrize(
+    ("fit", "batches", "images"),
+    [
+        ({}, (5, 5), [39, 78]),
+        ({"limit_batches": 2}, (2, 2), [16, 32]),
+        ({"steps": 7}, (5, 2), [39, 55]),
+        ({"drop_last": True}, (4, 4), [32, 64]),
+        ({"stages": {"a": {"epochs": 1, "batch_size": 20}, "b": {}}}, (2, 5), [39, 78]),
+    ],
+)
+def test_images_that_an_epoch_leaves_out_do_not_count(
+    fit: dict[str, Any], batches: tuple[int, int], images: list[int], tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", config_of(0.1, 0.0, 0, fit={"batch_size": 8, **fit}), [], [0.1, 0.5], planned=2)
+    facts = Facts(images=(39, 39, 9), batches=batches)
     (tmp_path / "run" / "run.json").write_text(json.dumps(vars(facts)))
     (run,) = content(tmp_path)["runs"]
-    assert [values for _, values in run["axes"]] == [[limit or 5, 2 * (limit or 5)], [1.5, 3.0], images]
+    assert [values for _, values in run["axes"]] == [[batches[0], sum(batches)], [1.5, 3.0], images]
 
 
 def test_long_curves_are_thinned_and_huge_values_are_cut(tmp_path: Path) -> None:
