@@ -48,6 +48,14 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
 
+# The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
+# tiles whose size Pillow can read.
+_TIFF_CODECS = ("NONE", "LZW", "ADOBE_DEFLATE", "DEFLATE", "PACKBITS", "LZMA", "ZSTD")
+_FORMATS_IN_TIFF = ("JPEG", "JPEG2000", "PNG", "WEBP")
+
+# The tag of an item in a DICOM file, little- and big-endian.
+_DICOM_ITEM, _MAX_DICOM_ITEMS = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00"), 100_000
+
 Content = bytes | memoryview
 
 
@@ -185,7 +193,8 @@ def _open_npz(content: Content) -> OpenedRaster:
         raise PixelsError("is compressed by a method that NumPy does not use. Use numpy.savez_compressed")
     size = members[0].file_size
     with archive.open(members[0]) as stream:
-        shape, _, dtype, start = _read_npy_header(stream, size)
+        head = BytesIO(stream.read(2**16))  # NumPy would read headers of gigabytes before it rejects them
+    shape, _, dtype, start = _read_npy_header(head, size)
     if size > start + prod(shape) * dtype.itemsize:  # a stranger's file may contain much more than the image
         raise PixelsError("is broken: it contains more than one array")
     return OpenedRaster(_with_channels(shape), dtype.name, lambda: _open_npy(archive.read(members[0])).load())
@@ -287,6 +296,8 @@ def _open_tiff(content: Content) -> OpenedRaster:
     if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill missing tiles with zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
 
+    _require_small_tiles(content, page)
+
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
         found = np.moveaxis(found, [list(sizes).index(axis) for axis in ("Y", "X")], [0, 1])
@@ -296,6 +307,24 @@ def _open_tiff(content: Content) -> OpenedRaster:
 
     shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
     return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+
+
+def _require_small_tiles(content: Content, page: Any) -> None:
+    """Reject strips and tiles that decode to more pixels than the TIFF states, without decoding them.
+
+    Raises:
+        PixelsError: a strip or tile is too large, or its size cannot be read.
+    """
+    if page.compression.name in _TIFF_CODECS:
+        return
+    for start, length in zip(page.dataoffsets, page.databytecounts, strict=False):
+        try:
+            with Image.open(BytesIO(content[start : start + length]), formats=_FORMATS_IN_TIFF) as image:
+                if image.width * image.height <= prod(page.chunks):
+                    continue
+        except DECODER_ERRORS:
+            pass
+        raise PixelsError(f"is broken, or compressed as {page.compression.name}. Save it with another compression")
 
 
 def _tiff_orientation(content: Content) -> int:
@@ -335,9 +364,12 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
 
 def _open_dicom(content: Content) -> OpenedRaster:
     pydicom = import_extra("a DICOM image", "pydicom", "dicom")
-    if b"1.2.840.10008.1.2.1.99" in bytes(content):  # pydicom would unpack the whole file, of any size
+    data = bytes(content)
+    if b"1.2.840.10008.1.2.1.99" in data:  # pydicom would unpack the whole file, of any size
         raise PixelsError("is a deflated DICOM file. Save it with another transfer syntax")
-    header = pydicom.dcmread(BytesIO(content))
+    if max(map(data.count, _DICOM_ITEM)) > _MAX_DICOM_ITEMS:  # a million items take a minute
+        raise PixelsError(f"has more than {_MAX_DICOM_ITEMS:,} items in its header. Save it without them")
+    header = pydicom.dcmread(BytesIO(data))
     _reject_dicom_variants(header)
     colors, samples, size = header.PhotometricInterpretation, header.SamplesPerPixel, (header.Rows, header.Columns)
     slope, intercept = _rescaling(header)

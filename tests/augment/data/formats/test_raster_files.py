@@ -316,3 +316,57 @@ def test_pickles_are_not_loaded() -> None:
     np.save(stream, np.array([[print]], object), allow_pickle=True)
     with pytest.raises(PixelsError, match="has object pixels"):
         read(stream.getvalue())
+
+
+@pytest.mark.parametrize("item", [b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00"])
+def test_dicom_has_few_items(item: bytes) -> None:
+    image = dicom(pixels(1)[..., 0])
+    with pytest.raises(PixelsError, match="has more than 100,000 items"):
+        open_raster(image + (item + bytes(4)) * 100_001)
+
+
+def test_headers_in_archives_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x02\0" + struct.pack("<I", 2**24) + bytes(2**24))
+    read, lengths = zipfile.ZipExtFile.read, []
+
+    def counted(self: zipfile.ZipExtFile, size: int | None = -1) -> bytes:
+        found = read(self, size)
+        lengths.append(len(found))
+        return found
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", counted)
+    with pytest.raises(PixelsError, match="is broken"):
+        open_raster(stream.getvalue())
+    assert sum(lengths) <= 2**16
+
+
+@pytest.mark.parametrize(
+    ("compression", "encode"),
+    [
+        ("JPEGXL", imagecodecs.jpegxl_encode),
+        ("PNG", imagecodecs.png_encode),
+        ("LERC", imagecodecs.lerc_encode),
+        ("JPEG2000", imagecodecs.jpeg2k_encode),
+    ],
+)
+def test_a_tile_has_at_most_the_pixels_of_the_tiff(compression: str, encode: Callable[[Any], bytes]) -> None:
+    tile = encode(np.zeros((3000, 3000), np.uint16))
+    content = bytearray(tiff(pixels(1)))
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        tags = file.pages[0].tags
+    values = {
+        "StripOffsets": len(content),
+        "StripByteCounts": len(tile),
+        "Compression": tifffile.COMPRESSION[compression],
+    }
+    for name, value in values.items():
+        struct.pack_into("<H" if name == "Compression" else "<I", content, tags[name].valueoffset, value)
+    with pytest.raises(PixelsError, match=f"is broken, or compressed as {compression}"):
+        open_raster(bytes(content) + tile)
+
+
+def test_a_tiff_may_contain_jpeg_2000_tiles() -> None:
+    image = pixels(2)
+    exact(tiff(image, compression="jpeg2000"), image)
