@@ -144,4 +144,4 @@ def test_many_images_with_the_same_name_are_found_quickly() -> None:
     begun = process_time()
     found = apply("path,label\n" + "".join(f"moved/{n}/rgb/0.jpg,dog\n" for n in range(900)), given)
     assert found.train.targets == (1,) * 900
-    assert process_time() - begun < 4  # comparing each path with all pairs of images takes 10 s
+    assert process_time() - begun < 8  # comparing each path with all pairs of images takes 20 s
