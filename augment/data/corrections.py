@@ -1,6 +1,5 @@
 """Corrections of training labels: a CSV file that changes the labels of some images and drops others."""
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -119,8 +118,9 @@ class _Finder:
         """Return the positions of an image in train. An image that the check left out has none."""
         parts = path.replace("\\", "/").split("/")[::-1]
         known = self._known.get("/".join(parts[1::-1]).lstrip("/"), {})
-        agreeing = {name: math.inf if name == path else _agreeing(parts, name) for name in known}
-        best = [name for name, count in agreeing.items() if count == max(agreeing.values())]
+        agreeing = {name: _agreeing(parts, name) for name in ([path] if path in known else known)}
+        most = max(agreeing.values(), default=0)
+        best = [name for name, count in agreeing.items() if count == most]
         if not best:
             raise UserError(f"{where}: no training image is named {path}. Use the paths in a run's labels.csv.")
         if len(best) > 1:
@@ -130,7 +130,7 @@ class _Finder:
         return known[best[0]]
 
 
-def _agreeing(parts: list[str], name: str) -> float:
+def _agreeing(parts: list[str], name: str) -> int:
     """Count how many parts at the end of a path and a name are equal. `parts` is the path in reverse order."""
     pairs = enumerate(zip(parts, name.split("/")[::-1], strict=False))
     return next((count for count, (ours, theirs) in pairs if ours != theirs), len(parts))

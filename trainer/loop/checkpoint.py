@@ -29,7 +29,7 @@ from trainer.loop.pickle_check import MAX_VALUES, ForeignTypeError, check_pickle
 _BROKEN = damage_errors(OSError, zipfile.BadZipFile, zlib.error)
 
 # Limits that no model reaches. Values that are not in tensors are slow to read.
-_MAX_PICKLE = 2**23  # bytes of values that are not in tensors
+MAX_PICKLE = 2**23  # bytes of values that are not in tensors
 _MAX_GROUPS = 10_000  # parameter groups in an optimizer
 
 # The first bytes of files that PyTorch before version 1.6 wrote.
@@ -103,8 +103,8 @@ def _open(path: Path) -> zipfile.ZipFile:
         reason = "it is larger than the memory of this machine"
     elif start + length != end:  # otherwise, Python could find another directory
         reason = "it contains more than one archive"
-    elif length > _MAX_PICKLE:  # Python takes a minute to read 100 MB
-        reason = f"its list of tensors has more than {_MAX_PICKLE:,} bytes"
+    elif length > MAX_PICKLE:  # Python takes a minute to read 100 MB
+        reason = f"its list of tensors has more than {MAX_PICKLE:,} bytes"
     else:
         archive = zipfile.ZipFile(path)
         if not (reason := _why_foreign(archive.infolist(), end)):
@@ -120,8 +120,8 @@ def _why_foreign(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
     # For some methods of compression, Python ignores the size in the directory, and unpacks everything.
     if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
         return "it is compressed, but PyTorch never compresses checkpoints"
-    if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
-        return f"it contains more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
+    if any(entry.file_size > MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
+        return f"it contains more than {MAX_PICKLE:,} bytes of values that are not in tensors"
     return ""
 
 

@@ -20,11 +20,12 @@ from augment.support.files import expanded, near_file, require_in
 from augment.support.formatting import amount, list_some, printable
 from augment.support.untrusted_files import damage_errors, regular
 from trainer.callbacks.adapters import BASE
-from trainer.loop.checkpoint import BEST, check_tensors, read_plain
+from trainer.loop.checkpoint import BEST, MAX_PICKLE, check_tensors, read_plain
 from trainer.models.registry import Model, build_network
 from trainer.tasks.regress import MEAN, STD
 
 _COUNTERS = "num_batches_tracked"  # older files lack these counters of batch norms, and no result depends on them
+_MAX_WRAPPERS = 10  # prefixes that are removed. A name in a file may have millions
 # The keys under which training scripts save weights. Averaged weights come first, as in timm.
 _SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 
@@ -86,6 +87,9 @@ def read_weights(given: str) -> Weights:
     file = _file_of(given)
     if file.suffix.lower() == ".safetensors":
         try:
+            with file.open("rb") as stream:
+                if (size := int.from_bytes(stream.read(8), "little")) > MAX_PICKLE:  # a million tensors take a minute
+                    raise ValueError(f"its list of tensors has {size:,} bytes, and the limit is {MAX_PICKLE:,}")
             saved: Any = load_file(file)
         # `damage_errors` includes a lack of memory, because a small sparse file can claim to be huge.
         except damage_errors(SafetensorError, OSError) as error:
@@ -188,9 +192,9 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
         UserError: they do not fit. The message begins with "not" and names the first mismatch.
     """
     given = dict(tensors)
-    while given and not any(name in network for name in given):
-        prefix = next(iter(given)).partition(".")[0] + "."
-        if not all(name.startswith(prefix) for name in given):
+    for _ in range(_MAX_WRAPPERS):
+        prefix = next(iter(given), "").partition(".")[0] + "."
+        if any(name in network for name in given) or not all(name.startswith(prefix) for name in given):
             break
         given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
     given = {name: _in_channels(tensor, network.get(name)) for name, tensor in given.items()}

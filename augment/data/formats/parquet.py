@@ -18,7 +18,8 @@ from augment.support.formatting import amount
 from augment.support.untrusted_files import parse_json
 
 # Limits of unpacked files: this many times the file's size, or 64 MiB if that is more. Each row also counts as 100
-# bytes. Encoded images can hardly be compressed, but a tiny file could repeat a value until memory or disk are full.
+# bytes, and each value of a list, too. Encoded images can hardly be compressed, but a tiny file could repeat a value
+# until memory or disk are full.
 _MAX_RATIO, _MIN_LIMIT, _ROW_BYTES = 100, 2**26, 100
 
 
@@ -50,10 +51,11 @@ def read_parquet(
             for name, key in key_of.items():
                 if name not in table.schema_arrow.names:
                     raise UserError(f"cannot find column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
+            read = [path for name in key_of for path in _paths(table.schema_arrow, name, key_of[name])]
             most = max(_MAX_RATIO * file.size, _MIN_LIMIT)
             with atomic_path(destination(file)) as part:
                 with part.open("wb") as stream:
-                    for number, row in enumerate(_rows(table, list(key_of), most)):
+                    for number, row in enumerate(_rows(table, read, most)):
                         labels = _labels([row[name] for name in columns], f"row {number}", columns)
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
                         _require_size(offset + length + _ROW_BYTES * number, most)
@@ -68,8 +70,33 @@ def read_parquet(
 
 def _rows(table: Any, columns: list[str], most: int) -> Iterator[dict[str, Any]]:
     for batch in table.iter_batches(16, columns=columns):
-        _require_size(batch.nbytes, most)
+        values = sum(len(column.flatten()) for column in batch.columns if _is_list(column.type))
+        _require_size(batch.nbytes + _ROW_BYTES * values, most)
         yield from batch.to_pylist()
+
+
+def _paths(schema: Any, name: str, key: str) -> list[str]:
+    """Return the paths of the values to read in a column. Other fields of a struct could take much memory.
+
+    Raises:
+        UserError: the column has a wrong type.
+    """
+    from pyarrow import types
+
+    kind = schema.field(name).type
+    kinds = {name: kind.value_type if _is_list(kind) else kind}
+    if key == "data.image" and types.is_struct(kind):
+        kinds = {f"{name}.{field.name}": field.type for field in kind if field.name in ("bytes", "path")}
+    if not kinds or any(map(types.is_nested, kinds.values())):
+        allowed = "bytes, or a struct with bytes" if key == "data.image" else "numbers, names, or lists of these"
+        raise UserError(f"column '{name}' ({key}) has the type {kind!s:.60}. Allowed: {allowed}.")
+    return list(kinds)
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _require_size(size: int, most: int) -> None:

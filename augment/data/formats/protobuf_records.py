@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 from google_crc32c import value as checksum
 
-from augment.data.formats.records import OPEN_FILES, Record, RecordFile, cut_short, damaged, mapped
+from augment.data.formats.records import OPEN_FILES, Record, RecordFile, cut_short, damaged, mapped, record_bytes
 from augment.data.images import as_ppm
 from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
@@ -96,7 +96,7 @@ def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence
     named = [("data.image", image), *([("data.targets", name) for name in targets] or [("data.label", label)])]
     with mapped(file) as buffer:
         for number, (start, stop) in enumerate(_records(buffer)):
-            record = bytes(buffer[start:stop])
+            record = record_bytes(buffer, start, stop, number)
             if masked_crc(record) != _CHECKSUM.unpack_from(buffer, stop)[0]:
                 raise UserError(f"record {number}, at byte {start - _HEAD:,}, is damaged: its checksum differs.")
             try:
@@ -208,13 +208,17 @@ def read_datums(file: RecordFile) -> Iterator[Record]:
 
     try:
         with _environment(file).begin(buffers=True) as transaction:
+            seen = set[str]()
             for key, value in transaction.cursor():
+                if (name := bytes(key).hex()) in seen:  # pages that refer to the same page could repeat it endlessly
+                    raise UserError(f"has several records with the key {bytes(key).decode(errors='replace')}.")
+                seen.add(name)
                 try:
                     datum = _datum(value)
                 except (DecodeError, ValueError) as error:
-                    name = bytes(key).decode(errors="replace")
-                    raise UserError(f"record {name} cannot be read as a Datum with an image: {error}.") from None
-                yield Record(0, len(datum.data), [datum.label], bytes(key).hex())
+                    shown = bytes(key).decode(errors="replace")
+                    raise UserError(f"record {shown} cannot be read as a Datum with an image: {error}.") from None
+                yield Record(0, len(datum.data), [datum.label], name)
     except lmdb.Error as error:
         why = first_line(error).removeprefix(f"{file.path}: ")
         raise UserError(f"cannot be read as an LMDB database: {why}.") from None

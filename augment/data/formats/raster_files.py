@@ -5,10 +5,12 @@ The content of a file decides how it is decoded. Sizes are checked before pixels
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from math import prod
 from threading import Lock, local
 from typing import IO, Any, Literal
@@ -47,6 +49,17 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 # The first bytes of TIFF files, and numbers of TIFF tags.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
+
+# Pages of a TIFF, which include smaller copies and thumbnails. 100,000 take a minute.
+_MAX_PAGES = 1000
+
+# The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
+# tiles whose size Pillow can read.
+_TIFF_CODECS = ("NONE", "LZW", "ADOBE_DEFLATE", "DEFLATE", "PACKBITS", "LZMA", "ZSTD")
+_FORMATS_IN_TIFF = ("JPEG", "JPEG2000", "PNG", "WEBP")
+
+# The tag of an item in a DICOM file, little- and big-endian.
+_DICOM_ITEM, _MAX_DICOM_ITEMS = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00"), 100_000
 
 Content = bytes | memoryview
 
@@ -186,7 +199,8 @@ def _open_npz(content: Content) -> OpenedRaster:
         raise PixelsError("is compressed by a method that NumPy does not use. Use numpy.savez_compressed")
     size = members[0].file_size
     with archive.open(members[0]) as stream:
-        shape, _, dtype, start = _read_npy_header(stream, size)
+        head = BytesIO(stream.read(2**16))  # NumPy would read headers of gigabytes before it rejects them
+    shape, _, dtype, start = _read_npy_header(head, size)
     if size > start + prod(shape) * dtype.itemsize:  # a stranger's file may contain much more than the image
         raise PixelsError("is broken: it contains more than one array")
     return OpenedRaster(_with_channels(shape), dtype.name, lambda: _open_npy(archive.read(members[0])).load())
@@ -263,15 +277,20 @@ def _open_tiff(content: Content) -> OpenedRaster:
     what = "a TIFF image that is not 8-bit gray or RGB"
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
-    # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
-    series = tifffile.TiffFile(BytesIO(content), _multifile=False).series[0]
+    # The metadata of an OME-TIFF may state any number of pages, and tifffile would take memory for them. In a set of
+    # files, it would fill the channels of the other files with zeros.
+    file = tifffile.TiffFile(BytesIO(content), is_ome=False)
+    if sum(1 + len(page.subifds or ()) for page in islice(file.pages, _MAX_PAGES + 1)) > _MAX_PAGES:
+        raise PixelsError(f"has more than {_MAX_PAGES:,} pages. Save each image in its own file")
+    series = file.series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:
         # tifffile.imwrite saves an array, (height, width, channels), as a page of (width, channels) for each row.
         sizes = dict(zip("YXQ", series.shape, strict=True))
     channels = sizes.keys() - {"Y", "X"}
-    if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
+    named = set(re.findall('Size([ZCT])="(?!1")', page.description))  # axes in OME metadata
+    if len(channels) > 1 or len(named) > 1 or not sizes.keys() >= {"Y", "X"}:
         raise PixelsError(
             f"has the axes {series.axes} of {' x '.join(map(str, series.shape))}. Save each image as a TIFF with "
             "height, width and one axis of channels"
@@ -283,6 +302,8 @@ def _open_tiff(content: Content) -> OpenedRaster:
     if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill missing tiles with zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
 
+    _require_small_tiles(content, page)
+
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
         found = np.moveaxis(found, [list(sizes).index(axis) for axis in ("Y", "X")], [0, 1])
@@ -292,6 +313,24 @@ def _open_tiff(content: Content) -> OpenedRaster:
 
     shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
     return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+
+
+def _require_small_tiles(content: Content, page: Any) -> None:
+    """Reject strips and tiles that decode to more pixels than the TIFF states, without decoding them.
+
+    Raises:
+        PixelsError: a strip or tile is too large, or its size cannot be read.
+    """
+    if page.compression.name in _TIFF_CODECS:
+        return
+    for start, length in zip(page.dataoffsets, page.databytecounts, strict=False):
+        try:
+            with Image.open(BytesIO(content[start : start + length]), formats=_FORMATS_IN_TIFF) as image:
+                if image.width * image.height <= prod(page.chunks):
+                    continue
+        except DECODER_ERRORS:
+            pass
+        raise PixelsError(f"is broken, or compressed as {page.compression.name}. Save it with another compression")
 
 
 def _tiff_orientation(content: Content) -> int:
@@ -328,9 +367,12 @@ def _open_ordinary(content: Content, channels: int) -> OpenedRaster:
 
 def _open_dicom(content: Content) -> OpenedRaster:
     pydicom = import_extra("a DICOM image", "pydicom", "dicom")
-    if b"1.2.840.10008.1.2.1.99" in bytes(content):  # pydicom would unpack the whole file, of any size
+    data = bytes(content)
+    if b"1.2.840.10008.1.2.1.99" in data:  # pydicom would unpack the whole file, of any size
         raise PixelsError("is a deflated DICOM file. Save it with another transfer syntax")
-    header = pydicom.dcmread(BytesIO(content))
+    if max(map(data.count, _DICOM_ITEM)) > _MAX_DICOM_ITEMS:  # a million items take a minute
+        raise PixelsError(f"has more than {_MAX_DICOM_ITEMS:,} items in its header. Save it without them")
+    header = pydicom.dcmread(BytesIO(data))
     _reject_dicom_variants(header)
     colors, samples, size = header.PhotometricInterpretation, header.SamplesPerPixel, (header.Rows, header.Columns)
     slope, intercept = _rescaling(header)

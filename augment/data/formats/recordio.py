@@ -12,7 +12,7 @@ Sources: dmlc-core/include/dmlc/recordio.h, and IRHeader in mxnet/recordio.py.
 import struct
 from collections.abc import Iterator
 
-from augment.data.formats.records import Record, RecordFile, cut_short, damaged, mapped
+from augment.data.formats.records import Record, RecordFile, cut_short, damaged, mapped, record_bytes
 from augment.support.errors import UserError
 
 _MAGIC = 0xCED7230A
@@ -34,7 +34,7 @@ def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
     with mapped(file) as buffer:
         for number, (start, stop) in enumerate(_records(buffer)):
             try:
-                labels = _labels(_join(bytes(buffer[start:stop])))
+                labels = _labels(_join(record_bytes(buffer, start, stop, number)))
             except struct.error:
                 raise UserError(f"record {number}, at byte {start:,}, is too short for a label.") from None
             yield Record(start, stop - start, [label for label in labels if not (padded and label == PADDING)])

@@ -5,6 +5,7 @@ also keep a file open, and a dataset may have a thousand shards.
 """
 
 import errno
+import json
 import logging
 import mmap
 import os
@@ -32,6 +33,7 @@ from augment.support.files import atomic_path, digest, expanded, near_file
 from augment.support.untrusted_files import damage_errors
 
 OPEN_FILES = 256  # a quarter of Linux's default limit per process
+_MAX_RECORD = 2**31  # bytes. A sparse file could claim records larger than the memory
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,17 @@ class Record(NamedTuple):
 Reader = Callable[[RecordFile], Iterator[Record]]
 
 
+def record_bytes(buffer: memoryview, start: int, stop: int, record: int) -> bytes:
+    """Return the bytes of a record.
+
+    Raises:
+        UserError: the record is too large.
+    """
+    if stop - start > _MAX_RECORD:
+        raise UserError(f"record {record} has {stop - start:,} bytes. The limit is {_MAX_RECORD:,}.")
+    return bytes(buffer[start:stop])
+
+
 def cut_short(size: int, record: int) -> UserError:
     """Return the error about a file that ends within a record."""
     return UserError(f"is truncated: it ends at byte {size:,}, within record {record}.")
@@ -249,7 +262,7 @@ def build_index(file: RecordFile, read: Reader) -> Index:
 
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
     """Return the sizes and modification times of the file and its companion, to detect changes."""
-    stamp = [6, file.size, file.mtime_ns]  # 6 is the version of indexes. Raise it when their content changes.
+    stamp = [7, file.size, file.mtime_ns]  # 7 is the version of indexes. Raise it when their content changes.
     if companion and file.stays and companion.exists():
         stat = companion.stat()
         stamp += [stat.st_size, stat.st_mtime_ns]
@@ -264,7 +277,7 @@ def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
         np.load(stream, allow_pickle=False) as stored,
     ):
         if np.array_equal(stored["stamp"], stamp):
-            labels = Labels(stored["values"], stored["counts"], tuple(stored["words"].tolist()))
+            labels = Labels(stored["values"], stored["counts"], tuple(json.loads(stored["words"].tobytes())))
             names = stored["keys"].tobytes().decode(errors="surrogateescape").split("\0")
             return Index(stored["spans"], labels, names if len(stored["spans"]) else [])
     return None
@@ -273,7 +286,7 @@ def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
 def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
     labels = index.labels
     keys = np.frombuffer("\0".join(index.names).encode(errors="surrogateescape"), np.uint8)
-    words = np.array(labels.words, np.str_)
+    words = np.frombuffer(json.dumps(labels.words).encode(), np.uint8)  # text arrays pad all words to one length
     arrays = {"stamp": stamp, "spans": index.spans, "values": labels.values, "counts": labels.counts}
     try:
         with atomic_path(entry) as part, part.open("wb") as stream:

@@ -3,7 +3,6 @@
 Labels are in a text file next to the image, or in fields of a JSON file.
 """
 
-import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from augment.data.formats.records import Record, RecordFile
 from augment.data.formats.text_files import whole_number
 from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
+from augment.support.untrusted_files import MAX_BYTES, parse_json
 
 _BLOCK = 512  # bytes of a tar block
 _MAX_GLOBALS = 100  # records in global headers. Python copies these records for each file
@@ -117,6 +117,8 @@ def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -
             if extension in members:
                 member = members[extension]
                 stream.seek(member.offset_data)
+                if member.size > MAX_BYTES:
+                    raise UserError(f"{member.name} has {member.size:,} bytes. The limit is {MAX_BYTES:,}.")
                 value = _parse(stream.read(member.size), member.name, is_text=not path)
                 if not path:
                     return [value]
@@ -135,8 +137,8 @@ def _parse(content: bytes, where: str, *, is_text: bool) -> Any:
     try:
         text = content.decode("utf-8-sig").strip()
         if not is_text:
-            return json.loads(text)
-    except (ValueError, RecursionError) as error:
+            return parse_json(text)
+    except ValueError as error:
         raise UserError(f"{where} is not {'text' if is_text else 'JSON'} ({error}).") from None
     if not text:
         raise UserError(f"{where} is empty. Write the number or name of a class into it.")

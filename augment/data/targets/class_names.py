@@ -21,6 +21,7 @@ from augment.support.formatting import amount, list_some
 Label = int | float | str
 
 _MAX_LENGTH = 200  # characters of a name to normalize. The time may grow with the square of the length
+_MAX_LABELS = 100_000  # of an image. Millions take minutes
 _MAX_HINTS = 3  # maximum number of hints. If more classes have a single image, they are probably spelled correctly
 
 
@@ -149,9 +150,12 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     """Pack the labels of each image into arrays. `name` returns an image's name for messages, given its index.
 
     Raises:
-        UserError: some labels are text, and other labels are numbers.
+        UserError: some labels are text, and other labels are numbers. An image has too many labels.
     """
     counts = np.fromiter(map(len, labels), np.int64, len(labels))
+    if counts.max(initial=0) > _MAX_LABELS:
+        most = int(counts.argmax())
+        raise UserError(f"{name(most)} has {counts[most]:,} labels. The limit is {_MAX_LABELS:,}.")
     flat = list(chain.from_iterable(labels))
 
     def describe(slot: int) -> str:

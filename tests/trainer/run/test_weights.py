@@ -282,3 +282,16 @@ def test_real_weights_recognize_a_flower(tmp_path: Path) -> None:
     images = np.asarray(photo("flower.jpg").resize((224, 224)), np.float32)[None].transpose(0, 3, 1, 2) / 127.5 - 1
     with torch.inference_mode():
         assert network.eval()(torch.from_numpy(images)).topk(2).indices[0].tolist() == [985, 309]
+
+
+def test_a_safetensors_file_has_a_limited_number_of_tensors(tmp_path: Path) -> None:
+    save_file({f"{i:0100}": torch.zeros(0) for i in range(60_000)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"its list of tensors has [\d,]+ bytes, and the limit is 8,388,608"):
+        read_weights(str(tmp_path / "model.safetensors"))
+
+
+def test_a_few_prefixes_are_removed() -> None:
+    network = {"a.weight": torch.zeros(2)}
+    assert match({"module.model.a.weight": torch.zeros(2)}, network, []).keys() == network.keys()
+    with pytest.raises(UserError, match="not the weights of this model"):
+        match({"a." * 300_000 + "b": torch.zeros(2)}, network, [])

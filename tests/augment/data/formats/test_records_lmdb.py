@@ -74,3 +74,17 @@ def test_a_record_that_is_no_image_is_named(record: bytes, message: str, tmp_pat
     path = write(tmp_path / "base", {b"k": record})
     with pytest.raises(UserError, match=message):
         index(path)
+
+
+def test_pages_that_repeat_their_records_are_rejected(tmp_path: Path) -> None:
+    path = write(tmp_path / "base", {b"%05d" % i: datum(bytes(200), label=0, encoded=1) for i in range(500)})
+    content = bytearray(path.read_bytes())
+    for page in range(2 * 4096, len(content), 4096):
+        flags, lower = struct.unpack_from("<HH", content, page + 10)
+        if flags & 1:  # a branch: let each of its entries lead to its first child
+            count = (lower - 16) // 2
+            first = struct.unpack_from("<H", content, page + 16)
+            struct.pack_into(f"<{count}H", content, page + 16, *first * count)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="several records with the key 00000"):
+        index(path)

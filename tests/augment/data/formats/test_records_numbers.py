@@ -13,6 +13,7 @@ from tfrecord_writer import IMAGE, write_examples
 
 from augment.data.dataset import Dataset
 from augment.data.sources import parse_data
+from augment.data.targets.class_names import pack
 from augment.support.errors import UserError
 
 pa = pytest.importorskip("pyarrow")
@@ -112,3 +113,8 @@ def test_features_of_tensorflows_own_writing_are_numbers() -> None:
     assert set(both.train.targets) == {(0.5, 3.0)}
     boxes = read("train-0000*", label="image/object/bbox/xmin")
     assert (boxes.task, boxes.train.targets[0]) == ("regress", (0.25, 0.5))
+
+
+def test_an_image_has_a_limited_number_of_labels() -> None:
+    with pytest.raises(UserError, match=r"^image 1 has 100,001 labels\. The limit is 100,000\."):
+        pack([[0], [0] * 100_001], lambda index: f"image {index}")

@@ -125,3 +125,25 @@ def test_class_names_of_the_hub_may_be_malformed(written: str, names: object, tm
     features = f'{{"info": {{"features": {{"label": {{"_type": "ClassLabel", "names": {written}}}}}}}}}'
     parquet.write_table(table.replace_schema_metadata({"huggingface": features}), tmp_path / "a.parquet")
     assert schema_class_names(tmp_path / "a.parquet", "label") == names
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [([False] * 700_000, pa.bool_()), ([None] * 700_000, pa.null()), ([0] * 700_000, pa.int8())]
+)
+def test_a_few_bytes_do_not_become_many_labels(values: list[int | None], kind: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"image": IMAGES[:1], "label": pa.array([values], pa.list_(kind))})
+    with pytest.raises(UserError, match="unpacks to more than 67,108,864 bytes"):
+        unpack(path)
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_columns_of_structs_are_not_read(column: str, tmp_path: Path) -> None:
+    columns = {"image": IMAGES[:1], "label": [0], column: [{"a": 1, "b": 2}]}
+    with pytest.raises(UserError, match=rf"column '{column}' \(data\.{column}\) has the type struct.*Allowed: "):
+        unpack(write(tmp_path / "a.parquet", columns))
+
+
+def test_other_fields_of_images_are_not_read(tmp_path: Path) -> None:
+    rows = [{"bytes": IMAGES[0], "more": [0] * 700_000}]
+    path = write(tmp_path / "a.parquet", {"image": rows, "label": [0]})
+    assert read(path, unpack(path)) == IMAGES[:1]

@@ -1,5 +1,6 @@
 """RecordIO: DALI's reader reads what tests write."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -44,3 +45,14 @@ def test_dali_reads_what_is_written(tmp_path: Path) -> None:
     assert [np.array(found[i]).tobytes() for i in range(4)] == image_files
     assert read(path, index(path)) == image_files
     assert index(path).labels.values.tolist() == [0, 1, 2, 3]
+
+
+def test_records_of_gigabytes_are_rejected(tmp_path: Path) -> None:
+    path, length = tmp_path / "sparse.rec", 2**29 - 4
+    with path.open("wb") as stream:
+        for number, kind in enumerate((1, 2, 2, 2, 3)):
+            stream.seek(number * (length + 8))
+            stream.write(MAGIC + struct.pack("<I", kind << 29 | length))
+        stream.truncate(5 * (length + 8))
+    with pytest.raises(UserError, match=r"record 0 has 2,684,354,5.. bytes\. The limit is 2,147,483,648"):
+        index(path)

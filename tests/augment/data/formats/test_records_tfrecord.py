@@ -96,3 +96,13 @@ def test_dali_reads_what_is_written(tmp_path: Path) -> None:
     assert [int(np.array(labels[i])[0]) for i in range(3)] == [0, 300, 2]
     assert [np.array(names[i]).tobytes().decode() for i in range(3)] == ["cat", "dog", "ä"]
     assert read(path, index(path)) == [image for image, _, _ in samples]
+
+
+def test_records_of_gigabytes_are_rejected(tmp_path: Path) -> None:
+    head = struct.pack("<Q", 3 * 2**30)
+    path = tmp_path / "sparse"
+    with path.open("wb") as stream:
+        stream.write(head + struct.pack("<I", masked_crc(head)))
+        stream.truncate(16 + 3 * 2**30)
+    with pytest.raises(UserError, match=r"record 0 has 3,221,225,472 bytes\. The limit is 2,147,483,648"):
+        index(path)

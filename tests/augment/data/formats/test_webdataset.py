@@ -143,3 +143,24 @@ def test_lists_become_several_labels(jpeg: bytes, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^data\.train: it\.tar/1\.jpg has no label\. Give each image one label"):
         load(shard("[0]", "[]"))
     assert load(shard("[0]", "[]"), multilabel=True).train.targets == ((1.0,), (0.0,))
+
+
+def test_labels_in_large_files_are_rejected(jpeg: bytes, tmp_path: Path) -> None:
+    label = tarfile.TarInfo("a.cls")
+    label.size = 2**27
+    shard = write_tar(tmp_path / "a.tar", {"a.jpg": jpeg})
+    end = 512 + len(jpeg) + -len(jpeg) % 512
+    with shard.open("r+b") as stream:
+        stream.seek(end)
+        stream.write(label.tobuf())
+        stream.truncate(end + 512 + label.size + 1024)  # a sparse file
+    with pytest.raises(UserError, match=r"a\.cls has 134,217,728 bytes\. The limit is 67,108,864\."):
+        list(read_shard(RecordFile.of(shard)))
+
+
+def test_names_of_any_length_are_stored(jpeg: bytes, tmp_path: Path) -> None:
+    names = [f"class {i}" for i in range(999)] + ["x" * 10**7]
+    images = {f"{i}.jpg": jpeg for i in range(1000)}
+    write_tar(tmp_path / "a.tar", images | {f"{i}.cls": name.encode() for i, name in enumerate(names)})
+    for _ in range(2):  # the second time, from the stored index
+        assert load(f"{tmp_path}/a.tar").classes == tuple(sorted(names))
