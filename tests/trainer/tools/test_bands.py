@@ -267,7 +267,7 @@ def test_a_detector_of_other_channels_is_exported(tmp_path: Path) -> None:
     found = session.run(None, {"images": image[None]})
     assert len(found[1]) > 5
     np.testing.assert_allclose(found[1], expected[1], atol=1e-4)
-    (tmp_path / "predict.py").write_text(predict_source(inside=True, lowest=(0.5,) * 3, pixels=pixels))
+    (tmp_path / "predict.py").write_text(predict_source(inside=True, boxes=True, lowest=(0.5,) * 3, pixels=pixels))
     np.save(tmp_path / "image.npy", image)
     script = runpy.run_path(str(tmp_path / "predict.py"))
     drawn = script["draw"](script["read"](tmp_path / "image.npy"), script["predict"](image))

@@ -181,6 +181,23 @@ def test_the_script_prints_both_coordinates_of_each_point(
 
 
 @pytest.mark.usefixtures("no_graph")
+@pytest.mark.parametrize(("thresholds", "printed"), [((0.4, 0.6, 0.5), ["c", "a"]), ((0.6, 0.6, 0.6), ["no"])])
+def test_the_script_prints_the_labels_that_reach_their_thresholds(
+    thresholds: tuple[float, ...],
+    printed: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("onnxscript")
+    network, aug = Cnn().build(3, Size(32, 32)).eval(), parse_aug({"size": 32, "val": {"resize": None}})
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
+    task = task_named("multilabel")
+    export(LoadedModel(config, ("a", "b", "c"), network, task, Path(), thresholds=thresholds), tmp_path)
+    assert printed_names(tmp_path, monkeypatch, capsys) == printed
+
+
+@pytest.mark.usefixtures("no_graph")
 def test_the_script_survives_images_of_strangers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,7 +112,8 @@ def export(
         masks=isinstance(trained.task, Segment),
         padded=crop_call(plan.crop)[0] == "letterbox",
         points=isinstance(trained.task, KeypointTask),
-        lowest=trained.used_thresholds if served.single else (),
+        boxes=served.single,
+        lowest=() if trained.task.threshold is None else trained.used_thresholds,
         pixels=plan.pixels,
     )
     if source is not None:
@@ -169,19 +170,19 @@ def predict_source(
     masks: bool = False,
     padded: bool = False,
     points: bool = False,
+    boxes: bool = False,
     lowest: Sequence[float] = (),
     pixels: PixelFormat = RGB,
 ) -> str:
     """Return predict.py, which runs an exported model without this project.
 
-    `padded` states whether the model pads images. `lowest` contains the lowest score of shown objects by label. Only
-    detectors have it.
+    `padded` states whether the model pads images. `lowest` contains the lowest score of each label to show.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("predict.jinja")
     reader = reader_source(is_rgb=pixels.is_rgb) if inside else ""
-    colors = [color_of(label) for label in range(1, _COLORS + 1)] if lowest else []
-    values = {"masks": masks, "padded": masks and padded, "points": points, "boxes": bool(lowest), "pixels": pixels}
+    colors = [color_of(label) for label in range(1, _COLORS + 1)] if boxes else []
+    values = {"masks": masks, "padded": masks and padded, "points": points, "boxes": boxes, "pixels": pixels}
     return template.render(file=FILE, reader=reader, colors=colors, lowest=[*lowest], **values).rstrip() + "\n"
