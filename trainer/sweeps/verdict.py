@@ -110,6 +110,10 @@ class Difference:
         """Whether chance rarely makes a difference this large, even if runs end in one of two modes."""
         return self.significant and not self.least
 
+    def sought(self, detect: float) -> float:
+        """Return the size of the difference to detect: the observed one, but at least `detect`."""
+        return max(detect, abs(self.mean))
+
 
 def mean_interval(samples: Sequence[float], within: Range = ANY) -> Range | None:
     """Return the 95% confidence interval of a mean. It never leaves the range of possible scores.
@@ -164,7 +168,7 @@ def compare(
     def judged(one: Difference, corrected: float) -> Difference:
         near = abs(one.mean) <= jump and _by_modes(one.counts, tests) > LEVEL
         few = near or _by_modes(one.counts, 1) > LEVEL
-        more = needed(one, detect, LEVEL / tests)
+        more = needed(one, one.sought(detect), LEVEL / tests)
         return replace(one, tests=tests, corrected=corrected, needed=more, least=least if few else 0)
 
     corrected = iter(holm(tested))
