@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import islice
 from math import prod
 from threading import Lock, local
 from typing import IO, Any, Literal
@@ -49,9 +48,6 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 # The first bytes of TIFF files, and numbers of TIFF tags.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
-
-# Pages of a TIFF, which include smaller copies and thumbnails. 100,000 take a minute.
-_MAX_PAGES = 1000
 
 # The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
 # tiles whose size Pillow can read.
@@ -279,10 +275,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
     # The metadata of an OME-TIFF may state any number of pages, and tifffile would take memory for them. In a set of
     # files, it would fill the channels of the other files with zeros.
-    file = tifffile.TiffFile(BytesIO(content), is_ome=False)
-    if sum(1 + len(page.subifds or ()) for page in islice(file.pages, _MAX_PAGES + 1)) > _MAX_PAGES:
-        raise PixelsError(f"has more than {_MAX_PAGES:,} pages. Save each image in its own file")
-    series = file.series[0]
+    series = tifffile.TiffFile(BytesIO(content), is_ome=False).series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:

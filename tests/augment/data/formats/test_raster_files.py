@@ -380,10 +380,3 @@ def test_ome_metadata_does_not_decide_the_number_of_pages() -> None:
     )
     image = pixels(1)
     exact(tiff(image, description=description.format(*image.shape)), image)
-
-
-def test_a_tiff_has_a_limited_number_of_pages() -> None:
-    pointers = (65000, "I", 1001, [8] * 1001, True)  # to the first page
-    content = tiff(pixels(1), extratags=[pointers]).replace(struct.pack("<HH", 65000, 4), struct.pack("<HH", 330, 4))
-    with pytest.raises(PixelsError, match="has more than 1,000 pages"):
-        open_raster(content)
