@@ -5,7 +5,6 @@ The content of a file decides how it is decoded. Sizes are checked before pixels
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -273,17 +272,15 @@ def _open_tiff(content: Content) -> OpenedRaster:
     what = "a TIFF image that is not 8-bit gray or RGB"
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
-    # The metadata of an OME-TIFF may state any number of pages, and tifffile would take memory for them. In a set of
-    # files, it would fill the channels of the other files with zeros.
-    series = tifffile.TiffFile(BytesIO(content), is_ome=False).series[0]
+    # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
+    series = tifffile.TiffFile(BytesIO(content), _multifile=False).series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:
         # tifffile.imwrite saves an array, (height, width, channels), as a page of (width, channels) for each row.
         sizes = dict(zip("YXQ", series.shape, strict=True))
     channels = sizes.keys() - {"Y", "X"}
-    named = set(re.findall('Size([ZCT])="(?!1")', page.description))  # axes in OME metadata
-    if len(channels) > 1 or len(named) > 1 or not sizes.keys() >= {"Y", "X"}:
+    if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
         raise PixelsError(
             f"has the axes {series.axes} of {' x '.join(map(str, series.shape))}. Save each image as a TIFF with "
             "height, width and one axis of channels"

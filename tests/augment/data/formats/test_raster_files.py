@@ -294,7 +294,7 @@ def test_negative_sizes_are_rejected(shape: str) -> None:
 def test_several_axes_besides_height_and_width_are_rejected() -> None:
     stream = io.BytesIO()
     tifffile.imwrite(stream, np.zeros((2, 3, 5, 7), np.uint16), ome=True, metadata={"axes": "ZCYX"})
-    with pytest.raises(PixelsError, match="one axis of channels"):
+    with pytest.raises(PixelsError, match="has the axes ZCYX of 2 x 3 x 5 x 7"):
         open_raster(stream.getvalue())
 
 
@@ -370,13 +370,3 @@ def test_a_tile_has_at_most_the_pixels_of_the_tiff(compression: str, encode: Cal
 def test_a_tiff_may_contain_jpeg_2000_tiles() -> None:
     image = pixels(2)
     exact(tiff(image, compression="jpeg2000"), image)
-
-
-def test_ome_metadata_does_not_decide_the_number_of_pages() -> None:
-    description = (
-        '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="I">'
-        '<Pixels ID="P" DimensionOrder="XYCZT" Type="uint16" SizeX="{1}" SizeY="{0}" SizeC="1" SizeZ="1" '
-        'SizeT="999999999"><TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
-    )
-    image = pixels(1)
-    exact(tiff(image, description=description.format(*image.shape)), image)
