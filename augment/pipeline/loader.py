@@ -386,7 +386,11 @@ class Loader:
         try:
             return work()
         except BaseException as error:
-            self._pipeline = None  # the pipeline has failed, or Ctrl-C has interrupted a batch
+            # The pipeline has failed, or Ctrl-C has interrupted a batch. The error's traceback still refers to the
+            # pipeline. If it were freed later as garbage, in one of its own threads, the process would abort.
+            if self._pipeline is not None:
+                self._pipeline.close()
+                self._pipeline = None
             if isinstance(error, RuntimeError):
                 reject_unreadable(error, self.split.files)
             raise

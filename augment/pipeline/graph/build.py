@@ -77,6 +77,10 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
             return Outputs(views, rest[0], [], rest[0])
         return Outputs(views, rest[0], [rest[2 + number] for number in self.windows], rest[1])
 
+    def close(self) -> None:
+        """Stop the pipeline's threads, which wait for the batches that are in progress."""
+        self._shutdown()
+
 
 def build_pipeline(
     plan: Plan,

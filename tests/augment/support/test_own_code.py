@@ -1,6 +1,9 @@
 """What users' own code raises is said with its line, before anything else."""
 
+import gc
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,32 @@ def test_an_op_that_raises(tmp_path: Path) -> None:
         list(loader)
     assert str(caught.value).startswith(f"KeyError: 'no such key' ({__file__}, line ")
     assert str(caught.value).endswith(': return image * TABLE["no such key"]).')
+
+
+def test_a_failed_pipeline_is_not_freed_by_its_own_thread(clean_registry: None, tmp_path: Path) -> None:
+    collections: list[int] = []
+    failed = threading.Event()
+
+    @numpy_op()
+    def fails(image: Any) -> Any:
+        """Fail."""
+        if failed.is_set():
+            time.sleep(0.2)  # until the loader has the error of the first batch
+            collections.append(gc.collect())  # if this freed the pipeline, the process would abort
+        failed.set()
+        raise KeyError
+
+    file = tmp_path / "a.png"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
+    plan = build_plan(parse_aug({"size": 8, "train": {"fails": None}}), "train")
+    try:
+        list(build_loader(plan, Split((file,) * 8, (0,) * 8), batch_size=1, seed=0, classes="a"))
+    except OwnCodeError as error:
+        cycle: list[Any] = [error]
+        cycle.append(cycle)  # an error that only the garbage collector frees
+        del cycle
+    time.sleep(0.5)
+    assert len(collections) > 0
 
 
 def test_anything_else_that_raises(capsys: pytest.CaptureFixture[str]) -> None:
