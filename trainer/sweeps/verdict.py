@@ -190,22 +190,18 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     value = other.mean - baseline.mean
     unit = other.unit if other.unit == baseline.unit else "run"
     paired = ours.keys() == theirs.keys()
+    sides = [[*other.samples], [*baseline.samples]]
     if paired:
         sides = [[score - theirs[key] for key, score in ours.items()]]
-        spread = _spread(sides[0])
-        error = spread / math.sqrt(counts[0])
-        degrees, freedom = counts[0] - 1.0, 1.0
-    else:
-        sides = [[*other.samples], [*baseline.samples]]
-        variances = [_spread(side) ** 2 for side in sides]
-        spread = math.sqrt(sum(variances))
-        mean_variances = [variance / count for variance, count in zip(variances, counts, strict=True)]
-        error = math.sqrt(sum(mean_variances))
-        if spread:
-            freedom = spread**4 / sum(variance**2 for variance in variances)
-            degrees = error**4 / sum(v**2 / (count - 1) for v, count in zip(mean_variances, counts, strict=True))
+    variances = [_spread(side) ** 2 for side in sides]
+    spread = math.sqrt(sum(variances))
     if not spread:
         return Difference(value, counts, paired, unit)
+    # Welch's formulas. With the pairs as the only side, they are Student's.
+    mean_variances = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
+    error = math.sqrt(sum(mean_variances))
+    freedom = spread**4 / sum(variance**2 for variance in variances)
+    degrees = error**4 / sum(v**2 / (len(side) - 1) for v, side in zip(mean_variances, sides, strict=True))
     half = float(stdtrit(degrees, 1 - LEVEL / 2)) * error
     most = metric.within[1] - metric.within[0]
     p = 2 * float(stdtr(degrees, -abs(value) / error))
