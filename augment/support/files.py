@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -112,37 +112,12 @@ def sync(path: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the temporary files of killed processes from a folder. No other process may be writing to it.
-
-    Raises:
-        UserError: folders are nested too deeply.
-    """
+    """Remove the temporary files of killed processes from a folder. No other process may be writing to it."""
     for part in folder.glob(f".{'[0-9a-f]' * 32}.part"):  # the names that `atomic_path` gives
         if part.is_dir() and not part.is_symlink():
-            with _explained_depth(part):
-                shutil.rmtree(part)
+            shutil.rmtree(part)
         else:
             part.unlink(missing_ok=True)
-
-
-def walk(
-    folder: Path, onerror: Callable[[OSError], object] | None = None
-) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through a folder with `os.walk`, which fails at about 1,000 nested folders.
-
-    Raises:
-        UserError: the folders are nested too deeply.
-    """
-    with _explained_depth(folder):
-        yield from os.walk(folder, onerror=onerror)
-
-
-@contextmanager
-def _explained_depth(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except RecursionError:
-        raise UserError(f"{folder}: its folders are nested too deeply. Remove them, or use another folder.") from None
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -158,8 +133,7 @@ def open_file(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-    raise OSError(errno.EINVAL, f"it is a {kinds.get(stat.S_IFMT(mode), '')}", str(path))
+    raise OSError(errno.EINVAL, "it is a named pipe, a socket or a device", str(path))
 
 
 def read_file(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.images import Paths
 from augment.support.errors import UserError, nearest, nearest_each, suggest
-from augment.support.files import expanded, near_file, shown, walk
+from augment.support.files import expanded, near_file, shown
 from augment.support.formatting import list_some, plural
 
 # Extensions of images. `augment.data.check` validates the content.
@@ -223,7 +223,7 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
     found: list[str] = []
     foreign: list[Path] = []
     arrays: list[Path] = []
-    for parent, folders, names in walk(folder, onerror=fail):
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
         here = {name[name.rfind(".") :].lower() for name in names}

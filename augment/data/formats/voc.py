@@ -3,6 +3,7 @@
 Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. A box states its first and last pixels, counted from 1.
 """
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from augment.data.formats.annotations import AnnotatedImage, AnnotatedObject
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.text_files import read_text
 from augment.support.errors import UserError
-from augment.support.files import read_file, walk
+from augment.support.files import read_file
 
 # Extensions of images. If two images have the same name, the earlier extension counts.
 IMAGES = (".jpg", *sorted(EXTENSIONS - {".jpg"}))
@@ -33,7 +34,7 @@ def files_by_name(folder: Path, extensions: Collection[str]) -> dict[str, Path]:
     If several files have the same path, the earlier extension counts. Extensions may be in upper or lower case.
     """
     order = {extension: rank for rank, extension in enumerate(extensions)}
-    files = [Path(parent, name) for parent, _, names in walk(folder) for name in names]
+    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     files = [file for file in files if file.suffix.lower() in order]
     files.sort(key=lambda file: order[file.suffix.lower()], reverse=True)
     named = {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}

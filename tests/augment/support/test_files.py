@@ -3,16 +3,13 @@
 import json
 import math
 import os
-import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
-from augment.data.formats.folder import find_images
 from augment.support.errors import UserError
 from augment.support.files import atomic_path, remove_parts, shown, write_atomically, write_json
-from trainer.run.folder.reader import find_runs
 
 
 def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
@@ -78,16 +75,6 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert sorted(os.listdir(tmp_path)) == kept
 
 
-def test_a_part_that_is_nested_too_deeply_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def remove(folder: Path) -> None:
-        raise RecursionError
-
-    (tmp_path / f".{'a1' * 16}.part").mkdir()
-    monkeypatch.setattr(shutil, "rmtree", remove)
-    with pytest.raises(UserError, match="nested too deeply"):
-        remove_parts(tmp_path)
-
-
 def test_json_has_null_for_numbers_that_are_not_finite(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"rows": [{"loss": math.nan, "n": 3}, (1.5, math.inf)], "text": "nan"})
     assert json.loads((tmp_path / "a.json").read_text()) == {
@@ -119,16 +106,3 @@ def test_paths_in_the_current_folder_are_shown_relative_to_it(tmp_path: Path, mo
     assert shown(tmp_path / "a" / "b") == Path("a/b")
     for other in (tmp_path, tmp_path.parent / "c", Path("d/e"), Path("../f")):
         assert shown(other) == other
-
-
-def test_folders_that_are_nested_too_deeply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`os.walk` calls itself. No real folders, because pytest could not remove them."""
-
-    def deep(*_: object, **__: object) -> None:
-        raise RecursionError
-
-    monkeypatch.setattr("os.walk", deep)
-    with pytest.raises(UserError, match=rf"^{tmp_path}: its folders are nested too deeply"):
-        find_images(tmp_path)
-    with pytest.raises(UserError, match=rf"^{tmp_path}: its folders are nested too deeply"):
-        find_runs([tmp_path])

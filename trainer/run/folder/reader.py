@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import near_file, walk
+from augment.support.files import near_file
 from augment.support.nested import section_of
 from augment.support.untrusted_files import (
     MAX_VALUES,
@@ -243,7 +243,7 @@ def _versions(found: Mapping[str, Any], digits: int | None) -> dict[str, str]:
 
 def _folders(path: Path) -> Iterator[Path]:
     """Yield the folders of runs in and below a folder. The folders inside a run are not searched."""
-    for folder, names, _ in walk(path):
+    for folder, names, _ in os.walk(path):
         if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
             yield Path(folder)
             names.clear()
