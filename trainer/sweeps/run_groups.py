@@ -153,30 +153,17 @@ def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] |
 
 def comparable(runs: Sequence[RunFolder]) -> list[int]:
     """Number the runs so that runs with the same number can be compared."""
-    known: dict[Any, dict[str, int]] = {}  # for each score and basis: number of images -> number
-    numbers, count = list[int](), 0
+    known: dict[Any, int] = {}
+    numbers = []
     for run in runs:
-        basis = {key: value for key, value in basis_of(run).items() if value not in ("", "null")}
-        images = basis.pop(IMAGES, "")  # an unknown number of images can be compared with all
-        same = known.setdefault((run.score, frozenset(basis.items())), {})
-        fitting = [same[each] for each in (images, "") if each in same] if images else same.values()
-        numbers.append(min(fitting, default=count))
-        if numbers[-1] == count:  # the first run with this number, which later runs are compared with
-            same[images] = count
-            count += 1
+        basis = frozenset(item for item in basis_of(run).items() if item[1] not in ("", "null"))
+        numbers.append(known.setdefault((run.score, basis), len(known)))
     return numbers
 
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
-    """Group runs that are scored by the same metric and whose configurations differ only in seed and fold.
-
-    Runs with different known numbers of validation images are not grouped.
-    """
-    groups = list[list[RunFolder]]()
-    for same in grouped(((_identity(run), run.score), run) for run in runs).values():
-        parts = grouped((_val_images(run), run) for run in same)
-        groups += parts.values() if len(parts.keys() - {0}) > 1 else [same]
-    return groups
+    """Group runs with the same metric and number of validation images that differ only in seed and fold."""
+    return [*grouped(((_identity(run), run.score, _val_images(run)), run) for run in runs).values()]
 
 
 def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:

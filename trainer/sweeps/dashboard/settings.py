@@ -1,6 +1,5 @@
 """The settings in which runs differ, their importance, and groups of runs that repeat each other."""
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -43,12 +42,14 @@ class Settings:
         known = {key for config in self._configs for key in config}
         columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
         for i, (overrides, config) in enumerate(zip(self._overrides, self._configs, strict=True)):
-            # A job that has not started has no configuration yet.
-            chosen = {key: value for key, value in overrides.items() if not config or key not in known}
-            for key, value in (chosen | config).items():
+            # A job that has not started has no configuration yet. A number may have been given for a range.
+            chosen = {
+                key: value
+                for key, value in overrides.items()
+                if not config or key not in known or isinstance(value, int | float)
+            }
+            for key, value in (config | chosen).items():
                 columns[key][i] = value
-        for key in self.given & columns.keys():
-            columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
         # A job that has not started lacks keys, which does not count as a difference.
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
         differing = [key for key, column in columns.items() if _differs(column, begun)]
@@ -139,21 +140,6 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
         for key, text in flat(config).items()
         if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{text}.op")
     }
-
-
-def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
-    """Convert the ranges [-x, x] and [1 - x, 1 + x] back to x, if a command line set them by giving x.
-
-    Return no values for other ranges, or if no command line gave a number.
-    """
-    ranges = {}  # the center and half of the width
-    for i, value in column.items():
-        with suppress(ValueError, TypeError):  # other values are not ranges
-            low, high = map(float, json.loads(str(value)))
-            if math.isfinite(low) and math.isfinite(high):
-                ranges[i] = round((low + high) / 2, 9), (high - low) / 2
-    centers = {center for i, (center, _) in ranges.items() if isinstance(given[i], int | float)}
-    return {i: float(f"{half:.6g}") for i, (center, half) in ranges.items() if centers == {center}}
 
 
 def _split(overrides: Iterable[str]) -> dict[str, Value]:
