@@ -104,7 +104,11 @@ class Parser(ArgumentParser):
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self._needs_path = arguments[:1] not in ("", "[")
+        # A word of the usage is a path, unless it is in brackets. Three dots allow any number of paths.
+        words = arguments.removesuffix("[key=value ...]").split()
+        self._least, self._most = sum(word[0] not in "[." for word in words), len(words)
+        if "..." in words:
+            self._most = sys.maxsize
         self._settings = " Settings are key=value, without dashes." if "key=value" in arguments else ""
         if self._settings:
             self.add_argument(CONFIG_DIR_FLAG, "-cd", metavar="DIR", help=CONFIG_DIR_HELP)
@@ -147,10 +151,15 @@ class Parser(ArgumentParser):
         """Return the values of the flags, the paths, and the overrides. An override contains = and is not a file."""
         options, rest = self.split(arguments)
         paths = [token for token in rest if "=" not in token or Path(token).exists()]
-        if self._needs_path and not paths:
+        overrides = [token for token in rest if token not in paths]
+        if self._least and not paths:
             self.print_help()
             raise SystemExit(USAGE)
-        return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
+        if overrides and not self._settings:
+            raise UserError(f"{overrides[0]}: no such file or folder, and no settings are allowed. Usage: {self.usage}")
+        if not self._least <= len(paths) <= self._most:
+            raise UserError(f"{' '.join(paths)}: wrong number of arguments. Usage: {self.usage}")
+        return options, [Path(token) for token in paths], overrides
 
 
 def table_console() -> "Console":

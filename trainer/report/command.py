@@ -24,9 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line. Return the exit code."""
     parser = RunParser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
     with readable_errors():
-        _, folders, overrides = parser.split_paths(arguments)
-        if overrides:
-            raise UserError(f"{overrides[0]} is not allowed here. Pass only folders of runs.")
+        _, folders, _ = parser.split_paths(arguments)
         for folder in folders:
             require_in(folder, CONFIG_FILE, allowed="the folder of a run")
         for folder in folders:

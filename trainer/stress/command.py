@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from augment.cli.parser import readable_errors, table_console, whole_number, writing
-from augment.support.errors import UserError
 from augment.support.files import write_atomically, write_json
 from augment.support.formatting import amount
 from trainer.run.folder.reader import STRESS_FILE
@@ -42,12 +41,10 @@ def main(arguments: Sequence[str]) -> int:
                         help=f"largest number of images (default: {IMAGES:,})")  # fmt: skip
     parser.add_trust_flag()
     with readable_errors():
-        options, runs, overrides = parser.split_paths(arguments)
-        if len(runs) != 1:
-            raise UserError(f"{len(runs)} runs are given, but a stress test needs one. Pass the folder of one run.")
+        options, (run,), overrides = parser.split_paths(arguments)
         names = tuple(filter(None, (options.ops or "").split(",")))
         overrides = [override.lstrip("+") for override in overrides]
-        stress(runs[0], overrides, names, options.images, trust=options.trust)
+        stress(run, overrides, names, options.images, trust=options.trust)
     return 0
 
 

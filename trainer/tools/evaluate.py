@@ -198,15 +198,9 @@ def _write_scores(scores: Evaluation, run: Path, folder: Path | None, overrides:
 
 
 def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Path, Path | None, list[str]]:
-    """Parse `RUN [DIR] [key=value ...]` into options, the run folder, the image folder if given, and overrides.
-
-    Raises:
-        UserError: no folder, or more than two.
-    """
-    options, folders, overrides = parser.split_paths(given)
-    if not 1 <= len(folders) <= 2:
-        raise UserError(f"{len(folders)} folders are given. Pass the folder of a run, and at most one with images.")
-    return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]
+    """Parse `RUN [DIR] [key=value ...]` into options, the run folder, the image folder if given, and overrides."""
+    options, (run, *images), overrides = parser.split_paths(given)
+    return options, run, images[0] if images else None, [override.lstrip("+") for override in overrides]
 
 
 def main(arguments: Sequence[str]) -> int:

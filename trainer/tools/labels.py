@@ -35,10 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--top", type=whole_number(0), default=20, metavar="N", help="number of samples (default: 20)")
     parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
     with readable_errors():
-        options, folders, overrides = parser.split_paths(arguments)
-        if overrides or len(folders) != 1:
-            raise UserError("labels needs one run and no settings. Pass the folder of one run.")
-        run = folders[0]
+        options, (run,), _ = parser.split_paths(arguments)
         report = _read_report(run)
         report = replace(report, suspects=tuple(replace(one, uri="") for one in report.suspects[: options.top]))
         text = json_line(asdict(report))

@@ -113,8 +113,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--license", metavar="ID", help="license in the model card, such as apache-2.0")
     parser.add_trust_flag()
     with readable_errors():
-        options, paths, overrides = parser.split_paths(arguments)
-        if len(paths) != 2 or overrides:
-            raise UserError("push needs the folder of a run and the name of a repository: RUN USER/NAME.")
-        sys.stdout.write(printable(f"{push(paths[0], str(paths[1]), options)}\n"))
+        options, (run, name), _ = parser.split_paths(arguments)
+        sys.stdout.write(printable(f"{push(run, str(name), options)}\n"))
     return 0

@@ -90,3 +90,20 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(ArgumentTypeError, match=f"^a/new cannot be written, because {tmp_path} is not writable"):
         output("a/new")
+
+
+@pytest.mark.parametrize(
+    ("usage", "allowed", "wrong"),
+    [
+        ("RUN", ["a"], ["a", "b"]),
+        ("RUN [DIR] [key=value ...]", ["a", "b", "c=1"], ["a", "b", "c"]),
+        ("RUN IMAGE ...", ["a", "b", "c"], ["a"]),
+        ("RUN", ["a"], ["a", "c=1"]),
+    ],
+)
+def test_the_usage_gives_the_number_of_paths(usage: str, allowed: list[str], wrong: list[str]) -> None:
+    parser = Parser("augment.tool", "Does something.", "", arguments=usage)
+    _, paths, settings = parser.split_paths(allowed)
+    assert [*map(str, paths), *settings] == allowed
+    with pytest.raises(UserError, match=r"Usage: python -m augment\.tool"):
+        parser.split_paths(wrong)

@@ -29,11 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line. Return the exit code."""
     parser = _make_parser()
     with readable_errors():
-        options, paths, others = parser.split_paths(arguments)
+        options, paths, _ = parser.split_paths(arguments)
         for file in options.out:
             if file.suffix not in (".md", ".json"):
                 raise UserError(f"--out {file}: unknown format. Choose a name that ends in .md or .json.")
-        runs = _find_runs([*paths, *map(Path, others)], options.metric)
+        runs = _find_runs(paths, options.metric)
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
         console = table_console()
         if compared is None:

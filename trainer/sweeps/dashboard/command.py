@@ -191,9 +191,7 @@ def main(arguments: Sequence[str]) -> int:
         help=f"port of --watch, or 0 for a free one. Default: {PORT}",
     )
     with readable_errors():
-        options, folders, overrides = parser.split_paths(arguments)
-        if overrides or len(folders) > 1:
-            raise UserError(f"{[*overrides, *folders[1:]][0]} is not allowed here. Pass one folder.")
+        options, folders, _ = parser.split_paths(arguments)
         if options.port is not None and not options.watch:
             raise UserError("--port has no effect without --watch. Add --watch.")
         folder = folders[0] if folders else Path("outputs")

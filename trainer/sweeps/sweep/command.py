@@ -239,8 +239,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # for workers that launchers start
     parser.add_argument(RANKS, type=int, default=1, help=SUPPRESS)
     with readable_errors(), StopSignals() as signals:
-        options, paths, overrides = parser.split_paths(arguments)
-        action, folder = _action_and_folder(paths)
+        options, (named, folder), overrides = parser.split_paths(arguments)
+        if (action := str(named)) not in _ACTIONS:
+            raise UserError(f"{action}: unknown action.{suggest(action, _ACTIONS, {'list': 'show'})}")
         try:
             if options.with_parent:
                 if options.ranks > launched_ranks():
@@ -255,17 +256,6 @@ def main(arguments: Sequence[str]) -> int:
             if text := str(error):
                 sys.stdout.write(printable(f"{text}\n"))
             return INTERRUPTED
-
-
-def _action_and_folder(paths: Sequence[Path]) -> tuple[str, Path]:
-    action, folders = str(paths[0]), paths[1:]
-    if action not in _ACTIONS:
-        raise UserError(f"{action}: unknown action.{suggest(action, _ACTIONS, {'list': 'show'})}")
-    if len(folders) != 1:
-        raise UserError(
-            f"sweep {action} needs one sweep folder, not {len(folders)}. Run: python -m trainer sweep {action} SWEEP"
-        )
-    return action, folders[0]
 
 
 def _work_for_parent(folder: Path, signals: StopSignals) -> int:
