@@ -145,8 +145,7 @@ def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] |
     """Return the first setting in which two bases disagree, with both values. None if they can be compared."""
     for key in {**ours, **theirs}:
         our, their = ours.get(key) or "null", theirs.get(key) or "null"
-        is_unknown = key == IMAGES and "null" in (our, their)
-        if our != their and not is_unknown:
+        if our != their:
             return key, our, their
     return None
 
