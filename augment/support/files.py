@@ -184,7 +184,7 @@ def json_line(values: Mapping[str, object]) -> str:
 
 
 def _finite(values: object) -> object:
-    return json.loads(json.dumps(values, default=dict), parse_constant=lambda _: None)
+    return json.loads(json.dumps(values), parse_constant=lambda _: None)
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
