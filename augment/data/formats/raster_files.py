@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from math import prod
 from threading import Lock, local
 from typing import IO, Any, Literal
@@ -47,6 +48,10 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 # The first bytes of TIFF files, and numbers of TIFF tags.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
+
+# Pages of a TIFF, and pages including sub-pages if they differ, because tifffile then compares each with all others.
+# `tifffile.imwrite` may save each row of an image as a page.
+_MAX_PAGES, _MAX_DIFFERENT_PAGES = 2**17, 2**12
 
 # The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
 # tiles whose size Pillow can read.
@@ -249,10 +254,11 @@ def _is_ordinary_tiff(content: Content) -> bool:
         most = 1 if mode == "L" else 4  # Pillow and DALI would read only the first channels
         if max(bits) > 8 or set(formats) != {1} or mode == "LA" or _samples(image) > most:  # 1: unsigned integers
             return False
-        if mode != "L" or getattr(image, "n_frames", 1) == 1:
-            return True
-        image.seek(1)
-        return image.size != size  # gray pages of one size are channels
+        if mode == "L":
+            with suppress(EOFError):
+                image.seek(1)
+                return image.size != size  # gray pages of one size are channels
+        return True
     return False  # Pillow does not support this number of channels
 
 
@@ -273,7 +279,20 @@ def _open_tiff(content: Content) -> OpenedRaster:
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
     # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
-    series = tifffile.TiffFile(BytesIO(content), _multifile=False).series[0]
+    file = tifffile.TiffFile(BytesIO(content), _multifile=False)
+    with suppress(IndexError):
+        file.pages[_MAX_PAGES]
+        raise _too_many_pages(_MAX_PAGES)
+    compare = file._series_generic
+
+    def compare_few() -> Any:
+        pages = islice(file.pages, _MAX_DIFFERENT_PAGES + 1)
+        if sum(1 + len(page.subifds or ()) for page in pages) > _MAX_DIFFERENT_PAGES:
+            raise _too_many_pages(_MAX_DIFFERENT_PAGES)
+        return compare()
+
+    file._series_generic = compare_few
+    series = file.series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:
@@ -303,6 +322,10 @@ def _open_tiff(content: Content) -> OpenedRaster:
 
     shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
     return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+
+
+def _too_many_pages(most: int) -> PixelsError:
+    return PixelsError(f"has more than {most:,} pages. Save each image in its own file")
 
 
 def _require_small_tiles(content: Content, page: Any) -> None:
