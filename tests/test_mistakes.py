@@ -101,7 +101,9 @@ COMMANDS = [
     ("trainer aug.val.mixup.p=1", "aug.val.mixup", "aug.train"),
     ("augment plan +aug=nothing", "aug", "'nothing'", "imagenette"),
     ("augment preview --op rotat", "--op", "'rotat'", "'rotate'"),
+    ("trainer --config-dir own +aug=tilted", "aug.train.rotate.angle", "'angle_range'", "own/aug/tilted.yaml"),
     # Models, optimizers, schedules
+    ("trainer experiment=finetune model=cnn", "model.name", "experiment=finetune", "~model.name"),
     ("trainer model=resnet18", "model", "'resnet18'", "model=timm model.name=resnet18"),
     ("trainer model=timm", "model.name", "resnet18"),
     ("trainer model.weights=/nope.pth", "model.weights=/nope.pth"),
@@ -305,6 +307,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, sample_
     (root / "broken" / bad).write_bytes((root / "photos" / bad).read_bytes()[:200])
     (root / "list.csv").write_text("path,label\nphotos/train/cat/0.png,cat\nnope.png,dog\n")
     (root / "notes.txt").write_text("notes")
+    (root / "own/aug").mkdir(parents=True)
+    (root / "own/aug/tilted.yaml").write_text("train: {rotate: {angle: 7}}\n")
     shutil.copytree(finished_run, root / "run")
     for name in ("S", "empty"):
         (root / name).mkdir()
@@ -344,9 +348,12 @@ def test_more_processes_than_gpus(
 
 
 @pytest.mark.parametrize("mistake", COMMANDS, ids=[mistake[0] for mistake in COMMANDS])
-def test_a_command_line(mistake: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_line(
+    mistake: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     line, *named = mistake
     package, *arguments = shlex.split(line)
+    monkeypatch.setattr(sys, "argv", [package, *arguments])
     with pytest.raises(SystemExit) as stopped:
         raise SystemExit(main(arguments) if package == "trainer" else run_tool(package, arguments))
     assert stopped.value.code == 2
