@@ -71,10 +71,17 @@ def describe_origin(key: str, tokens: Iterable[str]) -> str:
     if any(f"{key}.".startswith(f"{name}.") for name in given.keys() - files.keys()):
         return ""
     for group, file in files.items():
-        values = read_config(file)
+        if key == group:
+            return f" The file is {shown(file)}."
+        values, choice = read_config(file), f"{group}={given[group]}"
         if value_at({group: values, **values}, key) is not None:  # experiments set keys of all sections
             correct = "Add" if CONF in file.parents else f"Correct {shown(file)}, or add"
-            return f" {group}={given[group]} sets {key}. {correct} ~{key} to remove it."
+            return f" {choice} sets {key}. {correct} ~{key} to remove it."
+        section = key.split(".")[0]
+        defaults = [entry for entry in values.get("defaults", ()) if isinstance(entry, dict) and section not in given]
+        for name, value in (item for entry in defaults for item in entry.items()):
+            if name.partition("@")[0] == f"override /{section}":
+                return f" {choice} chooses {section}={value}."
     return ""
 
 

@@ -62,7 +62,7 @@ def readable_errors() -> Iterator[None]:
             raise
         text, code = explained
         with suppress(UserError):
-            text += describe_origin(re.split("[=:]", text)[0], sys.argv[1:])
+            text += describe_origin(re.split("[=: ]", text)[0], sys.argv[1:])
         if len(text) > _MAX_MESSAGE:  # keep the end, where the remedy is
             text = f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
         sys.stderr.write(f"error: {printable(text)}\n")
