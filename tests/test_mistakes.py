@@ -101,7 +101,11 @@ COMMANDS = [
     ("trainer aug.val.mixup.p=1", "aug.val.mixup", "aug.train"),
     ("augment plan +aug=nothing", "aug", "'nothing'", "imagenette"),
     ("augment preview --op rotat", "--op", "'rotat'", "'rotate'"),
+    ("trainer --config-dir own +aug=tilted", "aug.train.rotate.angle", "'angle_range'", "own/aug/tilted.yaml"),
     # Models, optimizers, schedules
+    ("trainer experiment=finetune model=cnn", "model.name", "experiment=finetune", "~model.name"),
+    ("trainer aug=detect data=folder data.root=photos", "model.kind=detector", "aug=detect", "aug=imagenette"),
+    ("trainer --config-dir own experiment=short", "experiment", "# @package _global_", "own/experiment/short.yaml"),
     ("trainer model=resnet18", "model", "'resnet18'", "model=timm model.name=resnet18"),
     ("trainer model=timm", "model.name", "resnet18"),
     ("trainer model.weights=/nope.pth", "model.weights=/nope.pth"),
@@ -191,6 +195,7 @@ COMMANDS = [
     ("trainer predict run", "FILE_OR_FOLDER"),
     ("trainer predict nowhere notes.txt", "nowhere", "S"),
     ("trainer predict empty photos", "best.pt"),
+    ("trainer predict list.csv photos", "list.csv", "is a file. Use the folder"),
     ("trainer predict photos run", "photos", "last"),
     ("trainer predict run photos --draw", "--draw", "'--overlay'"),
     ("trainer predict run photos --conf=0.3", "--conf", "'--threshold'"),
@@ -217,6 +222,8 @@ COMMANDS = [
     ("augment preview", "aug.train", "aug=NAME", "--op NAME"),
     ("augment preview --op flip --count 0", "--count", "from 1 to 64"),
     ("augment preview --op flip --photos nowhere", "--photos nowhere", "S"),
+    ("augment preview --op flip --photos notes.txt", "--photos notes.txt", "is a file"),
+    ("augment info data=lmdb data.train=notes.txt data.val=notes.txt", "data.train=notes.txt/data.mdb", "is a file"),
     ("augment preview --op flip --photos empty", "--photos empty", "images"),
     ("augment convert data=sample --out x", "--to", "folder", "webdataset"),
     ("augment convert data=sample --to folder", "--out", "folder"),
@@ -305,6 +312,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, sample_
     (root / "broken" / bad).write_bytes((root / "photos" / bad).read_bytes()[:200])
     (root / "list.csv").write_text("path,label\nphotos/train/cat/0.png,cat\nnope.png,dog\n")
     (root / "notes.txt").write_text("notes")
+    (root / "own/aug").mkdir(parents=True)
+    (root / "own/aug/tilted.yaml").write_text("train: {rotate: {angle: 7}}\n")
+    (root / "own/experiment").mkdir()
+    (root / "own/experiment/short.yaml").write_text("fit: {epochs: 2}\n")
     shutil.copytree(finished_run, root / "run")
     for name in ("S", "empty"):
         (root / name).mkdir()
@@ -344,9 +355,12 @@ def test_more_processes_than_gpus(
 
 
 @pytest.mark.parametrize("mistake", COMMANDS, ids=[mistake[0] for mistake in COMMANDS])
-def test_a_command_line(mistake: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_line(
+    mistake: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     line, *named = mistake
     package, *arguments = shlex.split(line)
+    monkeypatch.setattr(sys, "argv", [package, *arguments])
     with pytest.raises(SystemExit) as stopped:
         raise SystemExit(main(arguments) if package == "trainer" else run_tool(package, arguments))
     assert stopped.value.code == 2

@@ -1,6 +1,6 @@
 """Find config files in the project, in `conf` of the current folder, and in the folder of `--config-dir`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from augment.support.errors import UserError
+from augment.support.files import shown
+from augment.support.nested import value_at
 from augment.support.yaml_files import read_yaml
 
 # In a checkout, this is a link to the top level. An installed package contains the folder.
@@ -59,6 +61,28 @@ def own_files() -> list[str]:
     """Return the overrides that choose the user's own files, such as `aug=mine`."""
     files = {f"{group}={name}": file for group in group_names() for name, file in config_files(group).items()}
     return [choice for choice, file in files.items() if CONF not in file.parents]
+
+
+def describe_origin(key: str, tokens: Iterable[str]) -> str:
+    """Return a sentence about the chosen file that sets a key, or an empty string if an override sets the key."""
+    given = dict(token.lstrip("+~").partition("=")[::2] for token in tokens)
+    chosen = {group: config_files(group).get(given[group]) for group in group_names() if group in given}
+    files = {group: file for group, file in chosen.items() if file is not None}
+    if any(f"{key}.".startswith(f"{name}.") for name in given.keys() - files.keys()):
+        return ""
+    for group, file in files.items():
+        if key == group:
+            return f" The file is {shown(file)}."
+        values, choice = read_config(file), f"{group}={given[group]}"
+        if value_at({group: values, **values}, key) is not None:  # experiments set keys of all sections
+            correct = "Add" if CONF in file.parents else f"Correct {shown(file)}, or add"
+            return f" {choice} sets {key}. {correct} ~{key} to remove it."
+        section = key.split(".")[0]
+        defaults = [entry for entry in values.get("defaults", ()) if isinstance(entry, dict) and section not in given]
+        for name, value in (item for entry in defaults for item in entry.items()):
+            if name.partition("@")[0] == f"override /{section}":
+                return f" {choice} chooses {section}={value}."
+    return ""
 
 
 @cache

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from augment.cli.config_files import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
+from augment.cli.config_files import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, describe_origin, set_config_dir
 from augment.cli.overrides import explain
 from augment.params import Choice, Count, Number, Param
 from augment.support.errors import UserError, nearest
@@ -60,6 +61,8 @@ def readable_errors() -> Iterator[None]:
         if (explained := _explained(error)) is None:
             raise
         text, code = explained
+        with suppress(UserError):
+            text += describe_origin(re.split("[=: ]", text)[0], sys.argv[1:])
         if len(text) > _MAX_MESSAGE:  # keep the end, where the remedy is
             text = f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
         sys.stderr.write(f"error: {printable(text)}\n")

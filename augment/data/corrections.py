@@ -12,6 +12,7 @@ from augment.data.images import name_of, portable_name, take_images
 from augment.support.errors import UserError, for_each
 from augment.support.files import digest, expanded
 from augment.support.formatting import amount, from_table_cell
+from augment.support.nested import grouped
 
 _ALLOWED = "a CSV file with the columns path, label and optionally action"
 ACTIONS = ("keep", "change", "drop")
@@ -105,6 +106,7 @@ class _Finder:
     def __init__(self, dataset: Dataset, whole: Dataset) -> None:
         # For each folder and file name, the full names with their positions in train. Other images have no positions.
         self._known: dict[str, dict[str, list[int]]] = {}
+        self._by_end: dict[str, dict[str, list[str]]] = {}  # the same full names by their ends
         # With data=own, images of both splits may have the same name. Corrections then refer to the training image.
         self._val = set(map(name_of, whole.val.files)).difference(map(name_of, whole.train.files))
         left_out = [image.file for split in (whole.train, whole.val) for image in split.left_out]
@@ -116,11 +118,14 @@ class _Finder:
 
     def positions(self, path: str, where: str) -> list[int]:
         """Return the positions of an image in train. An image that the check left out has none."""
-        parts = path.replace("\\", "/").split("/")[::-1]
-        known = self._known.get("/".join(parts[1::-1]).lstrip("/"), {})
-        agreeing = {name: _agreeing(parts, name) for name in ([path] if path in known else known)}
-        most = max(agreeing.values(), default=0)
-        best = [name for name, count in agreeing.items() if count == most]
+        ends = _ends(path.replace("\\", "/"))
+        short = ends[-2:][0].lstrip("/")
+        known = self._known.get(short, {})
+        best = [path] if path in known else [*known]
+        if len(best) > 1:  # a moved dataset
+            if short not in self._by_end:
+                self._by_end[short] = grouped((end, name) for name in known for end in _ends(name))
+            best = next((self._by_end[short][end] for end in ends if end in self._by_end[short]), best)
         if not best:
             raise UserError(f"{where}: no training image is named {path}. Use the paths in a run's labels.csv.")
         if len(best) > 1:
@@ -130,7 +135,7 @@ class _Finder:
         return known[best[0]]
 
 
-def _agreeing(parts: list[str], name: str) -> int:
-    """Count how many parts at the end of a path and a name are equal. `parts` is the path in reverse order."""
-    pairs = enumerate(zip(parts, name.split("/")[::-1], strict=False))
-    return next((count for count, (ours, theirs) in pairs if ours != theirs), len(parts))
+def _ends(path: str) -> list[str]:
+    """Return the path and its ends of up to 100 parts, the longest first."""
+    parts = path.rsplit("/", 100)
+    return ["/".join(parts[start:]) for start in range(len(parts))]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 _MAX_COMPARED, _MAX_LENGTH = 10_000, 100
 
 MAX_ERRORS = 5  # wrong lines of a file in one error
+
+_UPGRADING = Path(__file__).parents[2] / "docs" / "upgrading.md"  # only in a clone
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -86,7 +89,10 @@ def unknown_key(
     key: str, name: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> UserError:
     """Return the error about the unknown key `name` of the mapping at the key path `key`. See `suggest`."""
-    return UserError(f"{f'{key}.{name}'.lstrip('.')}: unknown key.{suggest(str(name), allowed, others)}")
+    path = f"{key}.{name}".lstrip(".")
+    is_mentioned = _UPGRADING.exists() and f"`{path}`" in _UPGRADING.read_text(encoding="utf-8")
+    hint = " If an earlier version had this key, see docs/upgrading.md." if is_mentioned else ""
+    return UserError(f"{path}: unknown key.{hint}{suggest(str(name), allowed, others)}")
 
 
 def import_extra(key: str, package: str, extra: str) -> Any:

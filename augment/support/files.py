@@ -158,7 +158,7 @@ def json_line(values: Mapping[str, object]) -> str:
 
 
 def _finite(values: object) -> object:
-    return json.loads(json.dumps(values, default=dict), parse_constant=lambda _: None)
+    return json.loads(json.dumps(values), parse_constant=lambda _: None)
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
@@ -167,6 +167,8 @@ def near_file(path: Path, *, folder: bool = False) -> str:
         return f" {url[1]}://{url[2]} is a URL. Download the file, and give its local path."
     if path.is_dir():
         return f" {path} is a folder."
+    if wrong := next((found for found in (path, path.parent) if found.is_file()), None):
+        return f" {wrong} is a file, not a folder."
     if not path.parent.is_dir():
         hint = near_file(path.parent, folder=True)
         return hint if hint.startswith(" Did you mean") else f" The folder {path.parent} does not exist either."
@@ -200,7 +202,8 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
     if not folder.exists():
         what = f"this folder does not exist.{near_file(folder, folder=True)}"
     if folder.is_file():
-        what = f"this is a file. Did you mean {folder.parent}?"
+        is_inside = all((folder.parent / name).is_file() for name in names)
+        what = f"this is a file.{f' Did you mean {folder.parent}?' if is_inside else ''}"
     raise UserError(f"{key}{folder}: {what} Use {allowed}.")
 
 

@@ -154,7 +154,7 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
     signals.check()
     signals.hold()  # from here on, the run handles signals
     folder, console = named_folder(run.template.dir, "hydra.run.dir"), PlainConsole()
-    reserve(folder, run.config.fit.resume, key="hydra.run.dir")
+    reserve(folder, run.config.fit.resume, key="hydra.run.dir", again=run.again)
     summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN)
     console.print(str(summary), highlight=False, soft_wrap=True)
     ranks.share(None)

@@ -22,7 +22,7 @@ from trainer.run import ranks
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.fit import AUTO
 from trainer.run.config.schema import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
-from trainer.run.folder.locks import named_folder, reserve, user_of
+from trainer.run.folder.locks import named_folder, user_of
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.summary import FINISHED, Summary
 from trainer.run.jobs import check_configs, path_override, resumed_in, run_job, start_of
@@ -38,6 +38,7 @@ class Prepared:
     tokens: Sequence[str]  # the run's overrides, except Hydra's own
     template: DictConfig  # Hydra's section `run`, whose `dir` is the run's folder
     done: Summary | None = None  # the summary of the run, if it has already finished
+    again: bool = False  # whether its folder may hold a run without a checkpoint, which starts from the beginning
 
 
 def prepare(
@@ -65,19 +66,26 @@ def prepare(
         return Prepared(parse_config(plain), own, template)
     own = [token for token in own if key_of(parse(token)) != "fit.resume"]
     plain["fit"] = {**section_of(plain, "fit"), "resume": None}
-    run, done = _find_resumable(config := parse_config(plain), template, folder)
+    key, fixed, pattern = "folder", folder, Path()
+    if folder is None:
+        key, (fixed, pattern) = "hydra.run.dir", _folder_or_pattern(template)
+    run, done = _find_resumable(config := parse_config(plain), key, fixed, pattern)
     if run is not None:
         own.append(path_override("fit.resume", run))
         plain["fit"]["resume"] = str(run)
         config = parse_config(plain)
-    return Prepared(config, own, template, done)
+    return Prepared(config, own, template, done, again=fixed is not None)
 
 
-def _find_resumable(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
-    """Return the folder of a run to resume, or the summary of a finished run. Both are None for a new run."""
-    key, fixed, pattern = "folder", folder, Path()
-    if folder is None:
-        key, (fixed, pattern) = "hydra.run.dir", _folder_or_pattern(template)
+def _find_resumable(config: Config, key: str, fixed: Path | None, pattern: Path) -> tuple[Path | None, Summary | None]:
+    """Return the folder of a run to resume, or the summary of a finished run. Both are None for a new run.
+
+    Args:
+        config: the configuration of the run.
+        key: the setting that names the run's folder, for messages.
+        fixed: the run's folder if its name is known.
+        pattern: otherwise, a pattern that all possible folders match.
+    """
     for run in _same_runs(config, pattern) if fixed is None else [fixed]:
         if user := user_of(run):
             raise UserError(
@@ -93,8 +101,6 @@ def _find_resumable(config: Config, template: DictConfig, folder: Path | None) -
             return None, ending
         if (run / LAST).is_file():
             return run, None
-    if fixed is not None:
-        reserve(fixed, key=key, again=True)
     return None, None
 
 
@@ -168,4 +174,4 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         ranks.share(None)
         raise
     ranks.share(run.config.resolved)
-    return ranks.share(run_job(run.config, run.tokens, path or new_folder()))
+    return ranks.share(run_job(run.config, run.tokens, path or new_folder(), again=run.again))

@@ -12,6 +12,7 @@ from trainer.loop.callback import Callback, Phase, configurable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import alone
+from trainer.run.folder.summary import PRUNED
 from trainer.stress.command import IMAGES, stress
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class Stress(Callback):
         """Write stress.json and stress.html. An error is only printed, because the run itself is complete."""
         if learner.error is not None or learner.folder is None or not (learner.folder / BEST).is_file():
             return
-        if ending_of(learner) != "finished":  # the resumed run tests its model
+        is_pruned = any(callback.reason.startswith(PRUNED) for callback in learner.callbacks)
+        if is_pruned or ending_of(learner) != "finished":  # a resumed run tests its model
             return
         try:
             with alone():  # the other ranks wait

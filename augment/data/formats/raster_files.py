@@ -48,6 +48,10 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
 
+# The largest numbers of pages of a TIFF that `tifffile.imwrite` saved, perhaps with a page for each row, and of others.
+# tifffile compares each page with all others, and never reaches the end of pages that form a circle.
+_MAX_ROWS, _MAX_PAGES = 2**16, 1000
+
 # The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
 # tiles whose size Pillow can read.
 _TIFF_CODECS = ("NONE", "LZW", "ADOBE_DEFLATE", "DEFLATE", "PACKBITS", "LZMA", "ZSTD")
@@ -249,10 +253,11 @@ def _is_ordinary_tiff(content: Content) -> bool:
         most = 1 if mode == "L" else 4  # Pillow and DALI would read only the first channels
         if max(bits) > 8 or set(formats) != {1} or mode == "LA" or _samples(image) > most:  # 1: unsigned integers
             return False
-        if mode != "L" or getattr(image, "n_frames", 1) == 1:
-            return True
-        image.seek(1)
-        return image.size != size  # gray pages of one size are channels
+        if mode == "L":
+            with suppress(EOFError):
+                image.seek(1)
+                return image.size != size  # gray pages of one size are channels
+        return True
     return False  # Pillow does not support this number of channels
 
 
@@ -273,7 +278,12 @@ def _open_tiff(content: Content) -> OpenedRaster:
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
     # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
-    series = tifffile.TiffFile(BytesIO(content), _multifile=False).series[0]
+    file = tifffile.TiffFile(BytesIO(content), _multifile=False)
+    most = _MAX_ROWS if file.is_shaped else _MAX_PAGES
+    with suppress(IndexError):
+        file.pages[most]
+        raise PixelsError(f"has more than {most:,} pages. Save each image in its own file")
+    series = file.series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:

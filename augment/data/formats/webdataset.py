@@ -137,7 +137,7 @@ def _parse(content: bytes, where: str, *, is_text: bool) -> Any:
     try:
         text = content.decode("utf-8-sig").strip()
         if not is_text:
-            return parse_json(text)
+            return parse_json(text, any_numbers=True)  # metadata may contain hashes
     except ValueError as error:
         raise UserError(f"{where} is not {'text' if is_text else 'JSON'} ({error}).") from None
     if not text:

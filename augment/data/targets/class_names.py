@@ -150,7 +150,8 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     """Pack the labels of each image into arrays. `name` returns an image's name for messages, given its index.
 
     Raises:
-        UserError: some labels are text, and other labels are numbers. An image has too many labels.
+        UserError: some labels are text, and other labels are numbers. A number is too large. An image has too many
+            labels.
     """
     counts = np.fromiter(map(len, labels), np.int64, len(labels))
     if counts.max(initial=0) > _MAX_LABELS:
@@ -159,14 +160,18 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     flat = list(chain.from_iterable(labels))
 
     def describe(slot: int) -> str:
-        return f"{name(_owner(counts, slot))} has the label {flat[slot]!r}"
+        return f"{name(_owner(counts, slot))} has the label {flat[slot]!r:.60}"
 
     kinds = set(map(type, flat))
     if strange := kinds - {int, float, str, bool}:
         slot = [type(label) in strange for label in flat].index(True)
         raise UserError(f"{describe(slot)}. Use numbers, names, or lists of these.")
     if str not in kinds:
-        return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
+        try:
+            return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
+        except OverflowError:
+            slot = max(range(len(flat)), key=lambda slot: abs(flat[slot]))
+            raise UserError(f"{describe(slot)}, which does not fit into 64 bits. Store it as text.") from None
     is_text = [isinstance(label, str) for label in flat]
     if not all(is_text) and float not in kinds and all(label.isdecimal() for label in flat if isinstance(label, str)):
         flat = list(map(str, flat))  # whole numbers next to text such as 007

@@ -1,8 +1,11 @@
 """Errors that are written for people."""
 
+from pathlib import Path
+
 import pytest
 
-from augment.support.errors import UserError, describe_error, for_each, nearest, suggest
+from augment.support import errors
+from augment.support.errors import UserError, describe_error, for_each, nearest, suggest, unknown_key
 from augment.support.user_code import OwnCodeError
 
 
@@ -40,3 +43,11 @@ def test_up_to_five_wrong_lines_are_reported_at_once() -> None:
     with pytest.raises(UserError) as caught:
         for_each(halve, range(100))
     assert str(caught.value).splitlines() == [f"{number} is odd." for number in (1, 3, 5, 7, 9)]
+
+
+def test_an_unknown_key_on_the_upgrade_page_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = " If an earlier version had this key, see docs/upgrading.md."
+    assert str(unknown_key("data", "max_bad", ["dir"])) == f"data.max_bad: unknown key.{hint} Allowed: dir."
+    assert str(unknown_key("data", "max", ["dir"])) == "data.max: unknown key. Allowed: dir."
+    monkeypatch.setattr(errors, "_UPGRADING", Path("none"))  # as in an installed wheel
+    assert str(unknown_key("data", "max_bad", ["dir"])) == "data.max_bad: unknown key. Allowed: dir."

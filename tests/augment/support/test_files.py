@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from augment.support.errors import UserError
-from augment.support.files import atomic_path, remove_parts, shown, write_atomically, write_json
+from augment.support.files import atomic_path, json_line, remove_parts, shown, write_atomically, write_json
 
 
 def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
@@ -81,6 +81,11 @@ def test_json_has_null_for_numbers_that_are_not_finite(tmp_path: Path) -> None:
         "rows": [{"loss": None, "n": 3}, [1.5, None]],
         "text": "nan",
     }
+
+
+def test_json_of_other_types_is_an_error() -> None:
+    with pytest.raises(TypeError, match="Object of type set is not JSON serializable"):
+        json_line({"names": {"ab", "cd"}})
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -141,3 +141,16 @@ def test_auto_does_not_start_a_second_run_beside_a_living_one(
     assert code == 2
     assert f"fit.resume=auto: a run with this configuration is in progress in {run.relative_to(tmp_path)} (pro" in text
     assert started(tmp_path) == [run]
+
+
+def test_auto_starts_again_in_a_fixed_folder_and_leaves_nothing_after_a_mistake(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("fit.resume=auto", "hydra.run.dir=mine")
+    assert call(*given, "data.root=nowhere")[0] == 2
+    assert not (tmp_path / "mine").exists()
+    fail_in(monkeypatch, 0)  # before its first checkpoint
+    assert call(*given)[0] == 1
+    fail_in(monkeypatch, None)
+    assert call(*given)[0] == 0
+    assert RunFolder(tmp_path / "mine").status == "finished"

@@ -358,6 +358,9 @@ def test_the_first_of_several_ranks_tests_the_finished_model_alone(
     interrupt.pressed = True
     Stress().after_fit(cast(Any, learner))
     assert sizes == [1], "a run that was interrupted is tested"
+    interrupt.pressed, interrupt.reason = False, "pruned, behind other trials"
+    Stress().after_fit(cast(Any, learner))
+    assert sizes == [1], "a pruned trial is tested"
 
 
 def test_a_failed_test_after_the_fit_is_reported(

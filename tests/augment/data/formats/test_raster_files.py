@@ -370,3 +370,22 @@ def test_a_tile_has_at_most_the_pixels_of_the_tiff(compression: str, encode: Cal
 def test_a_tiff_may_contain_jpeg_2000_tiles() -> None:
     image = pixels(2)
     exact(tiff(image, compression="jpeg2000"), image)
+
+
+def test_a_tiff_has_a_limited_number_of_pages() -> None:
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, np.zeros((3, 8, 7), np.uint16), metadata=None, photometric="minisblack")
+    content = bytearray(stream.getvalue())
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        first, *_, last = (page.offset for page in file.pages)
+    (tags,) = struct.unpack_from("<H", content, last)
+    struct.pack_into("<I", content, last + 2 + 12 * tags, first)  # the pages form a circle
+    with pytest.raises(PixelsError, match="has more than 1,000 pages"):
+        open_raster(bytes(content))
+
+
+def test_a_tiff_may_have_a_page_for_each_of_many_rows() -> None:
+    image = np.random.default_rng(0).integers(0, 2**16, (5000, 3, 5), np.uint16)
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, image)
+    exact(stream.getvalue(), image)

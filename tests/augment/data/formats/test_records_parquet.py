@@ -54,12 +54,15 @@ def test_tables_and_class_names_of_the_hub(tmp_path: Path) -> None:
         source.load()
 
 
+LISTS = [made(pa.int8()) for made in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)]
+
+
 @pytest.mark.parametrize(
     ("labels", "flat", "counts"),
     [
         (pa.array(["b", "a"]), ["b", "a"], [1, 1]),
         (pa.array(["b", "a"]).dictionary_encode(), ["b", "a"], [1, 1]),
-        (pa.array([[1, 2], []], pa.list_(pa.int8())), [1, 2], [2, 0]),
+        *((pa.array([[1, 2], []], kind), [1, 2], [2, 0]) for kind in LISTS),
     ],
 )
 def test_plain_bytes_and_several_kinds_of_labels(
@@ -71,6 +74,14 @@ def test_plain_bytes_and_several_kinds_of_labels(
     assert list(chain.from_iterable(found.labels.lists())) == flat
     assert found.labels.counts.tolist() == counts
     assert schema_class_names(path, "label") is None
+
+
+@pytest.mark.parametrize("path_kind", [pa.string(), pa.large_string(), pa.null()])
+def test_images_of_the_hub_may_lack_a_path(path_kind: Any, tmp_path: Path) -> None:
+    rows = [{"bytes": image, "path": None} for image in IMAGES[:2]]
+    kind = pa.struct([("bytes", pa.large_binary()), ("path", path_kind)])
+    path = write(tmp_path / "a.parquet", {"image": pa.array(rows, kind), "label": [0, 1]})
+    assert read(path, unpack(path)) == IMAGES[:2]
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), Path.unlink])
@@ -128,10 +139,11 @@ def test_class_names_of_the_hub_may_be_malformed(written: str, names: object, tm
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"), [([False] * 700_000, pa.bool_()), ([None] * 700_000, pa.null()), ([0] * 700_000, pa.int8())]
+    ("value", "kind"),
+    [(False, pa.list_(pa.bool_())), (None, pa.list_(pa.null())), *((0, kind) for kind in LISTS)],
 )
-def test_a_few_bytes_do_not_become_many_labels(values: list[int | None], kind: Any, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"image": IMAGES[:1], "label": pa.array([values], pa.list_(kind))})
+def test_a_few_bytes_do_not_become_many_labels(value: int | None, kind: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"image": IMAGES[:1], "label": pa.array([[value] * 700_000], kind)})
     with pytest.raises(UserError, match="unpacks to more than 67,108,864 bytes"):
         unpack(path)
 

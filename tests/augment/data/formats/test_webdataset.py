@@ -69,6 +69,11 @@ LABELS: dict[str, tuple[dict[str, bytes], str | None, Any]] = {
     "json": ({"json": b'{"label": 4}'}, None, 4),
     "cls before json": ({"json": b'{"label": 4}', "cls": b"1"}, None, 1),
     "field": ({"json": b'{"a": {"b": "cat"}, "label": 4}', "cls": b"1"}, "json.a.b", "cat"),
+    "other fields": (
+        {"json": b'{"label": 4, "hash": 123456789012345678901234567890, "tree": %b}' % (b"[" * 50 + b"]" * 50)},
+        None,
+        4,
+    ),
     "ending": ({"cls": b"1", "breed.txt": b"2"}, "breed.txt", 2),
 }
 
@@ -92,6 +97,12 @@ BROKEN: dict[str, tuple[Any, str]] = {
         {"b.cls": None, "b.json": b'{"label": [1, null]}'},
         "b.jpg has the label None. Use numbers, names",
     ),
+    "long number": (
+        {"b.cls": None, "b.json": b'{"label": [1, -9223372036854775809]}'},
+        "b.jpg has the label -9223372036854775809, which does not fit into 64 bits. Store it as text.",
+    ),
+    "deep label": ({"b.cls": None, "b.json": b'{"label": %b}' % (b"[" * 500 + b"]" * 500)}, "b.jpg has the label [[["),
+    "too deep": ({"b.cls": None, "b.json": b"[" * 10**5}, "b.json is not JSON (nested too deeply)"),
 }
 
 
