@@ -281,6 +281,20 @@ def test_the_page_lists_the_files_of_a_run(run_folder: Path) -> None:
     assert {file.name for file in run_folder.iterdir()} <= {*listed}
 
 
+def test_keys_that_are_named_exist() -> None:
+    params = {f"{section.prefix}.{name}" for section in sections() for name in section.params}
+    known = {*params, "fit.stages", "fit.stages.all.size", *(section.prefix for section in sections())}
+    named = {
+        (page, key)
+        for page, text in TEXTS.items()
+        for key in re.findall(r"`'?((?:callbacks|data|fit|model|run)\.[a-z_][a-z0-9_.]*[a-z0-9_])(?=[`=])", text)
+        if not key.endswith((".json", ".onnx", ".pt2", ".safetensors", ".yaml"))
+        and page != "docs/upgrading.md"  # has keys of old versions
+    }
+    assert len(named) > 300
+    assert [(page, key) for page, key in named if key not in known and key.rpartition(".")[0] not in params] == []
+
+
 def test_what_others_write_is_valid_here() -> None:
     """Keys, files and steps in the last column of coming_from.md."""
     text = TEXTS["docs/coming_from.md"]
