@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from documented import QUICK, blocks, commands, photos_folder
+from documented import FENCED, QUICK, TEXTS, blocks, commands, photos_folder
 from fakes import make_learner
+from generated import ROOT
 from omegaconf import OmegaConf
 from PIL import Image
 from runs import BARE
@@ -32,6 +34,7 @@ import trainer.tasks.loss
 import trainer.tasks.metric
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
+from augment.data.sources import load_dataset
 from augment.params import Size
 from augment.pipeline.graph.build import render
 from augment.recipe.plan import build_plan
@@ -41,7 +44,7 @@ from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
 from trainer.cli.help import explain
 from trainer.cli.main import main as train
-from trainer.loop.callback import RunDescription, known_callbacks
+from trainer.loop.callback import CancelFit, RunDescription, known_callbacks
 from trainer.run.config.equality import identity
 from trainer.run.config.schema import parse_config
 from trainer.tasks.registry import known_tasks, task_named
@@ -240,42 +243,176 @@ def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPa
             np.testing.assert_array_equal(image, expected(np.asarray(Image.open(photo))))
 
 
+def run_page(page: str, *replaced: tuple[str, str]) -> dict[str, Any]:
+    """Run the Python blocks of a page one after the other, and return the names that they define.
+
+    Blocks that import a package that is not installed are left out.
+    """
+    known: dict[str, Any] = {"__name__": "examples"}
+    for code in (code for shown, code in blocks("python") if shown == page):
+        imported = re.findall(r"^(?:import|from) (\w+)", code, re.M)
+        if missing := [name for name in imported if not find_spec(name)]:
+            assert missing == ["lightning"]
+            continue
+        for old, new in (*replaced, ('device="cuda"', 'device="cpu"')):
+            code = code.replace(old, new)
+        exec(compile(code, page, "exec"), known)
+    return known
+
+
+ONE_STEP = {"max_steps": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+of_lightning = pytest.mark.filterwarnings(
+    "ignore:`isinstance.treespec:FutureWarning", "ignore:.*does not have many workers"
+)
+
+
 @pytest.mark.slow
+@of_lightning
 @pytest.mark.usefixtures("sample_drawn")
-def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block after the other, page by page; no name comes from elsewhere."""
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/channels.md"])
+def test_the_python_examples_run(
+    page: str, photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block after the other; no name comes from elsewhere."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("augment.data.generated.bands.TRAIN", 4)
     monkeypatch.setattr("augment.data.generated.bands.VAL", 2)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").write_text("size: 16\ntrain: {flip: {p: 0.5}}\n")
-    for page in ("README.md", "docs/python.md", "docs/channels.md"):
-        known: dict[str, Any] = {"__name__": "examples", "pytest": pytest}
-        for _, code in (block for block in blocks("python") if block[0] == page):
-            code = code.replace('"DIR"', repr(str(photos_folder))).replace("=DIR", f"={photos_folder}")
-            code = code.replace('device="cuda"', 'device="cpu"')
-            code = code.replace("import lightning\n", "lightning = pytest.importorskip('lightning')\n")
-            code = code.replace('"fit.epochs=2"', ", ".join(map(repr, QUICK)))
-            code = code.replace("aug.size=96", "aug.size=16").replace('"size": 96', '"size": 16')
-            exec(compile(code, page, "exec"), known)
-        assert len(known["recipe"].aug.steps("train")) >= 1
+    known = run_page(
+        page,
+        ('"DIR"', repr(str(photos_folder))),
+        ("=DIR", f"={photos_folder}"),
+        ('"fit.epochs=2"', ", ".join(map(repr, QUICK))),
+        ("aug.size=96", "aug.size=16"),
+        ('"size": 96', '"size": 16'),
+    )
+    assert len(known["recipe"].aug.steps("train")) >= 1
+    if "Classifier" in known:
+        network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 160 * 160, 2))
+        samples = [(torch.zeros(40, 50, 3, dtype=torch.uint8), target) for target in range(2)]
+        (fit := known["lightning"].Trainer(**ONE_STEP)).fit(
+            known["Classifier"](network, known["recipe"]), torch.utils.data.DataLoader(samples, 2)
+        )
+        assert fit.global_step == 1
 
 
 @pytest.mark.slow
+@of_lightning
 def test_the_examples_with_targets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a few images; without packages that are not installed."""
+    """On a few images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("augment.data.generated.annotated.TRAIN", 4)
     monkeypatch.setattr("augment.data.generated.annotated.VAL", 2)
-    known: dict[str, Any] = {"__name__": "examples"}
-    run = []
-    for _, code in (block for block in blocks("python") if block[0] == "docs/targets.md"):
-        package = next((name for name in ("segmentation_models_pytorch", "lightning") if f"import {name}" in code), "")
-        if not package or find_spec(package):
-            exec(compile(code.replace('device="cuda"', 'device="cpu"'), "targets.md", "exec"), known)
-            run.append(package)
-    assert run.count("") == 3
+    known = run_page("docs/targets.md", ("max_epochs=10", f"**{ONE_STEP}"))
     assert len(known["batch"].targets[0]["boxes"]) == 1
-    if "lightning" in run:
-        batch = next(iter(known["loader"])) if "boxes" in str(known["loader"].split.kind) else None
-        assert batch is None or known["Detector"](known["detector"]).training_step(batch, 0).isfinite()
+
+
+@pytest.mark.usefixtures("modules")
+def test_own_code_that_lists_images(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(photos_folder)
+    (command,) = [command for command in commands() if "data.train=my_data.train" in command]
+    dataset = load_dataset(parse_config(compose([*command[1:]])).data)
+    assert (len(dataset.train), len(dataset.val), dataset.classes) == (8, 4, ("cat", "dog"))
+
+
+def test_a_list_and_corrections_as_shown(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed, corrections = (code for _, code in blocks("") if code.startswith("path,label"))
+    files = sorted({line.split(",")[0] for line in (*listed.splitlines()[1:], *corrections.splitlines()[1:])})
+    for file, photo in zip(
+        (*files, "photos/val/cat/1.jpg", "photos/val/dog/2.jpg"), cycle(photos_folder.glob("*/*/*.jpg"))
+    ):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).symlink_to(photo)
+    for name in ("train.csv", "val.csv"):
+        Path(name).write_text(listed)
+    Path("corrections.csv").write_text(corrections)
+    (command,) = [c for c in commands() if c[2:] == ("data=filelist", "data.train=train.csv", "data.val=val.csv")]
+    assert load_dataset(parse_config(compose([*command[1:]])).data).train.targets == (0, 1)
+    given = ["data=folder", "data.root=photos", "data.labels=corrections.csv"]
+    train = load_dataset(parse_config(compose(given)).data).train
+    assert [(Path(str(file)).stem, target) for file, target in zip(train.files, train.targets, strict=True)] == [
+        ("17", 1), ("5", 1),
+    ]  # fmt: skip
+
+
+def test_a_callback_for_several_ranks_as_shown() -> None:
+    (code,) = [code for page, code in blocks("python") if page == "docs/gpus.md"]
+    names: dict[str, Any] = {"time": lambda: 2, "CancelFit": CancelFit}
+    exec(code, names)
+    asked: list[tuple[str, bool]] = []
+    ranks = SimpleNamespace(agree=lambda key, value: asked.append((key, value)) or value)
+    for training, deadline in ((False, 1), (True, 3)):
+        names["after_batch"](SimpleNamespace(deadline=deadline), SimpleNamespace(training=training, ranks=ranks))
+    with pytest.raises(CancelFit):
+        names["after_batch"](SimpleNamespace(deadline=1), SimpleNamespace(training=True, ranks=ranks))
+    assert asked == [("late", False), ("late", True)]
+
+
+WHOLE_PAGES = {
+    "README.md": "test_the_python_examples_run",
+    "docs/python.md": "test_the_python_examples_run",
+    "docs/channels.md": "test_the_python_examples_run",
+    "docs/targets.md": "test_the_examples_with_targets_run",
+    "docs/training_step.md": "test_the_examples_of_the_page_run",
+}
+# Other blocks, by text in them: the test that runs them, or why none does.
+OTHER_BLOCKS = {
+    "# my_ops.py": "test_an_op_of_your_own",
+    "# my_warps.py": "test_an_op_of_your_own",
+    "# my_callbacks.py": "test_a_callback_of_your_own",
+    "# my_trackers.py": "test_a_tracker_of_your_own",
+    "# my_sources.py": "test_a_source_and_a_task_of_your_own",
+    "# my_tasks.py": "test_a_source_and_a_task_of_your_own",
+    "# my_zips.py": "test_a_new_source_is_one_module_of_a_few_lines",
+    "# my_models.py": "test_a_model_of_your_own",
+    "# my_optimizers.py": "test_an_optimizer_of_your_own",
+    "# my_metrics.py": "test_metrics_of_your_own",
+    "# my_losses.py": "test_a_loss_of_your_own",
+    "# my_data.py": "test_own_code_that_lists_images",
+    "@numpy_op": "test_functions_as_ops",
+    "def after_batch(self, learner):": "test_a_callback_for_several_ranks_as_shown",
+    'load_model("RUN").predict("DIR", threshold=0.3)': "test_objects_in_python_as_shown",
+    'torch.export.load("model.pt2").module()': "test_other_runtimes_as_shown",
+    "openvino.compile_model": "test_other_runtimes_as_shown",
+    "coremltools.convert": "test_core_ml_as_shown",
+    "# conf/aug/imagenette.yaml": "test_generated_parts_are_up_to_date",
+    "kind: TrainJob": "test_the_train_job_is_valid",
+    "resources:\n  accelerators": "test_the_skypilot_task_is_valid",
+    "one_of:": "test_policies_as_shown",
+    "views:": "test_views_as_shown",
+    "# conf/experiment/mine.yaml": "test_an_experiment_of_your_own",
+    "stages:": "test_stages_as_shown",
+    "# sweep.yaml": "test_a_sweep_of_wandb_as_shown",
+    "path,label": "test_a_list_and_corrections_as_shown",
+    "config.yaml          resolved": "test_the_page_lists_the_files_of_a_run",
+    "train: 128 x 128 px": "test_generated_parts_are_up_to_date",
+    "for each epoch:": "test_generated_parts_are_up_to_date",
+    "@software": "test_the_citation_has_this_version",
+    # Not run:
+    "config.pbtxt": "needs a Triton server, as the page states",
+    "cat/  001.jpg": "a layout of folders",
+    " -> Learner": "a diagram",
+    "q_k = ": "a formula",
+    "seconds\n": "the output of a run",
+    "Accuracy without corruption": "the output of a run",
+}
+
+
+def test_every_block_is_run() -> None:
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    for page, text in TEXTS.items():
+        for _, language, code in FENCED.findall(text):
+            if language == "python" and page in WHOLE_PAGES:
+                found = [WHOLE_PAGES[page]]
+            else:
+                found = [test for start, test in OTHER_BLOCKS.items() if start in code]
+            assert found, f"{page}: no test runs this block:\n{code}"
+            assert all(" " in test or f"def {test}(" in tests for test in found), found
+
+
+def test_the_citation_has_this_version() -> None:
+    ((_, entry),) = blocks("bibtex")
+    assert f"version = {{{trainer.__version__}}}" in entry

@@ -103,11 +103,12 @@ def configuration() -> str:
     for section in found:
         title, _, doc = section.head.partition("  ") if "  " in section.head else section.head.partition(": ")
         title = f"`{title}`" if section.prefix else "Outside the sections"
+        doc = _cell(doc).replace("progressive resizing", "[Progressive resizing](callbacks.md#progressive-resizing)")
         table = settings_table(section.params, section.prefix)
         if title in parts:
             parts[title] += table.split("\n", 2)[2]
         elif section.params:
-            parts[title] = "\n".join([f"## {title}", "", *([_cell(doc), ""] if doc else []), table])
+            parts[title] = "\n".join([f"## {title}", "", *([doc, ""] if doc else []), table])
     return "\n".join(parts.values())
 
 

@@ -187,7 +187,8 @@ def choose_baseline(groups: Sequence[RunGroup], text: str | None) -> tuple[RunGr
     if any(map(_starts_search, groups[0].runs)):
         return groups[0], "the starting configuration"
     base = next((group for group in groups if len(group.replicates.samples) > 1), groups[0])
-    return base, "the first configuration" if base is groups[0] else "the first configuration with several seeds"
+    seeds = "" if base is groups[0] else " with several seeds"
+    return base, f"the first configuration{seeds} in the order of the runs"
 
 
 def _starts_search(run: RunFolder) -> bool:

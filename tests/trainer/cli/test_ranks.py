@@ -69,6 +69,8 @@ def test_ranks_train_as_one_process_does(fit: str, runs: dict[int, Path]) -> Non
     one, three = state_of(runs[1] / fit), state_of(runs[3] / fit)
     assert three.position == one.position
     assert (one.ranks, three.ranks) == (1, 3)
+    devices = [json.loads((runs[size] / fit / "run.json").read_text())["device"] for size in runs]
+    assert devices == ["CPU", "CPU, 3 processes"]
     for name, value in one.model.items():
         torch.testing.assert_close(three.model[name], value, rtol=1e-3, atol=1e-5)
     for mine, theirs in zip(rows_of(runs[1] / fit), rows_of(runs[3] / fit), strict=True):

@@ -54,7 +54,7 @@ def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
     rows = [line for line in lines if "│" in line]
     assert [row.split(" │ ")[:3] for row in rows] == [["fit.lr=0.2", "3", "0.9257"], ["fit.lr=0.1", "4", "0.9048"]]
     assert [row.split(" │ ")[5:] for row in rows] == [["+2.1 points", ".007"], ["baseline"]]
-    assert "Compared with fit.lr=0.1, the first configuration:" in lines
+    assert "Compared with fit.lr=0.1, the first configuration in the order of the runs:" in lines
     verdict = "fit.lr=0.2: better by 2.1 points (95% interval 1.0 to 3.2, p = .007, 3 and 4 seeds)."
     assert verdict in lines
     assert f"- {verdict}" in (tmp_path / "told.md").read_text().splitlines()
@@ -267,7 +267,7 @@ def test_the_baseline_has_replicates_if_any_configuration_has(said: Any, tmp_pat
     write_seeds(tmp_path / "b", HIGH, {"fit.lr": 7})
     write_seeds(tmp_path / "c", LOW, {"fit.lr": 8})
     _, lines = said(".")
-    assert "Compared with fit.lr=7, the first configuration with several seeds:" in lines
+    assert "Compared with fit.lr=7, the first configuration with several seeds in the order of the runs:" in lines
     assert lines[-2] == (
         "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which cannot rule out chance. "
         "Also run seed=1,2."

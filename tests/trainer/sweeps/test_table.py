@@ -102,7 +102,7 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
         # Where (m - 0.8) ** 2 = 4.3027 ** 2 * 0.1 ** 2 / 3 * m (1 - m) / 0.16, with t for two degrees of freedom.
         "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.4896..0.9434 | +20.0 points | .18",
         "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3570..0.8020 | baseline",
-        "Compared with aug.train.rotate.p=0, the first configuration:",
+        "Compared with aug.train.rotate.p=0, the first configuration in the order of the runs:",
         # Differences of 0.4, 0.1 and 0.1 by seed: mean 0.2, standard deviation 0.1732, t = 2.
         "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95% interval -23.0 to 63.0, p = .18, "
         "3 seeds, paired). Detecting 20 points needs about 6 more seeds.",

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from annotated import coco, turned
+from documented import blocks
 from PIL import Image
 from runs import QUIET, rows_of
 from scripts import PACKAGES, imports_of
@@ -122,6 +123,14 @@ def test_a_run_chooses_thresholds_that_predictions_use(run: Path, capsys: pytest
     assert "run_f1" in printed
     scores = json.loads((run / "evaluation.json").read_text())
     assert scores["per_class"]["dog"]["run"]["threshold"] == best.thresholds[2]
+
+
+def test_objects_in_python_as_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [code for page, code in blocks("python") if page == "docs/detection.md"]
+    for shown, used in (('"RUN"', repr(str(run))), ('"DIR"', repr(str(run.parent / "val"))), ("0.3", "0.01")):
+        code = code.replace(shown, used)
+    exec(code, {})
+    assert re.match(r".*\.jpg (cat|dog) 0\.\d+ ", capsys.readouterr().out)
 
 
 def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:

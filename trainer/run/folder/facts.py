@@ -32,7 +32,7 @@ class Facts:
     source: str = ""  # the source of the images, the selected part, and their pixel format unless it is RGB
     model: str = ""
     parameters: int = 0
-    device: str = ""  # the name of the GPU, or CPU
+    device: str = ""  # the name of the GPU, or CPU, and the number of processes if there are several
     batches: tuple[int, ...] = ()  # the number of training batches in each epoch
     # The values of each schedule, equally spaced over the whole fit
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -47,6 +47,7 @@ def facts_of(config: Config, learner: Learner) -> Facts:
     dataset, device = config.dataset, learner.device
     form = "" if dataset.pixels.is_rgb else str(dataset.pixels)
     positions = [i / (_POINTS - 1) for i in range(_POINTS)]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return Facts(
         task=learner.task.name,
         classes=dataset.classes,
@@ -54,7 +55,7 @@ def facts_of(config: Config, learner: Learner) -> Facts:
         source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.selection, form))),
         model=config.model_name,
         parameters=count_parameters(learner.model),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        device=f"{name}, {ranks} processes" if (ranks := learner.ranks.size) > 1 else name,
         batches=tuple(map(learner.progress.batches_in, range(learner.progress.epochs))),
         schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
         warnings=dataset.notices,
