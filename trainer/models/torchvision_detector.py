@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.utils._pytree import tree_map_only
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.fcos import FCOS, FCOSHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
@@ -15,6 +16,9 @@ from trainer.models.unet import convolution
 
 DETECTIONS = 100  # maximum number of detected objects in an image, as in COCO
 _LOWEST_SCORE = 0.05  # torchvision's FCOS omits objects below 0.2, which lowers the mAP of weak models
+
+# The modules whose outputs torchvision decodes.
+_HEADS = ("head", "rpn.head", "roi_heads.box_predictor", "roi_heads.mask_predictor")
 
 
 class DetectorNetwork(nn.Module):
@@ -35,6 +39,9 @@ class DetectorNetwork(nn.Module):
         heads.score_thresh = min(heads.score_thresh, _LOWEST_SCORE)
         self.masks = getattr(heads, "mask_predictor", None) is not None
         _thaw(detector)
+        for name, module in detector.named_modules():
+            if name in _HEADS:  # otherwise, autocast rounds positions and labels to bfloat16, such as 603 to 604
+                module.register_forward_hook(lambda *given: tree_map_only(Tensor, Tensor.float, given[-1]))
         backbone: Any = detector.backbone
         norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
         self._frozen_norms = norms if freeze_norms else []

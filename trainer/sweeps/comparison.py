@@ -217,9 +217,11 @@ def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
 
 def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
     """Return why a group cannot be compared with the baseline, or "" if it is comparable."""
-    ours, theirs = (dict.fromkeys(fold for _, fold in each.replicates.scores) for each in (group, baseline))
+    sides = group.replicates, baseline.replicates
+    ours, theirs = (dict.fromkeys(fold for _, fold in each.scores) for each in sides)
+    units = {each.unit for each in sides if len(each.samples) > 1}  # seeds of one fold do not vary like folds
     found = first_difference(group.basis, baseline.basis)
-    if found is None and not ours.keys() & theirs.keys():
+    if found is None and (len(units) > 1 or not ours.keys() & theirs.keys()):
         found = FOLD, ",".join(ours), ",".join(theirs)
     if found is None:
         return ""

@@ -188,7 +188,6 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     if min(counts) < 2:
         return None
     value = other.mean - baseline.mean
-    unit = other.unit if other.unit == baseline.unit else "run"
     paired = ours.keys() == theirs.keys()
     sides = [[*other.samples], [*baseline.samples]]
     if paired:
@@ -196,7 +195,7 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     variances = [_spread(side) ** 2 for side in sides]
     spread = math.sqrt(sum(variances))
     if not spread:
-        return Difference(value, counts, paired, unit)
+        return Difference(value, counts, paired, other.unit)
     # Welch's formulas. With the pairs as the only side, they are Student's.
     mean_variances = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
     error = math.sqrt(sum(mean_variances))
@@ -207,7 +206,7 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     p = 2 * float(stdtr(degrees, -abs(value) / error))
     interval = max(-most, value - half), min(most, value + half)
     jump = max(max(side) - min(side) for side in sides)
-    return Difference(value, counts, paired, unit, interval, p, spread, freedom, jump=jump)
+    return Difference(value, counts, paired, other.unit, interval, p, spread, freedom, jump=jump)
 
 
 def _by_modes(counts: tuple[int, int], tests: int) -> float:

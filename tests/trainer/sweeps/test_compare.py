@@ -141,6 +141,17 @@ def test_seeds_of_one_fold_are_not_compared_with_other_folds(said: Any, tmp_path
     assert f"fit.lr=0.2: {differ}" in lines
 
 
+def test_seeds_of_one_fold_are_not_compared_with_several_folds(said: Any, tmp_path: Path) -> None:
+    for fold, score in enumerate(HIGH):
+        write_run(tmp_path / "a" / str(fold), score, {"data.folds": 3, "data.fold": fold, "seed": 0})
+    write_seeds(tmp_path / "b", LOW, {"data.folds": 3, "data.fold": 0, "fit.lr": 0.2})
+    write_run(tmp_path / "c", 0.5, {"data.folds": 3, "data.fold": 0, "fit.lr": 0.3})
+    _, lines = said(".")
+    differ = "not compared, because the validation images differ: data.fold=0 here, 0,1,2 in the baseline."
+    assert f"fit.lr=0.2: {differ}" in lines
+    assert "fit.lr=0.3: one fold, which cannot rule out chance. Also run data.fold=1,2." in lines
+
+
 def test_if_val_is_cut_from_train_both_must_be_the_same(said: Any, tmp_path: Path) -> None:
     for name, settings in (("a", {"data.train": "a.csv"}), ("b", {"data.train": "b.csv", "model.kind": "timm"})):
         write_seeds(tmp_path / name, LOW, {"data.val_fraction": 0.2, "data.val": f"unused {name}", **settings})

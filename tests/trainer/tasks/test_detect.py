@@ -332,6 +332,16 @@ def test_a_detector_takes_images_as_they_are_and_returns_one_shape() -> None:
         assert torch.equal(given, images)
 
 
+@pytest.mark.parametrize("name", ["fcos_cnn", "fasterrcnn_mobilenet_v3_large_320_fpn"])
+def test_autocast_rounds_neither_boxes_nor_scores(name: str) -> None:
+    network = parse_model({"kind": "detector", "name": name}).build(4, (64, 96)).eval()
+    getattr(network.detector, "roi_heads", network.detector).score_thresh = 0.0
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        found = network(torch.randn(1, 3, 64, 96))
+    for columns in (found[..., :4], found[..., 5]):
+        assert not torch.equal(columns.float(), columns.bfloat16().float())
+
+
 def test_a_detector_learns_mixed_images() -> None:
     network = parse_model({"kind": "detector"}).build(4, (64, 64)).train()
     recipe = load_recipe({"size": 64, "train": {"mosaic": {}, "mixup": {"p": 0.5}, "cutmix": {"p": 0.5}}})
