@@ -90,6 +90,8 @@ COMMANDS = [
     # Recipes
     ("trainer +aug=imagenete", "aug", "'imagenete'", "'imagenette'"),
     ("trainer +aug=imagenette +aug=none", "aug", "imagenette", "none"),
+    ("trainer aug imagenette", "'aug'", "'aug=imagenette'"),
+    ("trainer -m fit.lr=0.1 0.2", "'0.2'", "0.1,0.2"),
     ("trainer aug = imagenette", "'aug'", "'aug=imagenette'", "no spaces"),
     ("trainer fit.lr=1 data.root = photos", "'data.root'", "'data.root=photos'", "no spaces"),
     ("trainer aug.train.rotate.angle_range=[-7, 7]", "'7]'", "without spaces", "[-7,7]"),

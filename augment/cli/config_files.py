@@ -74,10 +74,11 @@ def describe_origin(key: str, tokens: Iterable[str]) -> str:
         if key == group:
             return f" The file is {shown(file)}."
         values, choice = read_config(file), f"{group}={given[group]}"
+        section, is_own = key.split(".")[0], CONF not in file.parents
+        if section == group and not is_own:
+            continue
         if value_at({group: values, **values}, key) is not None:  # experiments set keys of all sections
-            correct = "Add" if CONF in file.parents else f"Correct {shown(file)}, or add"
-            return f" {choice} sets {key}. {correct} ~{key} to remove it."
-        section = key.split(".")[0]
+            return f" {choice} sets {key}. {f'Correct {shown(file)}' if is_own else f'To remove it, add ~{key}'}."
         defaults = [entry for entry in values.get("defaults", ()) if isinstance(entry, dict) and section not in given]
         for name, value in (item for entry in defaults for item in entry.items()):
             if name.partition("@")[0] == f"override /{section}":

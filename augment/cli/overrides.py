@@ -248,7 +248,9 @@ def _meant(token: str, before: Sequence[str], following: Sequence[str]) -> str:
     if following and str(following[0]).startswith("="):
         value = [*following[0][1:].split(), *following[1:], "..."][0]
         return f" Did you mean '{token}={value}'? Put no spaces around =."
-    if token[-1:] in {",", "]", "}"} or "".join(before).endswith(","):
+    if following and token in group_names():
+        return f" Did you mean '{token}={following[0]}'?"
+    if token[-1:] in {",", "]", "}"} or "".join(before).endswith(",") or re.fullmatch(r"[-.\de]+", token):
         return " Write lists, mappings and values of a sweep without spaces, such as [-7,7] or 0.1,0.2."
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     name = token.removesuffix(".yaml")

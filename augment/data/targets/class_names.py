@@ -170,7 +170,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
         try:
             return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
         except OverflowError:
-            slot = max(range(len(flat)), key=lambda slot: abs(flat[slot]))
+            slot = max(range(len(flat)), key=lambda slot: abs(flat[slot]))  # type: ignore[arg-type]  # no text
             raise UserError(f"{describe(slot)}, which does not fit into 64 bits. Store it as text.") from None
     is_text = [isinstance(label, str) for label in flat]
     if not all(is_text) and float not in kinds and all(label.isdecimal() for label in flat if isinstance(label, str)):
