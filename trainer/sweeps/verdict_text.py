@@ -67,7 +67,8 @@ def _more(found: Difference, metric: Metric, detect: float) -> str:
     """Return a sentence on how many more seeds or folds would show a difference."""
     if found.needed is None:
         return ""
-    by, unit = format_difference(metric, found.sought(detect)), found.unit
+    digits = _digits(metric, found) if abs(found.mean) > detect else None
+    by, unit = format_difference(metric, found.sought(detect), digits), found.unit
     more = found.needed - min(found.counts)
     if more <= 0:
         return f". A difference of {by} would probably have been detected"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import chain
 from math import prod
 from threading import Lock, local
 from typing import IO, Any, Literal
@@ -302,7 +303,7 @@ def _open_tiff(content: Content) -> OpenedRaster:
     if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill missing tiles with zeros, which may take hours
         raise PixelsError("is broken: it lacks strips or tiles")
 
-    _require_small_tiles(content, page)
+    _require_small_tiles(content, series)
 
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
@@ -315,22 +316,24 @@ def _open_tiff(content: Content) -> OpenedRaster:
     return OpenedRaster(_with_channels(shape), page.dtype.name, load)
 
 
-def _require_small_tiles(content: Content, page: Any) -> None:
+def _require_small_tiles(content: Content, series: Any) -> None:
     """Reject strips and tiles that decode to more pixels than the TIFF states, without decoding them.
 
     Raises:
         PixelsError: a strip or tile is too large, or its size cannot be read.
     """
-    if page.compression.name in _TIFF_CODECS:
+    compression, most = series.keyframe.compression.name, prod(series.keyframe.chunks)
+    if compression in _TIFF_CODECS:
         return
-    for start, length in zip(page.dataoffsets, page.databytecounts, strict=False):
+    tiles = (zip(page.dataoffsets, page.databytecounts, strict=False) for page in series.pages if page is not None)
+    for start, length in chain.from_iterable(tiles):
         try:
             with Image.open(BytesIO(content[start : start + length]), formats=_FORMATS_IN_TIFF) as image:
-                if image.width * image.height <= prod(page.chunks):
+                if image.width * image.height <= most:
                     continue
         except DECODER_ERRORS:
             pass
-        raise PixelsError(f"is broken, or compressed as {page.compression.name}. Save it with another compression")
+        raise PixelsError(f"is broken, or compressed as {compression}. Save it with another compression")
 
 
 def _tiff_orientation(content: Content) -> int:

@@ -26,7 +26,8 @@ def report(info: Info, findings: Sequence[str]) -> str:
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
     for title, pairs in (("the same bytes", info.copies.same), ("look the same", info.copies.alike)):
         lines += _named(title, [" = ".join(map(info.describe, pair)) for pair in info.ordered(pairs)])
-    lines += ["Problems", *(f"  - {finding}" for finding in findings)] if findings else ["No problems found."]
+    indented = [finding.replace("\n", "\n    ") for finding in findings]
+    lines += ["Problems", *(f"  - {finding}" for finding in indented)] if findings else ["No problems found."]
     if info.data.task in ("classify", "multilabel"):
         lines.append("Training also checks the labels: python -m trainer labels RUN lists the suspicious ones.")
     return "\n".join(lines)

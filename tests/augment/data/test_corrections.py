@@ -55,6 +55,11 @@ def test_accepts_common_encodings_and_a_moved_dataset(text: bytes) -> None:
     assert apply(text).train.targets == (2, 0, 1, 1)
 
 
+def test_an_exact_path_is_preferred() -> None:
+    given = Dataset(CLASSES, Split((Path("a/1.jpg"), Path("b/a/1.jpg")), (0, 0)))
+    assert apply("path,label\na/1.jpg,dog\n", given).train.targets == (1, 0)
+
+
 def test_images_in_the_current_folder() -> None:
     given = Dataset(CLASSES, Split((Path("1.jpg"), Path("2.jpg")), (0, 1)))
     assert apply("path,label\n1.jpg,dog\n", given).train.targets == (1, 1)

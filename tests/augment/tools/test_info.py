@@ -39,12 +39,23 @@ def test_a_folder_without_problems(own_folder: Path, capsys: pytest.CaptureFixtu
         assert drawing.width == 1320
 
 
-def test_corrections_of_labels_count(own_folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_corrections_of_labels_count(
+    own_folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
     write_folder(own_folder / "d")
     Path("c.csv").write_text("path,label,action\nd/train/cat/0.jpg,dog,change\nd/train/cat/1.jpg,,drop\n")
     said = report(capsys, "data=folder", "data.root=d", "data.labels=c.csv")
     assert "\ncat 10 3\ndog 13 3\n" in said
     assert "changed the class" not in said.partition("Problems")[2]
+    assert caplog.messages == ["data.labels: changed the class of 1 image and dropped 1"]
+
+
+def test_several_wrong_lines_are_one_problem(own_folder: Path, capsys: pytest.CaptureFixture[str]):
+    write_folder(own_folder / "d")
+    Path("c.csv").write_text("path,label\nd/train/cat/0.jpg,dgo\nnone.jpg,dog\n")
+    assert main(["data=folder", "data.root=d", "data.labels=c.csv"]) == 0
+    assert "\n  - Training cannot start: data.labels=c.csv: line 2: the label" in (said := capsys.readouterr().out)
+    assert "\n    data.labels=c.csv: line 3: no training image is named none.jpg" in said
 
 
 def test_bad_files_and_duplicates_are_reported(own_folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -294,4 +294,4 @@ def test_a_few_prefixes_are_removed() -> None:
     network = {"a.weight": torch.zeros(2)}
     assert match({"module.model.a.weight": torch.zeros(2)}, network, []).keys() == network.keys()
     with pytest.raises(UserError, match="not the weights of this model"):
-        match({"a." * 300_000 + "b": torch.zeros(2)}, network, [])
+        match({"x." * 11 + "a.weight": torch.zeros(2)}, network, [])

@@ -105,7 +105,7 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
         "Compared with aug.train.rotate.p=0, the first configuration in the order of the runs:",
         # Differences of 0.4, 0.1 and 0.1 by seed: mean 0.2, standard deviation 0.1732, t = 2.
         "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95% interval -23.0 to 63.0, p = .18, "
-        "3 seeds, paired). Detecting 20 points needs about 6 more seeds.",
+        "3 seeds, paired). Detecting 20.0 points needs about 6 more seeds.",
         str(tmp_path),
     ]
     compared = json.loads((tmp_path / "sweep.json").read_text())["comparison"]

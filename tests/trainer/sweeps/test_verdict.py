@@ -214,6 +214,14 @@ def test_better_worse_and_no_difference() -> None:
 DELTAS = (0.010, 0.012, 0.014, 0.011, 0.013)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_more_seeds_are_estimated_for_a_large_observed_difference(sign: int) -> None:
+    base = seeds("b", 0.90, 0.91, 0.92)
+    (verdict,) = said(base, seeds("o", 0.90 + sign * 0.04, 0.91, 0.92 + sign * 0.02))
+    assert verdict.startswith(f"no difference beyond chance ({'+' if sign > 0 else '-'}2.0 points")
+    assert verdict.endswith(". Detecting 2.0 points needs about 7 more seeds")  # n = 10 for an effect of 1
+
+
 def test_of_losses_less_is_better_and_has_no_points() -> None:
     base = seeds("b", 0.30, 0.31, 0.32)
     (better,) = said(base, seeds("o", 0.20, 0.215, 0.22), metric=LOSS)

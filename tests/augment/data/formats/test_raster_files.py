@@ -342,6 +342,17 @@ def test_headers_in_archives_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(lengths) <= 2**16
 
 
+def with_tile(content: bytes, page: int, tile: bytes, compression: str) -> bytes:
+    """Replace the only strip of a page of a TIFF."""
+    changed = bytearray(content)
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        tags = file.pages[page].tags
+    struct.pack_into("<I", changed, tags["StripOffsets"].valueoffset, len(content))
+    struct.pack_into("<I", changed, tags["StripByteCounts"].valueoffset, len(tile))
+    struct.pack_into("<H", changed, tags["Compression"].valueoffset, tifffile.COMPRESSION[compression])
+    return bytes(changed) + tile
+
+
 @pytest.mark.parametrize(
     ("compression", "encode"),
     [
@@ -353,18 +364,15 @@ def test_headers_in_archives_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_tile_has_at_most_the_pixels_of_the_tiff(compression: str, encode: Callable[[Any], bytes]) -> None:
     tile = encode(np.zeros((3000, 3000), np.uint16))
-    content = bytearray(tiff(pixels(1)))
-    with tifffile.TiffFile(io.BytesIO(content)) as file:
-        tags = file.pages[0].tags
-    values = {
-        "StripOffsets": len(content),
-        "StripByteCounts": len(tile),
-        "Compression": tifffile.COMPRESSION[compression],
-    }
-    for name, value in values.items():
-        struct.pack_into("<H" if name == "Compression" else "<I", content, tags[name].valueoffset, value)
     with pytest.raises(PixelsError, match=f"is broken, or compressed as {compression}"):
-        open_raster(bytes(content) + tile)
+        open_raster(with_tile(tiff(pixels(1)), 0, tile, compression))
+
+
+def test_a_tile_of_a_later_page_has_at_most_the_pixels_of_the_tiff() -> None:
+    tile = imagecodecs.jpeg2k_encode(np.zeros((3000, 3000), np.uint16))
+    pages = tiff(pixels(2), planarconfig=None, compression="jpeg2000")
+    with pytest.raises(PixelsError, match="is broken, or compressed as JPEG2000"):
+        open_raster(with_tile(pages, 1, tile, "JPEG2000"))
 
 
 def test_a_tiff_may_contain_jpeg_2000_tiles() -> None:
