@@ -85,6 +85,7 @@ def test_boxes_are_a_line_an_object() -> None:
         ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: no class"),
         ("9.jpg,1,2,3,4,dog", "data.train: cannot find 9.jpg, line 2 of t.csv.* Paths are relative to data.root"),
         ("0.jpg,1,2", "line 2 of t.csv has 3 cells, but the header has 6"),
+        ("0.jpg,1,2\n0.jpg,1", r"^data.train: line 2 of .*\ndata.train: line 3 of t.csv has 2 cells, [^\n]*$"),
     ],
 )
 def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:

@@ -44,4 +44,6 @@ def test_a_typing_error_among_numbers_is_rejected(
     with pytest.raises(UserError) as raised:
         understand(lines, val, task=None, classes=None)
     assert str(raised.value).startswith(f"data.train: line {line} of {tmp_path}/a.tsv: {message}")
+    commas = sum("," in label for label in labels)  # each has a line of its own in the error
+    assert str(raised.value).count("\n") == max(0, commas - 1)
     assert understand(lines, lines, task="classify", classes=None).classes == tuple(sorted(set(labels)))
