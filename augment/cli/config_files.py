@@ -71,12 +71,12 @@ def describe_origin(key: str, tokens: Iterable[str]) -> str:
     if any(f"{key}.".startswith(f"{name}.") for name in given.keys() - files.keys()):
         return ""
     for group, file in files.items():
-        if key == group:
-            return f" The file is {shown(file)}."
-        values, choice = read_config(file), f"{group}={given[group]}"
         section, is_own = key.split(".")[0], CONF not in file.parents
         if section == group and not is_own:
             continue
+        if key == group:
+            return f" The file is {shown(file)}."
+        values, choice = read_config(file), f"{group}={given[group]}"
         if value_at({group: values, **values}, key) is not None:  # experiments set keys of all sections
             return f" {choice} sets {key}. {f'Correct {shown(file)}' if is_own else f'To remove it, add ~{key}'}."
         defaults = [entry for entry in values.get("defaults", ()) if isinstance(entry, dict) and section not in given]

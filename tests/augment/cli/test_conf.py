@@ -14,6 +14,7 @@ from augment.cli.config_files import (
     config_files,
     config_folders,
     default_groups,
+    describe_origin,
     group_names,
     own_files,
     set_config_dir,
@@ -101,3 +102,18 @@ def test_a_running_program_of_hydra_keeps_its_own() -> None:
     compose(["+aug=none"])
     assert GlobalHydra.instance().hydra is running
     GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize(
+    ("key", "tokens", "origin"),
+    [
+        ("fit.lr", ["experiment=finetune"], " experiment=finetune sets fit.lr. To remove it, add ~fit.lr."),
+        ("fit.lr", ["experiment=finetune", "fit.lr=1"], ""),
+        ("data.root", ["experiment=finetune"], " experiment=finetune chooses data=folder."),
+        ("data.root", ["experiment=finetune", "data=imagenette"], ""),
+        ("model.kind", ["model=detector"], ""),
+        ("aug", ["aug=imagenette"], ""),
+    ],
+)
+def test_origin_of_a_key_that_no_override_sets(key: str, tokens: list[str], origin: str) -> None:
+    assert describe_origin(key, tokens) == origin
