@@ -64,25 +64,25 @@ def own_files() -> list[str]:
 
 
 def describe_origin(key: str, tokens: Iterable[str]) -> str:
-    """Return a sentence about the chosen file that sets a key, or an empty string if an override sets the key."""
+    """Return a sentence about the chosen file that sets a key, or an empty string if an override sets it."""
     given = dict(token.lstrip("+~").partition("=")[::2] for token in tokens)
-    chosen = {group: config_files(group).get(given[group]) for group in group_names() if group in given}
-    files = {group: file for group, file in chosen.items() if file is not None}
-    if any(f"{key}.".startswith(f"{name}.") for name in given.keys() - files.keys()):
+    chosen = {group: given[group] for group in group_names() if given.get(group) in config_files(group)}
+    if any(f"{key}.".startswith(f"{name}.") for name in given.keys() - chosen.keys()):
         return ""
-    for group, file in files.items():
-        section, is_own = key.split(".")[0], CONF not in file.parents
-        if section == group and not is_own:
+    section = key.split(".")[0]
+    for group, choice in chosen.items():
+        file = config_files(group)[choice]
+        values = read_config(file)
+        if CONF not in file.parents and value_at({group: values, **values}, key) is not None:
+            return f" Correct {shown(file)}."
+        if section == group:
             continue
-        if key == group:
-            return f" The file is {shown(file)}."
-        values, choice = read_config(file), f"{group}={given[group]}"
-        if value_at({group: values, **values}, key) is not None:  # experiments set keys of all sections
-            return f" {choice} sets {key}. {f'Correct {shown(file)}' if is_own else f'To remove it, add ~{key}'}."
-        defaults = [entry for entry in values.get("defaults", ()) if isinstance(entry, dict) and section not in given]
-        for name, value in (item for entry in defaults for item in entry.items()):
-            if name.partition("@")[0] == f"override /{section}":
-                return f" {choice} chooses {section}={value}."
+        if value_at(values, key) is not None:  # experiments set keys of all sections
+            return f" {group}={choice} sets {key}. To remove it, add ~{key}."
+        defaults = [item for entry in values.get("defaults", ()) if isinstance(entry, dict) for item in entry.items()]
+        for name, replacement in defaults:
+            if name.partition("@")[0] == f"override /{section}" and section not in given:
+                return f" {group}={choice} chooses {section}={replacement}."
     return ""
 
 
