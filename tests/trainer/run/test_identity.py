@@ -122,7 +122,7 @@ def test_ids_of_jobs_stay_the_same(more: dict[str, Any], name: str | None) -> No
 
 @pytest.mark.parametrize("key", ["regression_loss", "mask_loss"])
 def test_removed_settings_are_unknown_keys(key: str) -> None:
-    with pytest.raises(UserError, match=rf"^fit\.{key}: unknown key\. Did you mean 'loss'"):
+    with pytest.raises(UserError, match=rf"^fit\.{key}: unknown key\..* Did you mean 'loss'"):
         parse_fit({key: "mse"})
 
 

@@ -104,7 +104,7 @@ def test_csv_json_and_the_exit_code_for_bad_images(finished_run, photos, bad, tm
             assert float(line[f"probability_{place}"]) == pytest.approx(entry["probability"], rel=1e-4)
 
 
-@pytest.mark.parametrize(("given", "problem"), [([], "no images are given"), (["no.jpg"], "no.jpg: no such file")])
+@pytest.mark.parametrize(("given", "problem"), [([], "FILE_OR_FOLDER"), (["no.jpg"], "no.jpg: no such file")])
 def test_images_are_looked_for_before_the_model_is_loaded(given, problem, finished_run, capsys, monkeypatch):
     monkeypatch.setattr("trainer.tools.predict.load_best_model", lambda *_, **__: pytest.fail("loads the model"))
     with pytest.raises(SystemExit, match="2"):
