@@ -24,8 +24,14 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.usefixtures("sample_drawn")
 @pytest.mark.parametrize(("data", "recipe"), [("sample_points", "keypoints"), ("sample", "imagenette")])
-def test_a_recipe_for_the_targets_is_recommended(data: str, recipe: str) -> None:
+def test_a_recipe_for_the_targets_is_recommended(
+    data: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("augment.data.generated.annotated.TRAIN", 4)
+    monkeypatch.setattr("augment.data.generated.annotated.VAL", 2)
     with pytest.raises(UserError, match=rf"does not predict .* Choose aug={recipe} or model=timm or "):
         check_config(parse_config(compose([f"data={data}", "model=detector", "fit.device=cpu"])))
 
