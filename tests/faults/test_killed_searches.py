@@ -88,10 +88,7 @@ def search(data: Path, workers: bool) -> list[str]:
     return [*SEARCH, f"data.root={data}", *[WORKERS] * workers]
 
 
-@pytest.mark.parametrize(
-    ("number", "how", "workers"),
-    [pytest.param(*case, marks=[pytest.mark.sample] * (case == (0, "trials", False))) for case in CASES],
-)
+@pytest.mark.parametrize(("number", "how", "workers"), CASES)
 def test_a_killed_search_is_resumed_to_its_end(
     number: int, how: str, workers: bool, data: Path, tmp_path: Path
 ) -> None:

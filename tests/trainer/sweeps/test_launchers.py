@@ -285,6 +285,7 @@ def test_jobs_need_as_many_gpus_as_they_ask_for(kind: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_trains_on_all_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, two processes on the CPU take the place of two GPUs."""
     images = draw_images(tmp_path / "images")
