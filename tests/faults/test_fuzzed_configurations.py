@@ -62,7 +62,7 @@ def fuzz(test: Callable[..., None], examples: int, **strategies: st.SearchStrate
 
 
 @pytest.mark.usefixtures("sample_drawn")
-@pytest.mark.parametrize("examples", [pytest.param(15, marks=pytest.mark.sample), 2000])
+@pytest.mark.parametrize("examples", [pytest.param(30, marks=pytest.mark.sample), 2000])
 def test_a_configuration_is_accepted_or_rejected(
     examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
