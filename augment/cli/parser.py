@@ -110,7 +110,7 @@ class Parser(ArgumentParser):
         # A word of the usage is a path, unless it is in brackets. Three dots allow any number of paths.
         words = arguments.removesuffix("[key=value ...]").split()
         self._least, self._most = sum(word[0] not in "[." for word in words), len(words)
-        if "..." in words:
+        if any("..." in word for word in words):
             self._most = sys.maxsize
         self._settings = " Settings are key=value, without dashes." if "key=value" in arguments else ""
         if self._settings:

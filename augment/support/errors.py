@@ -91,7 +91,7 @@ def unknown_key(
     """Return the error about the unknown key `name` of the mapping at the key path `key`. See `suggest`."""
     path = f"{key}.{name}".lstrip(".")
     is_mentioned = _UPGRADING.exists() and f"`{path}`" in _UPGRADING.read_text(encoding="utf-8")
-    hint = " If an earlier version had this key, see docs/upgrading.md." if is_mentioned else ""
+    hint = " See docs/upgrading.md, which mentions this key." if is_mentioned else ""
     return UserError(f"{path}: unknown key.{hint}{suggest(str(name), allowed, others)}")
 
 

@@ -49,7 +49,7 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
 
-# The largest numbers of pages of a TIFF that `tifffile.imwrite` saved, perhaps with a page for each row, and of others.
+# The largest number of pages of a TIFF. `tifffile.imwrite` may save each row as a page, so its TIFFs may have more.
 # tifffile compares each page with all others, and never reaches the end of pages that form a circle.
 _MAX_ROWS, _MAX_PAGES = 2**16, 1000
 

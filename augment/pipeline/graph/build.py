@@ -78,7 +78,7 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
         return Outputs(views, rest[0], [rest[2 + number] for number in self.windows], rest[1])
 
     def close(self) -> None:
-        """Stop the pipeline's threads, which wait for the batches that are in progress."""
+        """Wait for the batches in progress, and stop the pipeline's threads."""
         self._shutdown()
 
 

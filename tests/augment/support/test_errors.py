@@ -46,7 +46,7 @@ def test_up_to_five_wrong_lines_are_reported_at_once() -> None:
 
 
 def test_an_unknown_key_on_the_upgrade_page_leads_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    hint = " If an earlier version had this key, see docs/upgrading.md."
+    hint = " See docs/upgrading.md, which mentions this key."
     assert str(unknown_key("data", "max_bad", ["dir"])) == f"data.max_bad: unknown key.{hint} Allowed: dir."
     assert str(unknown_key("data", "max", ["dir"])) == "data.max: unknown key. Allowed: dir."
     monkeypatch.setattr(errors, "_UPGRADING", Path("none"))  # as in an installed wheel
