@@ -133,9 +133,7 @@ def reference(name: str, data: Path) -> tuple[dict[str, Any], float]:
 CASES = [(number, name) for number in range(10) for name in SCENARIOS]
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [pytest.param(*case, marks=[pytest.mark.sample] * (case == (5, "saving"))) for case in CASES]
-)
+@pytest.mark.parametrize(("number", "name"), CASES)
 def test_a_killed_run_is_resumed_to_the_same_bits(number: int, name: str, data: Path, tmp_path: Path) -> None:
     check_kill(number, name, data, tmp_path)
 
