@@ -17,6 +17,7 @@ from augment.data.targets.kind import Kind, known_kinds
 from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.params.param_types import MAX_CHANNELS, Channels
 from augment.support.errors import UserError
+from augment.support.files import near_file
 from augment.support.formatting import amount
 from augment.support.user_code import registering
 
@@ -257,8 +258,10 @@ class Source:
         """Return the source that reads a folder with one split, or a file with its targets, as training images.
 
         Raises:
-            UserError: the source cannot read a single split.
+            UserError: the folder or file does not exist, or the source cannot read a single split.
         """
+        if not folder.exists():
+            raise UserError(f"{folder}: no such file or folder.{near_file(folder)}")
         raise UserError(
             f"{folder}: the source of this run cannot read it. Add the format of the data, such as data=coco "
             f"data.train=x.json for boxes, data=masks data.root={folder} for masks or data=filelist data.train=x.csv "

@@ -295,8 +295,10 @@ def test_a_file_is_scored_without_the_training_data(source: str, own_folder: Pat
 def test_paths_that_cannot_be_scored(source: str, path: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TRAIN", "VAL"):
         monkeypatch.setattr(f"augment.data.generated.annotated.{name}", 4)
-    settings = {"source": source} if source == "sample_boxes" else {}
-    if source == "numpy":
+    settings = {"source": source}
+    if source == "sample_boxes":
+        Path(path).mkdir()
+    elif source == "numpy":
         settings = given("numpy", train=9, val=6, test=3)
     elif source == "masks":
         settings = write_masks(Path("set"))
@@ -310,3 +312,9 @@ def test_the_settings_of_a_run_do_not_decide_where_a_folder_is_indexed(own_folde
     settings = given("webdataset", train=9, val=6, test=3)
     found = parse_data(settings | {"dir": "elsewhere"}).of_folder(Path(str(settings["test"])))
     assert found.dir == DATA_DIR
+
+
+def test_a_missing_folder_is_named_by_sources_without_folders(tmp_path: Path) -> None:
+    (tmp_path / "values.csv").touch()
+    with pytest.raises(UserError, match=r"valeus\.csv: no such file or folder\. Did you mean .*values\.csv\?"):
+        parse_data({"source": "sample_boxes"}).of_folder(tmp_path / "valeus.csv")
