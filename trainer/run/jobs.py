@@ -183,7 +183,7 @@ def start_of(
     if resume in (None, AUTO):
         return given, Start(config_name), []
     folder = Path(str(resume))
-    allowed = "the folder of a run with a checkpoint"
+    allowed = "the folder of a run with a checkpoint, auto, or null for a new run"
     require_in(folder, LAST, CONFIG_FILE, key="fit.resume=", allowed=allowed)
     given_keys = {key_of(parse(token)) for token in tokens} | {"fit.resume", "hydra"}
     keys = {text: text.lstrip("~").partition("=")[0] for text in RunFolder(folder).overrides}
