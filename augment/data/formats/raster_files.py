@@ -58,6 +58,9 @@ _MAX_ROWS, _MAX_PAGES = 2**16, 1000
 _TIFF_CODECS = ("NONE", "LZW", "ADOBE_DEFLATE", "DEFLATE", "PACKBITS", "LZMA", "ZSTD")
 _FORMATS_IN_TIFF = ("JPEG", "JPEG2000", "PNG", "WEBP")
 
+# Kinds of TIFF colors whose values are not levels from black to white.
+_NOT_LEVELS = {"PALETTE": "a palette", "SEPARATED": "CMYK colors", "CIELAB": "CIELAB colors"}
+
 # The tag of an item in a DICOM file, little- and big-endian.
 _DICOM_ITEM, _MAX_DICOM_ITEMS = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00"), 100_000
 
@@ -296,8 +299,8 @@ def _open_tiff(content: Content) -> OpenedRaster:
             f"has the axes {series.axes} of {' x '.join(map(str, series.shape))}. Save each image as a TIFF with "
             "height, width and one axis of channels"
         )
-    if page.photometric.name == "PALETTE":
-        raise PixelsError("has a palette. Save it as RGB")
+    if colors := _NOT_LEVELS.get(page.photometric.name):
+        raise PixelsError(f"has {colors}. Save it as RGB")
     if prod(page.chunks) * page.dtype.itemsize > MAX_DECODED_BYTES:
         raise PixelsError(f"has tiles of {prod(page.chunks):,} values. Save it with smaller tiles")
     if prod(page.chunked) > len(page.dataoffsets):  # tifffile would fill missing tiles with zeros, which may take hours

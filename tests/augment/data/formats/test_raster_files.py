@@ -240,6 +240,8 @@ def otherwise_compressed() -> bytes:
         (otherwise_compressed(), "compressed by a method that NumPy does not use"),
         (tiff(pixels(10), compression="deflate")[:-400], "is broken"),
         (tiff(pixels(1), photometric="palette", colormap=np.zeros((3, 65536), np.uint16)), "has a palette"),
+        (tiff(pixels(4), photometric="separated"), "has CMYK colors. Save it as RGB"),
+        (tiff(pixels(3), photometric="cielab"), "has CIELAB colors. Save it as RGB"),
         (png(pixels(3, size=(40, 40)))[:-2000], "is broken: it ends early"),
         (png(pixels(2)), "16-bit PNG with gray and transparency"),
         (dicom(pixels(1)[..., 0])[:-9], "is broken"),
@@ -257,6 +259,11 @@ def otherwise_compressed() -> bytes:
 def test_faults(content: bytes, fault: str) -> None:
     with pytest.raises(PixelsError, match=fault):
         read(content)
+
+
+def test_the_fourth_channel_of_cmyk_is_not_transparency() -> None:
+    with pytest.raises(PixelsError, match="has CMYK colors"):
+        read(tiff(pixels(4, "uint8"), photometric="separated"), 4)
 
 
 def test_archives_are_not_unpacked_before_their_size_is_known() -> None:
