@@ -45,12 +45,13 @@ class Hub:
         if name not in self.private:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
         files = self.files[name]
-        if parts[0] != "api":  # USER/NAME/resolve/REVISION/FILE
-            content = files["/".join(parts[4:])]
-            return 200, content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": SHA}
-        what, revision = (*parts[4:], "", "")[:2]
-        if what == "revision" and revision not in ("main", SHA):
+        what, revision = (*parts[4:], "", "")[:2] if parts[0] == "api" else parts[2:4]
+        if what in ("revision", "resolve") and revision not in ("main", SHA):
             return 404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"}
+        if what == "resolve":  # USER/NAME/resolve/REVISION/FILE
+            if (content := files.get("/".join(parts[4:]))) is None:
+                return 404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"}
+            return 200, content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": SHA}
         if what in ("", "revision"):
             siblings = [{"rfilename": file} for file in files]
             return 200, {"id": name, "sha": SHA, "private": self.private[name], "siblings": siblings}, {}

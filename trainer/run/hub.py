@@ -16,20 +16,22 @@ _ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the sl
 def local_run(run: Path) -> Path:
     """Return the local folder of a run. A run on the hub is downloaded, and downloaded again when it has changed.
 
-    Without a network connection, an earlier download is used.
+    If the hub cannot be reached, an earlier download is used.
 
     Raises:
         UserError: the run cannot be downloaded.
     """
     if (address := _ADDRESS.fullmatch(str(run))) is None:
         return run
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import hf_hub_download
 
     name, revision = address.groups()
     folder = f"{name}@{revision or 'main'}".replace("/", "--")
     with hub_errors(f"hf://{name}"):
-        files, local = [CONFIG_FILE, BEST], Path(DATA_DIR, "hub", folder)
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_dir=local))
+        local = Path(DATA_DIR, "hub", folder)
+        for file in (CONFIG_FILE, BEST):  # unlike `snapshot_download`, this fails if the repository lacks a file
+            hf_hub_download(name, file, revision=revision, local_dir=local)
+        return local
 
 
 @contextmanager
@@ -44,13 +46,22 @@ def hub_errors(key: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # huggingface_hub passes on any error that an unexpected server response causes
-        status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
+        cause = error.__cause__ or error
+        response = getattr(cause, "response", None)
+        status = getattr(response, "status_code", None)
+        if response is not None and response.headers.get("X-Error-Code") == "EntryNotFound":
+            raise UserError(
+                f"{key}: this repository lacks the {CONFIG_FILE} or {BEST} of a run. Publish one with "
+                "`python -m trainer push RUN USER/NAME`."
+            ) from error
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
                 f"{key}: there is no such repository or revision, or you may not read it. Check the name. To log in, "
                 "run `hf auth login` or set HF_TOKEN."
             ) from error
-        text = first_line(error).rstrip(".")
         if status or isinstance(error, ValueError):  # such as an invalid name or license
-            raise UserError(f"{key}: the Hugging Face Hub rejects the request ({text}).") from error
+            raise UserError(
+                f"{key}: the Hugging Face Hub rejects the request ({first_line(error).rstrip('.')})."
+            ) from error
+        text = first_line(cause).rstrip(".")
         raise UserError(f"{key}: the Hugging Face Hub cannot be reached ({text}). Check the network.") from error

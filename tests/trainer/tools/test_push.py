@@ -137,6 +137,17 @@ def test_a_repository_of_a_stranger_is_data(hub: Hub, finished_run: Path) -> Non
         load_model("hf://me/colors", device="cpu")
 
 
+@pytest.mark.usefixtures("own_folder")
+@pytest.mark.parametrize("file", ["config.yaml", "best.pt"])
+def test_a_repository_that_loses_a_file_is_no_run(file: str, hub: Hub, finished_run: Path) -> None:
+    """The file of an earlier download may belong to another model."""
+    push([str(finished_run), "me/colors"])
+    load_model("hf://me/colors", device="cpu")
+    del hub.files["me/colors"][file]
+    with pytest.raises(UserError, match=r"^hf://me/colors: this repository lacks the config.yaml or best.pt"):
+        load_model("hf://me/colors", device="cpu")
+
+
 def test_arguments_of_other_code_need_trust(
     hub: Hub, finished_run: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
