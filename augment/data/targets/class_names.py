@@ -141,7 +141,7 @@ class LabeledSplit:
         return self._error(np.any(wrong, axis=1), describe, what)
 
     def _error(self, wrong: NDArray[np.bool_], describe: Callable[[int], str], what: str) -> UserError:
-        """Return an error with the first wrong item, the remedy, up to four other items, and the number of the rest."""
+        """Return an error that describes the first wrong item, with the remedy, and then up to four others."""
         first, *others = map(describe, np.flatnonzero(wrong)[:MAX_ERRORS].tolist())
         return UserError("\n".join([f"{self.key}: {first}{what}", *(f"{self.key}: {other}." for other in others)]))
 
