@@ -169,7 +169,7 @@ def read_encoded(image: ImageRef) -> bytes | memoryview:
     """Return an image's encoded bytes.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is too large.
     """
     return read_file(image) if isinstance(image, Path) else image.read()
 

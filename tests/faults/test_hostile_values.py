@@ -446,16 +446,19 @@ def test_a_current_folder_that_was_deleted(
     assert "the current folder was deleted. Start" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "limit"])
 def test_what_is_in_place_of_an_image(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "image.png"
     if kind == "pipe":
         os.mkfifo(file)
-    elif kind == "folder":
+    elif kind == "directory":
         file.mkdir()
+    elif kind == "limit":
+        file.touch()
+        os.truncate(file, 2**40)  # a sparse file, which a small archive can contain
     else:
         file.symlink_to("/dev/zero")
-    with pytest.raises(OSError, match=kind if kind != "folder" else "directory"):
+    with pytest.raises(OSError, match=kind):
         read_encoded(file)
 
 
