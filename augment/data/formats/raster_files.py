@@ -259,7 +259,7 @@ def _decode_png(content: Content) -> NDArray[Any]:
 
 
 def _is_ordinary_tiff(content: Content) -> bool:
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), ["TIFF"]) as image:
         tags: Any = image.tag_v2  # type: ignore[attr-defined]
         bits, formats = tags.get(_BITS_PER_SAMPLE, (1,)), tags.get(_SAMPLE_FORMAT, (1,))
         mode, size = image.mode, image.size
@@ -276,7 +276,7 @@ def _is_ordinary_tiff(content: Content) -> bool:
 
 def has_fourth_channel(content: Content) -> bool:
     """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders treat as transparency."""
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), ["TIFF"]) as image:
         return image.mode in ("RGB", "RGBA") and _samples(image) == 4
     return False
 
@@ -350,7 +350,7 @@ def _require_small_tiles(content: Content, series: Any) -> None:
 
 def _tiff_orientation(content: Content) -> int:
     """Return the orientation that Pillow reads, because the targets are also rotated by it. Default: 1."""
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), ["TIFF"]) as image:
         return orientation_of(image)
     return 1
 
@@ -399,7 +399,7 @@ def _open_dicom(content: Content) -> OpenedRaster:
     def load() -> NDArray[Any]:
         if (syntax := header.file_meta.TransferSyntaxUID).is_compressed:
             frame = pydicom.encaps.get_frame(header.PixelData, 0, number_of_frames=1)
-            with suppress(UnidentifiedImageError), Image.open(BytesIO(frame)) as image:
+            with suppress(UnidentifiedImageError), open_with_pillow(BytesIO(frame)) as image:
                 if image.size != size[::-1]:  # a stranger's image may be much larger
                     raise PixelsError("is broken: the size in its header differs from the size of its pixels")
         try:
