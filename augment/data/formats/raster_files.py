@@ -3,8 +3,10 @@
 The content of a file decides how it is decoded. Sizes are checked before pixels are unpacked.
 """
 
+import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,8 +52,11 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
 
 # The largest number of pages of a TIFF. `tifffile.imwrite` may save each row as a page, so its TIFFs may have more.
-# tifffile compares each page with all others, and never reaches the end of pages that form a circle.
+# tifffile compares all other pages with each other, and never reaches the end of pages that form a circle.
 _MAX_ROWS, _MAX_PAGES = 2**16, 1000
+
+# The metadata that tifffile reads here. Other kinds may claim billions of planes or name other files, and are ignored.
+_READ_METADATA = {"shaped", "imagej", "uniform"}
 
 # The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
 # tiles whose size Pillow can read.
@@ -281,22 +286,23 @@ def _open_tiff(content: Content) -> OpenedRaster:
     what = "a TIFF image that is not 8-bit gray or RGB"
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
-    # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
-    file = tifffile.TiffFile(BytesIO(content), _multifile=False)
-    most = _MAX_ROWS if file.is_shaped else _MAX_PAGES
-    with suppress(IndexError):
-        file.pages[most]
-        raise PixelsError(f"has more than {most:,} pages. Save each image in its own file")
+    file = tifffile.TiffFile(BytesIO(content))
+    for kind in tifffile.TIFF.FILE_FLAGS - _READ_METADATA:
+        setattr(file, f"is_{kind}", False)
+    _require_few_pages(file)
     series = file.series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:
         # tifffile.imwrite saves an array, (height, width, channels), as a page of (width, channels) for each row.
         sizes = dict(zip("YXQ", series.shape, strict=True))
+    planes = {axis: size for axis, size in re.findall('Size([CZT])="(.*?)"', page.description) if size != "1"}
+    if len(series.pages) > 1 and len(planes) > 1:  # pages of an OME-TIFF
+        sizes = planes | {axis: size for axis, size in sizes.items() if axis in "YX"}
     channels = sizes.keys() - {"Y", "X"}
     if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
         raise PixelsError(
-            f"has the axes {series.axes} of {' x '.join(map(str, series.shape))}. Save each image as a TIFF with "
+            f"has the axes {''.join(sizes)} of {' x '.join(map(str, sizes.values()))}. Save each image as a TIFF with "
             "height, width and one axis of channels"
         )
     if colors := _NOT_LEVELS.get(page.photometric.name):
@@ -317,6 +323,26 @@ def _open_tiff(content: Content) -> OpenedRaster:
 
     shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
     return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+
+
+def _require_few_pages(file: Any) -> None:
+    """Reject many pages and reduced images, unless `tifffile.imwrite` saved each row of an array as a page."""
+    first = file.pages.first
+    text = first.shaped_description or ""  # "shape=..." in old versions
+    array = json.loads(text) if text.startswith("{") else {"shape": [0]}
+    rows, rest = divmod(prod(array["shape"]), prod(first.shape))
+    is_array = rows > _MAX_PAGES and not (rest or first.subifds or array.get("truncated"))
+    most = min(rows, _MAX_ROWS) if is_array else _MAX_PAGES
+    with suppress(IndexError):
+        file.pages[most]
+        raise PixelsError(f"has more than {most:,} pages. Save each image in its own file")
+    if is_array:
+        return
+    reduced = sum(len(page.subifds or ()) for page in file.pages)
+    if reduced > most:
+        raise PixelsError(f"has more than {most:,} reduced images. Save it without them")
+    if reduced:
+        file.is_shaped = False  # otherwise, tifffile would follow the reduced images of reduced images
 
 
 def _require_small_tiles(content: Content, series: Any) -> None:
