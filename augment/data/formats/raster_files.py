@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain
 from math import prod
@@ -22,7 +22,18 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError, exif_of_png
-from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of, read_exif
+from augment.data.images import (
+    MIRRORED,
+    SIDEWAYS,
+    ImageRef,
+    encoded_ref,
+    is_decoded,
+    open_image,
+    open_with_pillow,
+    orientation_of,
+    read_encoded,
+    read_exif,
+)
 from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line, import_extra
@@ -49,7 +60,7 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 
 # The first bytes of TIFF files, and numbers of TIFF tags.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
+_BITS_PER_SAMPLE, _ORIENTATION, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 274, 277, 339
 
 # The largest number of pages of a TIFF. `tifffile.imwrite` may save each row as a page, so its TIFFs may have more.
 # tifffile compares all other pages with each other, and never reaches the end of pages that form a circle.
@@ -79,12 +90,29 @@ class OpenedRaster:
     Attributes:
         shape: height, width and number of channels. An EXIF orientation may swap height and width.
         dtype: name of the data type of its decoded pixels.
-        load: decodes the pixels, (height, width, channels).
+        load: decodes the pixels, (height, width, channels), and turns them upright.
+        orientation: the orientation of the stored pixels, if Pillow cannot open the image. 1 is upright.
     """
 
     shape: tuple[int, int, int]
     dtype: str
     load: Callable[[], NDArray[Any]]
+    orientation: int = 1
+
+
+def stored_orientation(image: ImageRef) -> int:
+    """Return the orientation that makes an image's stored pixels upright, 1 to 8. Targets are in stored pixels.
+
+    The images that `open_image` makes of rasters are already upright, so they have no orientation.
+    """
+    image = encoded_ref(image)
+    if is_decoded(image):
+        return 1
+    with suppress(*DECODER_ERRORS, UserError), open_image(image) as opened:
+        return orientation_of(opened)
+    with suppress(*DECODER_ERRORS, UserError):  # Pillow does not open it
+        return open_raster(read_encoded(image)).orientation
+    return 1
 
 
 def is_ordinary(content: Content) -> bool:
@@ -145,7 +173,7 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
             found = np.asarray(opened.load(), dtype)  # in the byte order of the machine
             return found if found.ndim == 3 else found[:, :, None]
 
-    return OpenedRaster(opened.shape, dtype, load)
+    return replace(opened, dtype=dtype, load=load)
 
 
 def is_channels_first(shape: tuple[int, ...]) -> bool:
@@ -313,16 +341,18 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("is broken: it lacks strips or tiles")
 
     _require_small_tiles(content, series)
+    turn = file.pages.first.tags.valueof(_ORIENTATION)
+    orientation = turn if turn in range(1, 9) else 1
 
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
         found = np.moveaxis(found, [list(sizes).index(axis) for axis in ("Y", "X")], [0, 1])
         if page.photometric.name == "MINISWHITE" and found.dtype.kind == "u":
             found = 2**page.bitspersample - 1 - found
-        return _upright(found, _tiff_orientation(content))
+        return _upright(found, orientation)
 
     shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
-    return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+    return OpenedRaster(_with_channels(shape), page.dtype.name, load, orientation)
 
 
 def _require_few_pages(file: Any) -> None:
@@ -363,13 +393,6 @@ def _require_small_tiles(content: Content, series: Any) -> None:
         except DECODER_ERRORS:
             pass
         raise PixelsError(f"is broken, or compressed as {compression}. Save it with another compression")
-
-
-def _tiff_orientation(content: Content) -> int:
-    """Return the orientation that Pillow reads, because the targets are also rotated by it. Default: 1."""
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
-        return orientation_of(image)
-    return 1
 
 
 def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:

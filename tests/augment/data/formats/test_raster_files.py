@@ -124,8 +124,10 @@ def test_exif_orientations(orientation: int) -> None:
         encoded = png(np.repeat(wide.astype(np.uint16)[..., None], channels, 2))
         found = read(encoded[:33] + block + encoded[33:], channels)
         np.testing.assert_array_equal(found, np.repeat(expected, channels, 2))
-    turned = tiff(wide.astype(np.uint16)[..., None], extratags=[(274, "H", 1, orientation, True)])
-    np.testing.assert_array_equal(read(turned), expected)
+    for channels, dtype in ((1, "uint16"), (4, "uint8"), (5, "uint16"), (3, "float32")):  # Pillow opens only the first
+        stored = np.repeat(wide.astype(dtype)[..., None], channels, 2)
+        turned = tiff(stored, extratags=[(274, "H", 1, orientation, True)])
+        np.testing.assert_array_equal(read(turned, channels), np.repeat(expected, channels, 2))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA"])
