@@ -12,12 +12,10 @@ these images, and the results are compared. In `augment.data`, only this module 
 in rare formats.
 """
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from errno import EFBIG
 from hashlib import sha1
 from io import BytesIO
 from pathlib import Path
@@ -38,10 +36,10 @@ from augment.data.image_faults import (
     find_fault_of_header,
     is_rare,
 )
-from augment.data.images import ImageRef, is_decoded, known_of, name_of
+from augment.data.images import ImageRef, is_decoded, known_of, name_of, read_encoded
 from augment.data.selection import take
 from augment.support.errors import UserError
-from augment.support.files import digest, expanded, open_file
+from augment.support.files import digest, expanded
 from augment.support.formatting import amount, list_some, plural
 
 
@@ -89,8 +87,6 @@ class Decoder:
 
 
 _SHOWN = 50  # maximum number of bad files in a message
-
-_MAX_BYTES = 2**31 - 2**12  # files above this size are not read
 
 
 def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> dict[ImageRef, str]:
@@ -176,7 +172,7 @@ def _examine(image: ImageRef, decoder: Decoder) -> str:
     try:
         if is_decoded(image):
             return f"{_digest(np.ascontiguousarray(image.read_pixels()).data)} "
-        content = read_limited(image)
+        content = read_encoded(image)
         return f"{_digest(content)} {decoder.find_fault(content) or ''}"
     except (OSError, ValueError, UserError, MemoryError) as error:  # a ValueError: the path has a NUL
         return f" {describe_failure(error)}"
@@ -185,17 +181,3 @@ def _examine(image: ImageRef, decoder: Decoder) -> str:
 def _digest(content: bytes | memoryview) -> str:
     # SHA-1 is the fastest long digest on processors with SHA instructions: 56 us for 110 kB. BLAKE2b needs 116 us.
     return sha1(content, usedforsecurity=False).hexdigest()[:16]
-
-
-def read_limited(image: ImageRef) -> bytes | memoryview:
-    """Return an image's encoded bytes, unless its file is too large.
-
-    Raises:
-        OSError: the file cannot be read, is not a regular file, or is too large.
-    """
-    if not isinstance(image, Path):
-        return image.read()
-    with open_file(image) as stream:
-        if (size := os.fstat(stream.fileno()).st_size) > _MAX_BYTES:
-            raise OSError(EFBIG, f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}")
-        return stream.read()

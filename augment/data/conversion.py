@@ -23,8 +23,9 @@ from PIL import Image
 
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split, Target
-from augment.data.image_faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, SLOW, strict_pillow
+from augment.data.image_faults import DECODER_ERRORS, DIFFERS, SLOW, strict_pillow
 from augment.data.images import (
+    UNSAFE_FORMATS,
     as_jpeg,
     encoded_ref,
     has_range,
@@ -232,8 +233,6 @@ class AsJpeg:
         """
         try:
             with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise OSError(f"it has {image.width} x {image.height} pixels, and the limit is {MAX_PIXELS:,}")
                 if not has_range(image):
                     raise OSError(f"its range of levels is unknown (mode {image.mode})")
                 return as_jpeg(to_rgb(image), self.quality)
@@ -279,4 +278,4 @@ def _allowed() -> tuple[str, ...]:
     with suppress(ImportError):
         import_module("pillow_heif").register_heif_opener()
     Image.init()
-    return tuple(name for name in Image.OPEN if name != "EPS")  # Pillow starts another program to open EPS
+    return tuple(name for name in Image.OPEN if name not in UNSAFE_FORMATS)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.cache import cached_result
-from augment.data.check import check_cache_of, read_limited
+from augment.data.check import check_cache_of
 from augment.data.dataset import Dataset
 from augment.data.formats.raster_files import MODES, has_fourth_channel
 from augment.data.image_faults import strict_pillow
-from augment.data.images import ImageRef, encoded_ref, is_decoded, name_of
+from augment.data.images import ImageRef, encoded_ref, is_decoded, name_of, read_encoded
 from augment.data.rasters import Raster, StoredPixels, first_pixels, in_format
 from augment.params.pixel_format import DTYPES, PixelFormat, colormap_fault, nodata_fault, parse_format, rgb_fault
 from augment.support.background import in_threads
@@ -73,7 +73,7 @@ def _ignored_channel(files: Sequence[ImageRef]) -> str:
     if Path(name).suffix.lower() not in (".tif", ".tiff"):
         return ""
     with suppress(OSError, UserError):
-        if has_fourth_channel(read_limited(files[0])):
+        if has_fourth_channel(read_encoded(files[0])):
             return f"data: the fourth channel of {name} is ignored as transparency. To train on it, set data.channels=4"
     return ""
 

@@ -179,6 +179,8 @@ def describe_failure(error: BaseException) -> str:
         return "needs more memory to decode than is available"
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be read: {error.strerror or error}"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"claims more than the limit of {MAX_PIXELS:,} pixels"
     return f"is broken: {error or type(error).__name__}"
 
 
@@ -194,9 +196,8 @@ def describe_damage(stream: BytesIO) -> str:
 
 def _fault_of_opened(image: ImageFile.ImageFile) -> str | None:
     """Return the fault that the header of an opened image reveals, or None."""
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        return f"claims {width} x {height} pixels. The limit is {MAX_PIXELS:,}"
+    if image.width * image.height > MAX_PIXELS:
+        return describe_failure(Image.DecompressionBombError())
     if image.format == "PPM" and image.tile:
         args = image.tile[0][3]
         levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
@@ -240,9 +241,9 @@ def _load_rare(image: ImageFile.ImageFile, _: BytesIO) -> None:
 
 @contextmanager
 def strict_pillow() -> Iterator[None]:
-    """Make Pillow silent and independent of global settings. `MAX_PIXELS` replaces its size limit."""
+    """Make Pillow silent and independent of global settings. Images with more than `MAX_PIXELS` pixels fail."""
     max_pixels, truncated = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
+    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = MAX_PIXELS // 2, False  # Pillow allows twice as many
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -24,6 +24,9 @@ from augment.support.files import open_file, read_file
 
 V = TypeVar("V")
 
+# The formats that Pillow decodes by starting Ghostscript. IPTC files may contain an EPS file.
+UNSAFE_FORMATS = ("EPS", "IPTC")
+
 
 class Paths(Sequence[Path]):
     """Paths of files in one array. Indexing creates a `Path`.
@@ -169,7 +172,7 @@ def read_encoded(image: ImageRef) -> bytes | memoryview:
     """Return an image's encoded bytes.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is too large.
     """
     return read_file(image) if isinstance(image, Path) else image.read()
 
@@ -204,11 +207,11 @@ def open_with_pillow(stream: BinaryIO) -> Image.Image:
     """Open an encoded image, unless Pillow would start another program to decode it.
 
     Raises:
-        OSError: it is EPS, or Pillow does not support its format.
+        OSError: its format is in `UNSAFE_FORMATS`, or Pillow does not support it.
     """
     image = Image.open(stream)
-    if image.format == "EPS":
-        raise UnidentifiedImageError("EPS is not supported. Save it as PNG")
+    if image.format in UNSAFE_FORMATS:
+        raise UnidentifiedImageError(f"{image.format} is not supported. Save it as PNG")
     return image
 
 

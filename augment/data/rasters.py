@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.check import read_limited
 from augment.data.dataset import Split
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.raster_files import MIXED_EXTENSIONS, RASTER_EXTENSIONS, is_ordinary, open_raster
 from augment.data.image_faults import PixelsError, describe_failure
-from augment.data.images import ImageError, ImageRef, encoded_ref, is_decoded, kinds_of, name_of
+from augment.data.images import ImageError, ImageRef, encoded_ref, is_decoded, kinds_of, name_of, read_encoded
 from augment.data.targets.masks import MASKS, MaskFile
 from augment.params.pixel_format import PixelFormat
 from augment.support.errors import UserError
@@ -88,7 +87,7 @@ class Raster:
             self._require(found.shape, found.dtype.name)
             found = found.astype(pixels.dtype, copy=False)  # in the byte order of the machine
         else:
-            content = read_limited(self.ref)
+            content = read_encoded(self.ref)
             opened = open_raster(content, pixels.channels)
             # The message does not state the number of channels, because `open_raster` may have converted them.
             if opened.dtype != pixels.dtype and is_ordinary(content):
@@ -192,7 +191,7 @@ def first_pixels(files: Sequence[ImageRef]) -> StoredPixels | None:
         if not is_decoded(image) and suffix in EXTENSIONS - MIXED_EXTENSIONS - RASTER_EXTENSIONS:
             return None
         try:
-            content = image.read_pixels() if is_decoded(image) else read_limited(image)
+            content = image.read_pixels() if is_decoded(image) else read_encoded(image)
         except (OSError, UserError):
             continue
         if isinstance(content, np.ndarray):

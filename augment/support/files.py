@@ -17,6 +17,8 @@ from uuid import uuid4
 from augment.support.errors import UserError, closest
 from augment.support.formatting import as_bytes, list_some
 
+_MAX_BYTES = 2**31 - 2**12  # `read_file` reads no larger files, because a sparse file of any size takes no disk space
+
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Replace ~ and ~user with home folders. The name of an unknown user is not replaced."""
@@ -137,8 +139,10 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. See `open_file`."""
+    """Return the content of a regular file. Raise an OSError if it is too large. See `open_file`."""
     with open_file(path) as stream:
+        if (size := os.fstat(stream.fileno()).st_size) > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}", str(path))
         return stream.read()
 
 

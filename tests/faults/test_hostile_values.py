@@ -20,9 +20,10 @@ from rich.console import Console
 
 from augment.cli.overrides import split_sweep
 from augment.cli.parser import readable_errors
+from augment.data.conversion import AsJpeg
 from augment.data.formats.records import RecordFile, expand_braces, find_shards
 from augment.data.formats.webdataset import read_shard
-from augment.data.images import read_encoded
+from augment.data.images import open_image, read_encoded
 from augment.data.sources import parse_data
 from augment.data.sources.loading import load_dataset
 from augment.support import expansion
@@ -446,17 +447,33 @@ def test_a_current_folder_that_was_deleted(
     assert "the current folder was deleted. Start" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "limit"])
 def test_what_is_in_place_of_an_image(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "image.png"
     if kind == "pipe":
         os.mkfifo(file)
-    elif kind == "folder":
+    elif kind == "directory":
         file.mkdir()
+    elif kind == "limit":
+        file.touch()
+        os.truncate(file, 2**40)  # a sparse file, which a small archive can contain
     else:
         file.symlink_to("/dev/zero")
-    with pytest.raises(OSError, match=kind if kind != "folder" else "directory"):
+    with pytest.raises(OSError, match=kind):
         read_encoded(file)
+
+
+def test_no_image_starts_ghostscript(tmp_path: Path) -> None:
+    """Pillow decodes EPS with Ghostscript, which runs the program in the file. IPTC is a container for other images."""
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+    fields = {(3, 20): bytes([9]), (3, 30): bytes([9]), (3, 60): bytes([3, 1]), (3, 120): bytes([5]), (8, 10): eps}
+    iptc = b"".join(bytes([0x1C, *tag, 0, len(field)]) + field for tag, field in fields.items())
+    for content in (eps, iptc):
+        (file := tmp_path / "image.png").write_bytes(content)
+        with pytest.raises(OSError, match="is not supported"), open_image(file) as image:
+            image.load()
+        with pytest.raises(OSError, match="cannot identify"):
+            AsJpeg(file, 90).read()
 
 
 def test_what_is_written_follows_no_link(tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from augment.data.image_faults import DECODER_ERRORS, MAX_PIXELS, NOT_DECODED, PixelsError, exif_of_png
+from augment.data.image_faults import (
+    DECODER_ERRORS,
+    MAX_PIXELS,
+    NOT_DECODED,
+    PixelsError,
+    describe_failure,
+    exif_of_png,
+)
 from augment.data.images import (
     MIRRORED,
     SIDEWAYS,
@@ -189,6 +196,8 @@ def _faults() -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
+    except Image.DecompressionBombError as error:
+        raise PixelsError(describe_failure(error)) from None
     except UnidentifiedImageError:
         raise PixelsError(NOT_DECODED) from None
     except Exception as error:

@@ -252,10 +252,10 @@ def build_index(file: RecordFile, read: Reader) -> Index:
         raise UserError("is empty (0 bytes).")
     try:
         records = list(read(file))
+        spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
     except damage_errors(OSError) as error:  # exceptions of the libraries that read the format
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"is damaged, or cannot be read ({why}).") from error
-    spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
     labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
     return Index(spans, labels, [record.name or str(number) for number, record in enumerate(records)])
 

@@ -44,7 +44,7 @@ def test_size_limit_is_inclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40)
     assert check_files([file]) == {}
     monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40 - 1)
-    assert check_files([file]) == {file: "claims 60 x 40 pixels. The limit is 2,399"}
+    assert check_files([file]) == {file: "claims more than the limit of 2,399 pixels"}
 
 
 def test_a_jpeg_that_takes_minutes_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

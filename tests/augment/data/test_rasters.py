@@ -115,7 +115,7 @@ def encoded(mode: str = "RGB", kind: str = "PNG", side: int = 16) -> bytes:
 def test_ordinary_images_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = {"x.jpg": "JPEG", "x.webp": "WEBP", "x.bmp": "BMP"}[name]
     put({f"0{name}": encoded(kind=kind), f"1{name}": encoded(kind=kind)})
-    monkeypatch.setattr(rasters, "read_limited", lambda _: pytest.fail("an image is read"))
+    monkeypatch.setattr(rasters, "read_encoded", lambda _: pytest.fail("an image is read"))
     dataset = load()
     assert dataset.pixels == RGB
     assert dataset.train.files == (Path(f"set/train/a/0{name}"), Path(f"set/train/b/1{name}"))

@@ -3,6 +3,7 @@
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from PIL import Image
 from raster_bytes import dicom, npy, npz, of_set, pixels, png, tiff
 
 from augment.data.formats.raster_files import is_ordinary, open_raster
-from augment.data.image_faults import PixelsError
+from augment.data.image_faults import PixelsError, strict_pillow
 from augment.data.images import to_rgb
 
 CHANNELS = (1, 2, 3, 4, 10)
@@ -273,6 +274,15 @@ def test_archives_are_not_unpacked_before_their_size_is_known() -> None:
         archive.writestr("0.npy", npy(pixels(3)) + bytes(10**6))
     with pytest.raises(PixelsError, match="more than one array"):
         open_raster(stream.getvalue())
+
+
+def test_an_icon_contains_no_huge_image() -> None:
+    """A size in an icon's list says nothing about the image behind it."""
+    claims = png(pixels(1))[:16] + struct.pack(">IIBBBBB", 20_000, 20_000, 1, 0, 0, 0, 0)
+    inner = claims + struct.pack(">I", zlib.crc32(claims[12:])) + png(pixels(1))[33:]
+    icon = struct.pack("<HHHBBBBHHII", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(inner), 22) + inner
+    with strict_pillow(), pytest.raises(PixelsError, match="claims more than the limit of 178,956,970 pixels"):
+        open_raster(icon, 4)
 
 
 def test_a_tiff_lists_all_its_strips() -> None:

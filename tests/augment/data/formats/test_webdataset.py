@@ -127,6 +127,18 @@ def test_sizes_that_no_file_has_are_rejected(size: int, jpeg: bytes, tmp_path: P
         load(str(file))
 
 
+def test_sparse_files_of_any_size_are_rejected(jpeg: bytes, tmp_path: Path) -> None:
+    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
+    head = bytearray(file.read_bytes()[:512])
+    head[156:157], head[257:265] = tarfile.GNUTYPE_SPARSE, b"ustar  \0"
+    head[386:410], head[483:495] = bytes(24), (2**95 + 2**80).to_bytes(12)  # no block with data, and the size
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    file.write_bytes(head + file.read_bytes()[512:])
+    with pytest.raises(UserError, match=r"it\.tar: is damaged, or cannot be read"):
+        load(str(file))
+
+
 def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
     file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
     assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
