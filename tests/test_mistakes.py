@@ -206,7 +206,10 @@ COMMANDS = [
     ("trainer predict run bad.jpg", "bad.jpg", "0 bytes"),
     ("trainer predict run bad.jpg bad.jpg", "bad.jpg", "0 bytes"),
     ("trainer predict run photos model.kind=timm model.name=resnet18", "run/best.pt", "conv1.weight"),
-    ("trainer predict run photos --csv notes.txt/x.csv", "--csv notes.txt/x.csv", "File exists"),
+    # Without a run, because the path is checked before the model is loaded.
+    ("trainer predict nowhere photos --csv notes.txt/x.csv", "--csv", "notes.txt is not a folder"),
+    ("trainer predict nowhere photos --json photos", "--json", "photos is a folder"),
+    ("trainer labels nowhere --json photos", "--json", "photos is a folder"),
     ("trainer export run --unchecked aug.val.flip.p=0.5", "aug.val.flip", "center_crop"),
     ("trainer export run --unchecked --limit 9", "--limit", "--preprocessing"),
     ("trainer export run data.root=nowhere", "data.root=nowhere", "S"),
