@@ -25,13 +25,13 @@ from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split, Target
 from augment.data.image_faults import DECODER_ERRORS, DIFFERS, SLOW, strict_pillow
 from augment.data.images import (
-    UNSAFE_FORMATS,
     as_jpeg,
     encoded_ref,
     has_range,
     is_decoded,
     name_of,
     open_image,
+    open_with_pillow,
     read_encoded,
     to_rgb,
 )
@@ -231,8 +231,9 @@ class AsJpeg:
         Raises:
             OSError: Pillow cannot open the image.
         """
+        _register_heif()
         try:
-            with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
+            with open_with_pillow(BytesIO(read_encoded(self.image))) as image:
                 if not has_range(image):
                     raise OSError(f"its range of levels is unknown (mode {image.mode})")
                 return as_jpeg(to_rgb(image), self.quality)
@@ -274,8 +275,6 @@ def convert_foreign(dataset: Dataset, settings: object, *, quality: int, skip_ba
 
 
 @cache
-def _allowed() -> tuple[str, ...]:
+def _register_heif() -> None:
     with suppress(ImportError):
         import_module("pillow_heif").register_heif_opener()
-    Image.init()
-    return tuple(name for name in Image.OPEN if name not in UNSAFE_FORMATS)

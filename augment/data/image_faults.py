@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from augment.data.images import read_exif, to_rgb
+from augment.data.images import open_with_pillow, read_exif, to_rgb
 from augment.support.errors import UserError
 
 # Width times height, 537 MB as RGB. Pillow also rejects larger images as decompression bombs.
@@ -89,7 +89,7 @@ def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | No
     """
     if decoded is None:
         return describe_damage(BytesIO(content))
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=DECODABLE_FORMATS) as image:
+    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), DECODABLE_FORMATS) as image:
         expected = np.asarray(to_rgb(image), np.int16)
         if expected.shape == decoded.shape and np.abs(expected - decoded).max(initial=0) <= TOLERANCE:
             return None
@@ -153,7 +153,7 @@ def _examine(
     if not stream.read(1):
         return "is empty (0 bytes)", 0
     try:
-        image = Image.open(stream, formats=DECODABLE_FORMATS)
+        image = open_with_pillow(stream, DECODABLE_FORMATS)
         blocks = exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
         fault = (
             _fault_of_opened(image)

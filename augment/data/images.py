@@ -6,8 +6,9 @@
 
 import inspect
 import os
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from augment.data.display import Limits, displayable, stretch_limits
 from augment.params.pixel_format import PixelFormat
@@ -25,7 +26,10 @@ from augment.support.files import open_file, read_file
 V = TypeVar("V")
 
 # The formats that Pillow decodes by starting Ghostscript. IPTC files may contain an EPS file.
-UNSAFE_FORMATS = ("EPS", "IPTC")
+_UNSAFE_FORMATS = ("EPS", "IPTC")
+
+# The bytes of a value in a TIFF by the type of its tag.
+_TAG_BYTES = dict(enumerate((1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4), 1)) | {16: 8}
 
 
 class Paths(Sequence[Path]):
@@ -203,16 +207,48 @@ def as_jpeg(image: Image.Image, quality: int) -> bytes:
     return stream.getvalue()
 
 
-def open_with_pillow(stream: BinaryIO) -> Image.Image:
-    """Open an encoded image, unless Pillow would start another program to decode it.
+def open_with_pillow(stream: BinaryIO, formats: list[str] | tuple[str, ...] | None = None) -> ImageFile.ImageFile:
+    """Open an encoded image, optionally only in some formats.
 
     Raises:
-        OSError: its format is in `UNSAFE_FORMATS`, or Pillow does not support it.
+        OSError: the format is in `_UNSAFE_FORMATS` or not supported, or the tags of a TIFF are too large.
     """
-    image = Image.open(stream)
-    if image.format in UNSAFE_FORMATS:
+    if _has_huge_tags(stream):
+        raise OSError("its tags claim more bytes than the file has")
+    image = Image.open(stream, formats=formats)
+    if image.format in _UNSAFE_FORMATS:
         raise UnidentifiedImageError(f"{image.format} is not supported. Save it as PNG")
     return image
+
+
+def _has_huge_tags(stream: BinaryIO) -> bool:
+    """Return whether an image is a TIFF whose tags claim more bytes than the file has, on its first two pages.
+
+    Pillow reads all tags of a page into memory. Thousands of tags may refer to the same megabyte.
+    """
+    total, size = 0, stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    head = stream.read(3)
+    if is_tiff := head[:2] in (b"II", b"MM"):
+        order = "<" if head[:1] == b"I" else ">"
+        # Pillow reads BigTIFF only in little-endian order.
+        at, count, number, step = (8, "Q", "Q", 20) if head[2:3] == b"+" else (4, "H", "I", 12)
+
+        def read(position: int, kind: str) -> int:
+            stream.seek(position)
+            return int(struct.unpack(order + kind, stream.read(struct.calcsize(kind)))[0])
+
+        with suppress(struct.error, OverflowError):  # a page is outside the file
+            for _ in range(2):
+                if (page := read(at, number)) == 0:
+                    break
+                tags = read(page, count)
+                found, at = stream.read(min(tags * step, size)), stream.tell()
+                entries = struct.iter_unpack(f"{order}HH{2 * number}", found[: len(found) // step * step])
+                claims = (_TAG_BYTES.get(kind, 0) * values for _, kind, values, _ in entries)
+                total += sum(claim for claim in claims if claim > struct.calcsize(number))  # others are in the tag
+    stream.seek(0)
+    return is_tiff and total > size
 
 
 def shown_limits(image: ImageRef) -> Limits | None:

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from augment.data.cache import cached_lines
 from augment.data.dataset import DATA_DIR, NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.polygons import MOST_COVERED, Regions, Shape
 from augment.data.formats.raster_files import open_raster
 from augment.data.image_faults import DECODER_ERRORS
-from augment.data.images import SIDEWAYS, orientation_of, points_back, stored_size
+from augment.data.images import SIDEWAYS, open_with_pillow, orientation_of, points_back, stored_size
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, Boxes, Objects, fault_of_boxes
 from augment.data.targets.keypoints import FlipPairs, Keypoints
 from augment.data.targets.kind import Kind
@@ -75,7 +74,7 @@ def cache_file(what: str, files: Sequence[Path], *options: object) -> Path:
 
 
 def _read(file: Path) -> str:
-    with suppress(*DECODER_ERRORS), open_file(file) as stream, Image.open(stream) as image:
+    with suppress(*DECODER_ERRORS), open_file(file) as stream, open_with_pillow(stream) as image:
         width, height = stored_size(image)
         return f"{height} {width} {orientation_of(image)}"
     with suppress(OSError, UserError, ValueError):  # Pillow does not open it. ValueError: a name with a NUL character

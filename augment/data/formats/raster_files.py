@@ -292,7 +292,7 @@ def _decode_png(content: Content) -> NDArray[Any]:
 
 
 def _is_ordinary_tiff(content: Content) -> bool:
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), ["TIFF"]) as image:
         tags: Any = image.tag_v2  # type: ignore[attr-defined]
         bits, formats = tags.get(_BITS_PER_SAMPLE, (1,)), tags.get(_SAMPLE_FORMAT, (1,))
         mode, size = image.mode, image.size
@@ -309,7 +309,7 @@ def _is_ordinary_tiff(content: Content) -> bool:
 
 def has_fourth_channel(content: Content) -> bool:
     """Return whether an image is an 8-bit TIFF with a fourth channel, which ordinary decoders treat as transparency."""
-    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=["TIFF"]) as image:
+    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), ["TIFF"]) as image:
         return image.mode in ("RGB", "RGBA") and _samples(image) == 4
     return False
 
@@ -448,7 +448,7 @@ def _open_dicom(content: Content) -> OpenedRaster:
     def load() -> NDArray[Any]:
         if (syntax := header.file_meta.TransferSyntaxUID).is_compressed:
             frame = pydicom.encaps.get_frame(header.PixelData, 0, number_of_frames=1)
-            with suppress(UnidentifiedImageError), Image.open(BytesIO(frame)) as image:
+            with suppress(UnidentifiedImageError), open_with_pillow(BytesIO(frame)) as image:
                 if image.size != size[::-1]:  # a stranger's image may be much larger
                     raise PixelsError("is broken: the size in its header differs from the size of its pixels")
         try:

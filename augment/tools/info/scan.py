@@ -41,6 +41,7 @@ from augment.data.images import (
     is_decoded,
     known_of,
     open_image,
+    open_with_pillow,
     orientation_of,
     read_encoded,
     to_rgb,
@@ -129,7 +130,7 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
         data = read_encoded(ref)
         fault = find_fault(BytesIO(data)) or (_DECODER.find_difference(data) if is_rare(data) else None)
         if not fault:
-            with Image.open(BytesIO(data), formats=DECODABLE_FORMATS) as image:
+            with open_with_pillow(BytesIO(data), DECODABLE_FORMATS) as image:
                 return _facts(image, data, image.format or "")
     except (UserError, MemoryError, *DECODER_ERRORS) as error:
         fault = describe_failure(error)

@@ -30,6 +30,15 @@ def png_that_claims(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+def tiff_with_shared_bytes() -> bytes:
+    """Return a TIFF with 100 tags that all refer to the same bytes, which Pillow would read 100 times."""
+    tags = [(256, 3, 1, 8), (257, 3, 1, 8), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)]
+    tags += [(273, 4, 1, 8), (277, 3, 1, 1), (278, 3, 1, 8), (279, 4, 1, 64)]
+    tags += [(1000 + number, 1, 20_000, 8) for number in range(100)]
+    listed = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return struct.pack("<2sHI20000xH", b"II", 42, 20_008, len(tags)) + listed + bytes(4)
+
+
 def gray(levels: np.ndarray, form: str) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(levels.reshape(40, 60)).save(stream, form)
@@ -82,6 +91,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "without_height.jpg": (lambda: jpeg_with(5, b"\x00\x00"), "is not an image that DALI decodes"),
     "bomb.jpg": (lambda: jpeg_with(5, b"\xff\xff\xff\xff"), "claims more than the limit of 178,956,970 pixels"),
     "too_wide.jpg": (lambda: jpeg_with(5, b"\x00\x0a\xff\xff"), "is broken"),
+    "shared_bytes.tif": (tiff_with_shared_bytes, "is broken: its tags claim more bytes than the file has"),
     "bomb.png": (lambda: png_that_claims(20_000, 20_000), "claims more than the limit of 178,956,970 pixels"),
     "cut.png": (lambda: half(encoded("PNG")), "is broken"),
     "cut_before_the_end.png": (lambda: encoded("PNG")[:-12], "is broken"),
