@@ -203,6 +203,16 @@ def output(text: str) -> Path:
     return path
 
 
+def output_file(text: str) -> str:
+    """Validate a flag's value: a path that `output` accepts and that is no folder, or - for standard output.
+
+    Pass this function as the flag's `type`.
+    """
+    if text != "-" and output(text).is_dir():
+        raise ArgumentTypeError(f"{text} is a folder. Use a file name")
+    return text
+
+
 def one_of(*names: str) -> Callable[[str], str | None]:
     """Return a `type` for flags that take one of a few names."""
     return _type(Choice(options=names, doc=""))

@@ -2,9 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -39,15 +40,13 @@ def cached_lines(
             created if missing. Datasets and processes may share it. Images without a file are never cached.
         what: title of the progress bar. Empty for no progress bar.
     """
-    # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
-    refs = [os.fsencode(key) if isinstance(key, Path) else key for key in image_keys(images)]
     stored = _Lines(cache)
-    known, unknown = _look_up(refs, stored)
+    known, missing, unknown = _look_up(images, stored)
     try:
         fresh = _compute_all(unknown, compute, stored, what)
     finally:  # also after Ctrl+C
         stored.write()
-    return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+    return [fresh[missing[index]] if line is None else line for index, line in enumerate(known)]
 
 
 def _compute_all(
@@ -75,25 +74,33 @@ def _compute_all(
     return found
 
 
-def _look_up(refs: list[Any], stored: "_Lines") -> tuple[list[str | None], dict[Any, tuple[bytes, bytes]]]:
-    """Return the stored line of each image or None, and the key and state of each image without a line."""
-    to_look_up = chunks(refs, _CHUNK)
+def _look_up(
+    images: Sequence[ImageRef], stored: "_Lines"
+) -> tuple[list[str | None], dict[int, Any], dict[Any, tuple[bytes, bytes]]]:
+    """Return the stored line of each image or None, the images without a line by index, and their keys and states."""
+    to_look_up = chunks(images, _CHUNK)
     known: list[str | None] = []
+    missing: dict[int, Any] = {}
     unknown: dict[Any, tuple[bytes, bytes]] = {}
 
-    def look_up(some: Sequence[Any]) -> tuple[list[tuple[bytes, bytes]], list[str | None]]:
-        entries = list(zip(_keys(some), map(_state_of, some), strict=True))
-        return entries, [stored.get(key, state) for key, state in entries]
+    def look_up(some: Sequence[ImageRef]) -> tuple[list[Any], list[tuple[bytes, bytes]]]:
+        # Use file names as bytes, because a million `Path` objects need ten seconds and a gigabyte.
+        refs = [os.fsencode(key) if isinstance(key, Path) else key for key in image_keys(some)]
+        return refs, list(zip(_keys(refs), map(_state_of, refs), strict=True))
 
     began, first = monotonic(), [look_up(some) for some in to_look_up[:1]]
     # Threads help on slow drives, such as network drives. On fast drives, they only wait for each other.
     threads = cores() if monotonic() - began > _SLOW_LOOKUP * _CHUNK else 1
     with in_threads(look_up, to_look_up[1:], threads) as others:
-        for some, (entries, found) in zip(to_look_up, chain(first, others), strict=True):
+        for refs, entries in chain(first, others):
+            found = stored.find(entries)
             if None in found:
-                unknown |= {ref: entry for ref, entry, line in zip(some, entries, found, strict=True) if line is None}
+                for index, line in enumerate(found):
+                    if line is None:
+                        missing[len(known) + index] = refs[index]
+                        unknown[refs[index]] = entries[index]
             known += found
-    return known, unknown
+    return known, missing, unknown
 
 
 def cached_result(images: Sequence[ImageRef], compute: Callable[[], str], parse: Callable[[str], T], cache: Path) -> T:
@@ -109,7 +116,7 @@ def cached_result(images: Sequence[ImageRef], compute: Callable[[], str], parse:
     keys, states = _keys(refs), list(map(_state_of, refs))
     stored, key = _Lines(cache), b"all"
     state = f"{digest(keys, states)} ".encode() if all(keys) and all(states) else b""
-    if (line := stored.get(key, state)) is not None:
+    if (line := stored.find([(key, state)])[0]) is not None:
         with suppress(UserError, ValueError, TypeError, LookupError, RecursionError):
             return parse(line)
     line = compute()
@@ -126,20 +133,25 @@ class _Lines:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache, self._rows, self._written = cache, list[bytes](), monotonic()
-        self._known: dict[bytes, bytes] = {}
-        self._is_new = True  # whether the next write creates the file, or replaces one of another version
-        with suppress(OSError), open(cache or os.devnull, "rb") as stream:
-            if stream.readline() == _VERSION:
-                self._is_new = False
-                for row in stream:
-                    if row.endswith(b"\0\n"):
-                        key, _, line = row[:-2].partition(b"\0")
-                        self._known[key] = line
+        self._unread = _read(cache)
+        # Whether the next write creates the file, or replaces one of another version.
+        self._is_new = next(self._unread, None) is None
 
-    def get(self, key: bytes, state: bytes) -> str | None:
-        """Return the line of an image, or None if its state has changed."""
-        line = self._known.get(key, b"")
-        return line[len(state) :].decode(errors="surrogateescape") if state and line.startswith(state) else None
+    @cached_property
+    def _known(self) -> dict[bytes, bytes]:
+        return {key: line for key, _, line in (row.partition(b"\0") for row in _read(self._cache))}
+
+    def find(self, entries: Sequence[tuple[bytes, bytes]]) -> list[str | None]:
+        """Return the line of each image by its key and state, or None if the state has changed."""
+        begins = [b"%b\0%b" % entry if all(entry) else b"\n" for entry in entries]  # no row begins with a line feed
+        # The rows are usually in the order of the images. A dictionary would need more time, and 0.2 GB for a million.
+        rows = list(islice(self._unread, len(begins)))
+        if len(rows) < len(begins) or not all(map(bytes.startswith, rows, begins)):
+            rows = [b"%b\0%b" % (key, self._known.get(key, b"")) for key, _ in entries]
+        return [
+            row[len(begin) :].decode(errors="surrogateescape") if row.startswith(begin) else None
+            for row, begin in zip(rows, begins, strict=True)
+        ]
 
     def add(self, key: bytes, state: bytes, line: str) -> None:
         """Add a line, unless the image has no key or no state."""
@@ -162,6 +174,17 @@ class _Lines:
             notice = "%s cannot be written (%s), so the files will be checked again next time"
             logging.getLogger(__name__).info(notice, self._cache, error.strerror)
         self._rows, self._written = [], monotonic()
+
+
+def _read(cache: Path | None) -> Iterator[bytes]:
+    """Yield the version of a cache, and its complete rows without their ends. Yield nothing for another version.
+
+    Rows without content are left out. They separate the rows of two writes.
+    """
+    with suppress(OSError), open(cache or os.devnull, "rb") as stream:
+        if stream.readline() == _VERSION:
+            yield _VERSION
+            yield from (row[:-2] for row in stream if row.endswith(b"\0\n") and len(row) > 2)
 
 
 def _keys(refs: Iterable[Any]) -> list[bytes]:

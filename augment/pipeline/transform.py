@@ -170,7 +170,7 @@ class Transform:
             return maker.make(views, checked, indices, (windows, read.orientations), epoch=0, start=call * CALL)
 
     def _maker(self, kind: Kind) -> BatchMaker:
-        made, identity = self._graphs.get("maker"), (type(kind), vars(kind))
+        made, identity = self._graphs.get("maker"), (type(kind), dict(vars(kind)))
         if made is None or made[0] != identity:
             drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": DrawAheadOfCalls}
             mixer = Mixer(self.plan, kind, classes=self._classes or 0, **drawn) if self.plan.batch_stages else None

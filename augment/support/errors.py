@@ -1,6 +1,6 @@
 """Errors that users can act on. They state what is wrong, where, and how to fix it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 # Limits of `closest`, because comparing long names takes milliseconds.
 _MAX_COMPARED, _MAX_LENGTH = 10_000, 100
 
-MAX_ERRORS = 5  # wrong lines of a file in one error
+MAX_ERRORS = 5  # wrong lines of a file that one error describes
 
 _UPGRADING = Path(__file__).parents[2] / "docs" / "upgrading.md"  # only in a clone
 
@@ -35,19 +35,25 @@ def for_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[
     """Call a function with each item, such as a line of a file, and return the results.
 
     Raises:
-        UserError: the function has raised errors. The message contains up to five of them, one per line.
+        UserError: the function has raised errors, see `first_errors`.
     """
-    results, errors = list[Result](), list[str]()
+    results, errors, count = list[Result](), list[str](), 0
     for item in items:
         try:
             results.append(function(item))
         except UserError as error:
-            errors.append(str(error))
-            if len(errors) == MAX_ERRORS:
-                break
+            count += 1
+            if count <= MAX_ERRORS:
+                errors.append(str(error))
     if errors:
-        raise UserError("\n".join(errors))
+        raise first_errors(errors, count)
     return results
+
+
+def first_errors(errors: Sequence[str], count: int) -> UserError:
+    """Return an error with the first of `count` errors, one per line, and the number of the others."""
+    more = [f"... and {count - len(errors):,} more."] if count > len(errors) else []
+    return UserError("\n".join([*errors, *more]))
 
 
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:

@@ -97,7 +97,8 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
         axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
         colors = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         # The square root of the shares makes the rare confusions of a good model visible.
-        image = axes.imshow(colors, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
+        # Resampling the shares instead of their colors needs half the memory and less than half the time.
+        image = axes.imshow(colors, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto", interpolation_stage="data")
         if named:
             _name_ticks(axes, names, points, rotation)
         if size <= 20:

@@ -12,7 +12,8 @@ import numpy as np
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image, orientation_of, to_rgb, upright_size
+from augment.data.formats.raster_files import stored_orientation
+from augment.data.images import open_image, to_rgb, upright_size
 from augment.support.background import in_threads
 from augment.support.untrusted_files import UnreadableError, read_bytes
 from trainer.tasks.display import WrongSample
@@ -53,7 +54,7 @@ def worst_images(
         file = files[index[sample.position]]
         try:
             with open_image(file) as image:
-                upright, orientation = np.array(upright_size(image)), orientation_of(image)
+                upright = np.array(upright_size(image))
                 image.draft("RGB", (2 * task.thumbnail, 2 * task.thumbnail))
                 small = to_rgb(image)
         except _UNREADABLE:
@@ -62,7 +63,7 @@ def worst_images(
         scale = small.size / upright
         to_small = np.diag([*scale, 1.0])
         to_small[:2, 2] = (scale - 1) / 2  # pixel centers are at integers
-        matrix = to_small @ turns(np.array([orientation]), upright[None, ::-1])[0]
+        matrix = to_small @ turns(np.array([stored_orientation(file)]), upright[None, ::-1])[0]
         return sample, file, task.draw(small, matrix, samples, sample.position, names)
 
     with in_threads(draw, islice(task.mistakes(samples, names), most), THREADS) as drawn:

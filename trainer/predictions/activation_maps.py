@@ -56,8 +56,8 @@ class MapWriter(Callback):
         columns = batch.indices.tolist(), classes.tolist(), probabilities.tolist(), maps, batch.frames.cpu()
         for number, label, probability, values, frame in zip(*columns, strict=True):
             with open_image(self._images[number]) as image:
-                matrix = (frame @ upright(image)[0]).numpy()
                 pixels = np.asarray(to_rgb(image))
+            matrix = (frame @ upright(self._images[number])[0]).numpy()
             title = f"{self._names[label]} {percent(probability, 1)}"
             content = BytesIO()
             Image.fromarray(draw_map(pixels, values, matrix, title)).save(content, "PNG")

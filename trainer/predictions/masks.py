@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image, orientation_of, to_rgb, upright_size
+from augment.data.formats.raster_files import stored_orientation
+from augment.data.images import open_image, to_rgb, upright_size
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.spatial import IGNORE
 from augment.support.console import progress_bar
@@ -58,8 +59,7 @@ class MaskWriter(Callback):
         frames = learner.batch.frames
         assert frames is not None
         for number, output, frame in zip(learner.batch.indices.tolist(), learner.output, frames, strict=True):
-            with open_image(self._files[number]) as image:
-                turn, size = upright(image)
+            turn, size = upright(self._files[number])
             labels = whole_mask(output, frame @ turn.to(frame.device), size[::-1])
             counts = np.bincount(labels.ravel(), minlength=IGNORE + 1)
             self.unseen[number] = counts[IGNORE] / labels.size
@@ -77,12 +77,13 @@ class MaskWriter(Callback):
         write_atomically(file, content.getvalue(), folder=self._folder)
 
 
-def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
+def upright(image: ImageRef) -> tuple[Tensor, tuple[int, int]]:
     """Return the matrix from pixels of the upright image to stored pixels, (3, 3), and the upright width and height."""
     from augment.pipeline.geometry.frames import turns  # imports PyTorch
 
-    size = upright_size(image)
-    turn = turns(np.array([orientation_of(image)]), np.array([size[::-1]]))[0]
+    with open_image(image) as opened:
+        size = upright_size(opened)
+    turn = turns(np.array([stored_orientation(image)]), np.array([size[::-1]]))[0]
     return torch.from_numpy(np.linalg.inv(turn)), size
 
 

@@ -11,7 +11,7 @@ from augment.cli.parser import writing
 from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.formats.folder import find_images
-from augment.data.images import name_of, open_image
+from augment.data.images import name_of
 from augment.data.rasters import in_format
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file
@@ -192,8 +192,7 @@ def _predict_vectors(
         return
     if frames:
         for file, frame in zip(split.files, frames[0], strict=True):
-            with open_image(file) as image:
-                frame.copy_(frame @ upright(image)[0])
+            frame.copy_(frame @ upright(file)[0])
     columns, values = task.numbers(outputs, frames[0] if frames else None, names)
     for file, numbers in zip(split.files, values.tolist(), strict=True):
         yield Prediction(_path_of(file), numbers=tuple(zip(columns, numbers, strict=True)))
@@ -213,8 +212,7 @@ class _ObjectFinder(Callback):
         assert frames is not None
         batch = zip(learner.batch.indices.tolist(), learner.output.float().cpu(), frames.cpu(), strict=True)
         for number, output, frame in batch:
-            with open_image(self._files[number]) as image:
-                turn, size = upright(image)
+            turn, size = upright(self._files[number])
             certain = output[output[:, 5].double() >= self._lowest[output[:, 4].long()]]
             objects = self._task.objects(certain, frame @ turn, size, self._names)
             self.found[number] = FoundObjects(tuple(objects[: self._top]), size, self._names)

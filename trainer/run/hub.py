@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the sl
 def local_run(run: Path) -> Path:
     """Return the local folder of a run. A run on the hub is downloaded, and downloaded again when it has changed.
 
-    If the hub cannot be reached, an earlier download is used.
+    If the hub does not answer or rejects the request, an earlier download is used.
 
     Raises:
         UserError: the run cannot be downloaded.
@@ -37,7 +37,7 @@ def local_run(run: Path) -> Path:
 @contextmanager
 def hub_errors(key: str) -> Iterator[None]:
     """Replace errors of the hub with a UserError. Its message starts with `key`, USER/NAME or hf://USER/NAME."""
-    from huggingface_hub.errors import LocalTokenNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, LocalTokenNotFoundError
 
     try:
         if key.removeprefix("hf://").count("/") != 1:
@@ -46,14 +46,13 @@ def hub_errors(key: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # huggingface_hub passes on any error that an unexpected server response causes
-        cause = error.__cause__ or error
-        response = getattr(cause, "response", None)
-        status = getattr(response, "status_code", None)
-        if response is not None and response.headers.get("X-Error-Code") == "EntryNotFound":
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             raise UserError(
                 f"{key}: this repository lacks the {CONFIG_FILE} or {BEST} of a run. Publish one with "
                 "`python -m trainer push RUN USER/NAME`."
             ) from error
+        cause = error.__cause__ or error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
         if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
             raise UserError(
                 f"{key}: there is no such repository or revision, or you may not read it. Check the name. To log in, "

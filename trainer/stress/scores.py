@@ -222,7 +222,7 @@ def stress_test(trained: LoadedModel, split: Split, corruptions: Sequence[Corrup
     """Score a trained model under corruptions.
 
     Models with the same validation recipe get the same corrupted images. These depend only on the recipe, the original
-    images, their order and the corruption.
+    images, their order and the corruption. Noise also depends on the batch size.
 
     Args:
         trained: the model.

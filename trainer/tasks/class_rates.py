@@ -64,7 +64,8 @@ def declare_rates(task: str, count: CountClasses) -> None:
 
         def micro(outputs: Tensor, targets: Tensor, rate: Callable[..., Tensor] = rate) -> float:
             *classes, total = count(outputs, targets)
-            return float(rate(*(numbers.sum() for numbers in classes), total * len(classes[0])))
+            value = rate(*(numbers.sum() for numbers in classes), total * len(classes[0]))
+            return float(value.nan_to_num(0).masked_fill(total == 0, math.nan))
 
         key = name if name == "f1" else f"{name}_macro"  # `f1` keeps its name for compatibility
         metric(task, name=key, within=SHARE, whole=True, on_request=True)(macro)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.support.formatting import percent
+from trainer.tasks.classify import wilson_interval
 
 Array = NDArray[np.float64]
 
@@ -134,9 +135,9 @@ def estimate(
     counted = sure >= 0
     wrong = (sure != given)[counted]
     share = float(wrong.mean())
-    error = 1.96 * math.sqrt(share * (1 - share) / len(wrong)) + _RELATIVE * share + _ABSOLUTE + own_errors
-    low, high = max(0.0, share - error), min(1.0, share + error)
-    found = Estimate(what, len(scores), share, low, high)
+    low, high = wilson_interval(int(wrong.sum()), len(wrong))  # not 0 to 0 if no sample disagrees
+    error = _RELATIVE * share + _ABSOLUTE + own_errors
+    found = Estimate(what, len(scores), share, max(0.0, low - error), min(1.0, high + error))
     return found, _probabilities(scores, scores[counted], wrong, share)
 
 

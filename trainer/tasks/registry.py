@@ -62,7 +62,7 @@ METRIC_ALIASES = {
     "mcc": "matthews_corrcoef",
     **{rate: f"{rate}_macro" for rate in ("precision", "recall", "specificity")},
 }
-_KEY_ALIASES = {f"val_{name}": f"val_{known}" for name, known in METRIC_ALIASES.items()}
+_KEY_ALIASES = {f"{val}{name}": f"val_{known}" for name, known in METRIC_ALIASES.items() for val in ("", "val_")}
 _KEY_ALIASES["train_acc"] = "train_accuracy"
 
 

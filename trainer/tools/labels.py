@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from augment.cli.parser import readable_errors, table_console, whole_number, writing
+from augment.cli.parser import output_file, readable_errors, table_console, whole_number, writing
 from augment.support.errors import UserError
 from augment.support.files import json_line, require_in, write_atomically
 from augment.support.formatting import printable
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     description = "Print how many training labels are probably wrong, and which ones."
     parser = RunParser("trainer labels", description, _EXAMPLES, arguments="RUN")
     parser.add_argument("--top", type=whole_number(0), default=20, metavar="N", help="number of samples (default: 20)")
-    parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
+    parser.add_argument("--json", type=output_file, metavar="FILE",
+                        help="write JSON instead of a table (- writes to the terminal)")  # fmt: skip
     with readable_errors():
         options, (run,), _ = parser.split_paths(arguments)
         report = _read_report(run)

@@ -13,6 +13,7 @@ from rich.text import Text
 from augment.cli.parser import (
     one_of,
     output,
+    output_file,
     positive_number,
     readable_errors,
     table_console,
@@ -126,8 +127,10 @@ def _make_parser() -> RunParser:
                         help="folder for masks and overlays (default: RUN/masks or RUN/overlays)")  # fmt: skip
     parser.add_argument("--explain", type=Path, metavar="DIR",
                         help="folder for maps of what the model looks at (classification models)")  # fmt: skip
-    parser.add_argument("--csv", metavar="FILE", help="write CSV instead of a table (- writes to the terminal)")
-    parser.add_argument("--json", metavar="FILE", help="write JSON instead of a table (- writes to the terminal)")
+    parser.add_argument("--csv", type=output_file, metavar="FILE",
+                        help="write CSV instead of a table (- writes to the terminal)")  # fmt: skip
+    parser.add_argument("--json", type=output_file, metavar="FILE",
+                        help="write JSON instead of a table (- writes to the terminal)")  # fmt: skip
     parser.add_argument("--annotations", type=Path, metavar="FILE",
                         help="COCO file with the ids for --json (default: ids of the run's data)")  # fmt: skip
     parser.add_trust_flag()

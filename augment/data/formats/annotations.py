@@ -78,8 +78,8 @@ def _read(file: Path) -> str:
         width, height = stored_size(image)
         return f"{height} {width} {orientation_of(image)}"
     with suppress(OSError, UserError, ValueError):  # Pillow does not open it. ValueError: a name with a NUL character
-        height, width, _ = open_raster(read_file(file)).shape
-        return f"{height} {width} 1"
+        opened = open_raster(read_file(file))
+        return f"{opened.shape[0]} {opened.shape[1]} {opened.orientation}"
     return ""
 
 

@@ -3,11 +3,13 @@
 The content of a file decides how it is decoded. Sizes are checked before pixels are unpacked.
 """
 
+import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain
 from math import prod
@@ -27,7 +29,18 @@ from augment.data.image_faults import (
     describe_failure,
     exif_of_png,
 )
-from augment.data.images import MIRRORED, SIDEWAYS, open_with_pillow, orientation_of, read_exif
+from augment.data.images import (
+    MIRRORED,
+    SIDEWAYS,
+    ImageRef,
+    encoded_ref,
+    is_decoded,
+    open_image,
+    open_with_pillow,
+    orientation_of,
+    read_encoded,
+    read_exif,
+)
 from augment.params.param_types import MAX_CHANNELS
 from augment.params.pixel_format import DTYPES
 from augment.support.errors import UserError, first_line, import_extra
@@ -54,11 +67,14 @@ _READ_AS = {"float16": "float32", "float64": "float32"}
 
 # The first bytes of TIFF files, and numbers of TIFF tags.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_BITS_PER_SAMPLE, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 277, 339
+_BITS_PER_SAMPLE, _ORIENTATION, _SAMPLES_PER_PIXEL, _SAMPLE_FORMAT = 258, 274, 277, 339
 
 # The largest number of pages of a TIFF. `tifffile.imwrite` may save each row as a page, so its TIFFs may have more.
-# tifffile compares each page with all others, and never reaches the end of pages that form a circle.
+# tifffile compares all other pages with each other, and never reaches the end of pages that form a circle.
 _MAX_ROWS, _MAX_PAGES = 2**16, 1000
+
+# The metadata that tifffile reads here. Other kinds may claim billions of planes or name other files, and are ignored.
+_READ_METADATA = {"shaped", "imagej", "uniform"}
 
 # The compressions of TIFF files that tifffile never decodes to more than a strip or tile, and the formats of strips and
 # tiles whose size Pillow can read.
@@ -81,12 +97,29 @@ class OpenedRaster:
     Attributes:
         shape: height, width and number of channels. An EXIF orientation may swap height and width.
         dtype: name of the data type of its decoded pixels.
-        load: decodes the pixels, (height, width, channels).
+        load: decodes the pixels, (height, width, channels), and turns them upright.
+        orientation: the orientation of the stored pixels, if Pillow cannot open the image. 1 is upright.
     """
 
     shape: tuple[int, int, int]
     dtype: str
     load: Callable[[], NDArray[Any]]
+    orientation: int = 1
+
+
+def stored_orientation(image: ImageRef) -> int:
+    """Return the orientation that makes an image's stored pixels upright, 1 to 8. Targets are in stored pixels.
+
+    The images that `open_image` makes of rasters are already upright, so they have no orientation.
+    """
+    image = encoded_ref(image)
+    if is_decoded(image):
+        return 1
+    with suppress(*DECODER_ERRORS, UserError), open_image(image) as opened:
+        return orientation_of(opened)
+    with suppress(*DECODER_ERRORS, UserError):  # Pillow does not open it
+        return open_raster(read_encoded(image)).orientation
+    return 1
 
 
 def is_ordinary(content: Content) -> bool:
@@ -147,7 +180,7 @@ def _checked(opened: OpenedRaster) -> OpenedRaster:
             found = np.asarray(opened.load(), dtype)  # in the byte order of the machine
             return found if found.ndim == 3 else found[:, :, None]
 
-    return OpenedRaster(opened.shape, dtype, load)
+    return replace(opened, dtype=dtype, load=load)
 
 
 def is_channels_first(shape: tuple[int, ...]) -> bool:
@@ -290,22 +323,23 @@ def _open_tiff(content: Content) -> OpenedRaster:
     what = "a TIFF image that is not 8-bit gray or RGB"
     tifffile = import_extra(what, "tifffile", "tiff")
     import_extra(what, "imagecodecs", "tiff")  # decompresses for tifffile
-    # In a set of OME-TIFF files, tifffile would fill the channels of the other files with zeros.
-    file = tifffile.TiffFile(BytesIO(content), _multifile=False)
-    most = _MAX_ROWS if file.is_shaped else _MAX_PAGES
-    with suppress(IndexError):
-        file.pages[most]
-        raise PixelsError(f"has more than {most:,} pages. Save each image in its own file")
+    file = tifffile.TiffFile(BytesIO(content))
+    for kind in tifffile.TIFF.FILE_FLAGS - _READ_METADATA:
+        setattr(file, f"is_{kind}", False)
+    _require_few_pages(file)
     series = file.series[0]
     page = series.keyframe
     sizes = {axis: size for axis, size in zip(series.axes, series.shape, strict=True) if size > 1 or axis in "YX"}
     if series.kind == "shaped" and tuple(sizes) == ("Q", "Y", "X") and sizes["X"] < sizes["Q"]:
         # tifffile.imwrite saves an array, (height, width, channels), as a page of (width, channels) for each row.
         sizes = dict(zip("YXQ", series.shape, strict=True))
+    planes = {axis: size for axis, size in re.findall('Size([CZT])="(.*?)"', page.description) if size != "1"}
+    if len(series.pages) > 1 and len(planes) > 1:  # pages of an OME-TIFF
+        sizes = planes | {axis: size for axis, size in sizes.items() if axis in "YX"}
     channels = sizes.keys() - {"Y", "X"}
     if len(channels) > 1 or not sizes.keys() >= {"Y", "X"}:
         raise PixelsError(
-            f"has the axes {series.axes} of {' x '.join(map(str, series.shape))}. Save each image as a TIFF with "
+            f"has the axes {''.join(sizes)} of {' x '.join(map(str, sizes.values()))}. Save each image as a TIFF with "
             "height, width and one axis of channels"
         )
     if colors := _NOT_LEVELS.get(page.photometric.name):
@@ -316,16 +350,38 @@ def _open_tiff(content: Content) -> OpenedRaster:
         raise PixelsError("is broken: it lacks strips or tiles")
 
     _require_small_tiles(content, series)
+    turn = file.pages.first.tags.valueof(_ORIENTATION)
+    orientation = turn if turn in range(1, 9) else 1
 
     def load() -> NDArray[Any]:
         found = series.asarray(maxworkers=1).reshape(tuple(sizes.values()))
         found = np.moveaxis(found, [list(sizes).index(axis) for axis in ("Y", "X")], [0, 1])
         if page.photometric.name == "MINISWHITE" and found.dtype.kind == "u":
             found = 2**page.bitspersample - 1 - found
-        return _upright(found, _tiff_orientation(content))
+        return _upright(found, orientation)
 
     shape = (sizes["Y"], sizes["X"], *(sizes[axis] for axis in channels))
-    return OpenedRaster(_with_channels(shape), page.dtype.name, load)
+    return OpenedRaster(_with_channels(shape), page.dtype.name, load, orientation)
+
+
+def _require_few_pages(file: Any) -> None:
+    """Reject many pages and reduced images, unless `tifffile.imwrite` saved each row of an array as a page."""
+    first = file.pages.first
+    text = first.shaped_description or ""  # "shape=..." in old versions
+    array = json.loads(text) if text.startswith("{") else {"shape": [0]}
+    rows, rest = divmod(prod(array["shape"]), prod(first.shape))
+    is_array = rows > _MAX_PAGES and not (rest or first.subifds or array.get("truncated"))
+    most = min(rows, _MAX_ROWS) if is_array else _MAX_PAGES
+    with suppress(IndexError):
+        file.pages[most]
+        raise PixelsError(f"has more than {most:,} pages. Save each image in its own file")
+    if is_array:
+        return
+    reduced = sum(len(page.subifds or ()) for page in file.pages)
+    if reduced > most:
+        raise PixelsError(f"has more than {most:,} reduced images. Save it without them")
+    if reduced:
+        file.is_shaped = False  # otherwise, tifffile would follow the reduced images of reduced images
 
 
 def _require_small_tiles(content: Content, series: Any) -> None:
@@ -346,13 +402,6 @@ def _require_small_tiles(content: Content, series: Any) -> None:
         except DECODER_ERRORS:
             pass
         raise PixelsError(f"is broken, or compressed as {compression}. Save it with another compression")
-
-
-def _tiff_orientation(content: Content) -> int:
-    """Return the orientation that Pillow reads, because the targets are also rotated by it. Default: 1."""
-    with suppress(*DECODER_ERRORS), open_with_pillow(BytesIO(content), ["TIFF"]) as image:
-        return orientation_of(image)
-    return 1
 
 
 def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:

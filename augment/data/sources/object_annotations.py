@@ -52,8 +52,8 @@ class Coco(_Annotations):
     """COCO's JSON: boxes, optionally with instance masks or keypoints, or class masks instead of boxes."""
 
     missing_hint: ClassVar[str] = (
-        " Set data.images to the folder of the images. If each split has its own folder, set data.train_images and "
-        "data.val_images."
+        " Set data.images to the folder of the images. If each split has its own folder, set data.train_images, "
+        "data.val_images and data.test_images."
     )
 
     train: str = setting(Text(required=True, doc="annotation file, `.json`"))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
 from augment.data.images import ImageRef
-from augment.support.errors import MAX_ERRORS, UserError, nearest, nearest_each
+from augment.support.errors import MAX_ERRORS, UserError, first_errors, nearest, nearest_each
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
 
@@ -141,9 +141,10 @@ class LabeledSplit:
         return self._error(np.any(wrong, axis=1), describe, what)
 
     def _error(self, wrong: NDArray[np.bool_], describe: Callable[[int], str], what: str) -> UserError:
-        """Return an error that describes the first wrong item, with the remedy, and then up to four others."""
+        """Return an error about the first wrong item, with the remedy, and up to four others. See `first_errors`."""
         first, *others = map(describe, np.flatnonzero(wrong)[:MAX_ERRORS].tolist())
-        return UserError("\n".join([f"{self.key}: {first}{what}", *(f"{self.key}: {other}." for other in others)]))
+        errors = [f"{self.key}: {first}{what}", *(f"{self.key}: {other}." for other in others)]
+        return first_errors(errors, int(wrong.sum()))
 
 
 def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Labels:
@@ -263,6 +264,19 @@ def describe_alike(names: Sequence[str]) -> str:
                 "encoding of accents. If you mean one class, use one name"
             )
     return ""
+
+
+def describe_joined(names: Sequence[str]) -> str:
+    """Return a notice about names that consist of other names, such as "red|blue", or an empty string."""
+    known = set(names)
+    parts = {name: [[part.strip() for part in name.split(separator)] for separator in " |,"] for name in names}
+    joined = [name for name in names if any(len(some) > 1 and known.issuperset(some) for some in parts[name])]
+    if not joined:
+        return ""
+    return (
+        f"data: {len(joined)} of {len(names)} labels consist of other labels, such as {joined[0]!r}. If an image has "
+        "several labels, separate them with ; in CSV lists, and with spaces in other lists"
+    )
 
 
 def suggest_spelling(absent: Sequence[str], images: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.filelist import Line, Lines
 from augment.data.formats.text_files import whole_number
-from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, all_rows, pack
+from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, all_rows, describe_joined, pack
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.multilabel import LABELS
@@ -152,7 +152,8 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
         except UserError as error:
             raise UserError(f"{lines.key}: {error}") from None
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
-    dataset = make_dataset(splits, options).noting(*_describe_repeated(lists))
+    dataset = make_dataset(splits, options)
+    dataset = dataset.noting(describe_joined(dataset.classes), *_describe_repeated(lists))
     if dataset.kind == NUMBERS and len(dataset.classes) == 1 and lists[0].column not in ("", "label"):
         return replace(dataset, classes=(lists[0].column,))
     return dataset

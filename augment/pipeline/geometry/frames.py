@@ -8,18 +8,16 @@ width - 0.5. Frames leave out motion that is not a matrix, such as remaps. `op.m
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.data.dataset import ImageRef
-from augment.data.image_faults import DECODER_ERRORS
-from augment.data.images import MIRRORED, SIDEWAYS, encoded_ref, is_decoded, open_image, orientation_of
+from augment.data.formats.raster_files import stored_orientation
+from augment.data.images import MIRRORED, SIDEWAYS
 from augment.params import Interval, Size
 from augment.recipe.op_kinds import Array
-from augment.support.errors import UserError
 
 _ATTEMPTS = 10
 
@@ -103,9 +101,5 @@ class Orientations:
         """Return the orientations, (N,), 1 to 8, of the images at the indices, (N, 1) on the CPU."""
         indices = index.flatten().numpy()
         for number in set(indices[self._known[indices] == 0].tolist()):
-            self._known[number] = 1
-            ref = encoded_ref(self._files[number])
-            if not is_decoded(ref):
-                with suppress(*DECODER_ERRORS, UserError), open_image(ref) as image:
-                    self._known[number] = orientation_of(image)
+            self._known[number] = stored_orientation(self._files[number])
         return np.asarray(self._known[indices])

@@ -207,9 +207,11 @@ def _listed(files: Paths, listed: IO[bytes]) -> dict[str, Any]:
     """
     for start in range(0, len(files), 65536):
         names = files.names[start : start + 65536].tolist()
-        if any(b"\n" in name or name[-1:].isspace() for name in names):  # the file format excludes such names
+        lines = b"".join([b"%b %d\n" % (name, index) for index, name in enumerate(names, start)])
+        # The file format excludes names with a line feed, or with white space at their end.
+        if lines.count(b"\n") > len(names) or any(name[-1:].isspace() for name in names):
             return {"files": list(files.texts())}  # DALI then numbers the images itself
-        listed.writelines(b"%b %d\n" % (name, index) for index, name in enumerate(names, start))
+        listed.write(lines)
     listed.flush()
     return {"file_list": f"/proc/self/fd/{listed.fileno()}", "file_root": ""}
 

@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 
 import augment
-from augment.cli.parser import Parser, one_of, output, png_file, readable_errors, table_console
+from augment.cli.parser import Parser, one_of, output, output_file, png_file, readable_errors, table_console
 from augment.support.errors import UserError
 
 
@@ -90,6 +90,8 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(ArgumentTypeError, match=f"^a/new cannot be written, because {tmp_path} is not writable"):
         output("a/new")
+    for name in ("-", "file", "/dev/null"):
+        assert output_file(name) == name
 
 
 @pytest.mark.parametrize(

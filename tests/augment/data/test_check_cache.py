@@ -51,6 +51,23 @@ def test_images_of_several_chunks_are_looked_up_in_order(
     assert (len(found), judged) == (7, [])
 
 
+@pytest.mark.parametrize("chosen", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (0, 2, 3, 4), (0, 0, 1, 2, 2, 4), (3,)])
+def test_cached_lines_are_found_in_any_order(
+    tmp_path: Path, judged: list[str], chosen: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_CHUNK", 2)
+    cache = tmp_path / "check.txt"
+    files = [write(tmp_path, f"{number}.jpg", bytes(number)) for number in range(5)]
+    check_files(files[:3], cache=cache)
+    files[1].write_bytes(b"longer")  # its first row is outdated
+    known = check.examine_files(files, cache=cache)
+    judged.clear()
+    faults, lines = check.examine_files([files[index] for index in chosen], cache=cache)
+    assert faults == {file: fault for file, fault in known[0].items() if files.index(file) in chosen}
+    assert lines == [known[1][index] for index in chosen]
+    assert judged == []
+
+
 @pytest.mark.parametrize("lost", range(1, 8))
 def test_a_torn_last_write_is_ignored(tmp_path: Path, judged: list[str], lost: int) -> None:
     """The machine stops while the cache is written: the row that is incomplete does not count, now or later."""
@@ -98,9 +115,9 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
         b"{",
         b'{"version": 5, "files": {"FILE": "0 0  is fine"}}',
         b"5\nFILE\0STATE 0123456789abcdef \0\n",
-        b"7\nFILE\0STATE 0123456789abcdef ",
-        b"7\nFILE\0\n",
-        b"7\n\0\0\0\n\xff\n",
+        cache_module._VERSION + b"FILE\0STATE 0123456789abcdef ",
+        cache_module._VERSION + b"FILE\0\n",
+        cache_module._VERSION + b"\0\0\0\n\xff\n",
     ],
 )
 def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str], content: bytes) -> None:

@@ -1,7 +1,9 @@
 """Exact epochs from real DALI: each sample once over all ranks, and what a batch holds."""
 
 import itertools
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,15 @@ from augment.support.formatting import amount
 # --- exact epochs ---
 
 COUNTS = sorted({(b, n) for b in (1, 4) for n in (1, b - 1, b, b + 1, 2 * b + 1) if n > 0})
+
+
+@pytest.mark.parametrize("name", ["a\nb.jpg", "a.jpg ", "a.jpg\n", "a b 3.jpg", "ü\t.jpg"])
+def test_names_with_white_space_are_read(name: str, tmp_path: Path, gray_files: Split) -> None:
+    names = ["0.jpg", name, "2.jpg"]
+    files = [Path(shutil.copy(str(file), tmp_path / name)) for file, name in zip(gray_files.files, names, strict=False)]
+    plan, device = plan_of({}, "val"), torch.device("cpu")
+    expected = take(make(first(gray_files, 3), device, plan=plan))
+    assert same(take(make(Split(tuple(files), gray_files.targets[:3]), device, plan=plan)), expected)
 
 
 @pytest.mark.parametrize(("batch_size", "samples"), COUNTS)

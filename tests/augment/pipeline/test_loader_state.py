@@ -1,6 +1,7 @@
 """Which saved states a loader takes: those of other batches are rejected, some others resume between two epochs."""
 
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,17 @@ import torch
 from passes import FILES, RECIPE, SEED, assert_complete, first, make, plan_of, same, saved, states_of, take
 
 from augment.data.dataset import Split
+from augment.pipeline import loader_state
 from augment.pipeline.graph.sample_order import RankShard
 from augment.support.errors import UserError
+
+
+def test_names_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Split(tuple(Path("/data", f"class{n % 2}", f"{n}.jpg") for n in range(5)), (0, 1, 0, 1, 0))
+    lines = b"class0/0.jpg 0\nclass1/1.jpg 1\nclass0/2.jpg 0\nclass1/3.jpg 1\nclass0/4.jpg 0"
+    for most in (2, 5, 6):
+        monkeypatch.setattr(loader_state, "_HASHED", most)
+        assert loader_state.digest_of(split) == blake2b(lines, digest_size=8).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,9 @@ def test_images_without_objects_and_batches_without_any_box(files: list[Path]) -
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])
-def test_keypoints_follow_the_orientation_of_16_bit_images(tmp_path: Path, orientation: int) -> None:
-    pixels = np.zeros((40, 60, 1), np.uint16)
+@pytest.mark.parametrize("channels", [1, 5])  # Pillow does not open the second
+def test_keypoints_follow_the_orientation_of_16_bit_images(tmp_path: Path, channels: int, orientation: int) -> None:
+    pixels = np.zeros((40, 60, channels), np.uint16)
     pixels[10:14, 48:52] = 60_000
     (tmp_path / "0.tif").write_bytes(tiff(pixels, extratags=[(274, "H", 1, orientation, True)]))
     x, y = {3: (60 - 50, 40 - 12), 6: (40 - 12, 50), 8: (12, 60 - 50)}[orientation]  # in the upright image

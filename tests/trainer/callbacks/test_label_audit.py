@@ -210,6 +210,14 @@ def test_the_interval_allows_for_the_errors_of_the_model() -> None:
     assert "errors of the model" not in usual.sentence
 
 
+def test_the_interval_allows_for_few_samples() -> None:
+    given = np.repeat([0, 1], 60)
+    sure = np.where(np.arange(120) % 2, given, -1)
+    found, _ = estimate(np.linspace(-1, 1, 120), given, sure)
+    assert found.share == found.low == 0
+    assert found.high == pytest.approx(1.96**2 / (60 + 1.96**2) + 0.01)  # Wilson's limit for 0 of 60
+
+
 def test_the_best_validation_score_decides_whether_a_model_is_strong_enough() -> None:
     learner = learner_of()
     learner.find(Recorder).rows[:] = [{"val_accuracy": score} for score in (0.3, 0.7, math.nan, 0.5)]

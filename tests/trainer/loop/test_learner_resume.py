@@ -47,7 +47,7 @@ def outcome(learner: Learner) -> dict[str, Any]:
         "random": torch.get_rng_state(),
         "rows": [timeless(row) for row in recorder.rows],
         "file": rows_of(learner.folder),
-        "samples": vars(recorder.samples),
+        "samples": dict(vars(recorder.samples)),
         "best": timeless(best_of(learner)[1]),
     }
 

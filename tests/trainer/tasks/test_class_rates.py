@@ -52,6 +52,16 @@ def test_rates_of_a_class_and_top_k() -> None:
     assert "top1" not in found
 
 
+@pytest.mark.parametrize("rate", RATES)
+def test_micro_averages_without_predictions_or_labels_are_0(rate: str) -> None:
+    none, some = torch.zeros(20, 4), torch.eye(4).repeat(5, 1)
+    for outputs, targets in ((none - 1, some), (some - 0.5, none), (none - 1, none)):
+        assert scores_of("multilabel", [f"{rate}_micro"], outputs, targets)[f"{rate}_micro"] == 0
+    outputs, targets = drawn(3, 3)
+    unlabeled = scores_of("segment", [f"{rate}_micro"], outputs, torch.full_like(targets, IGNORE))
+    assert math.isnan(unlabeled[f"{rate}_micro"])
+
+
 def test_a_class_called_like_an_average_does_not_replace_it() -> None:
     outputs, targets = drawn()
     said = outputs.argmax(1)

@@ -62,7 +62,7 @@ def bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(bands: Path) -> Path:
-    train(small_config(bands, *PIXELS, *BARE, "fit.epochs=3", "fit.batch_size=4"), bands / "run", console=QUIET)
+    train(small_config(bands, *PIXELS, *BARE, "fit.epochs=6", "fit.batch_size=4"), bands / "run", console=QUIET)
     return bands / "run"
 
 

@@ -239,6 +239,12 @@ def test_the_script_reads_no_other_tiff(tmp_path: Path) -> None:
     np.testing.assert_array_equal(reader_of(PixelFormat(1, "uint16"))(tmp_path / "1.tif"), pixels(1) + 1)
 
 
+def test_the_script_rejects_cmyk(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "x.tif", pixels(4), photometric="separated")
+    with pytest.raises(OSError, match="stores colors in an unusual way"):
+        reader_of(PixelFormat.of(4, "uint16"))(tmp_path / "x.tif")
+
+
 def test_the_script_reads_arrays_that_tifffile_saved_without_settings(tmp_path: Path) -> None:
     image = pixels(10, size=(24, 16))
     tifffile.imwrite(tmp_path / "x.tif", image)

@@ -17,14 +17,16 @@ from PIL import Image, ImageOps
 from runs import BARE
 
 from augment.cli.compose import compose
+from augment.data.rasters import Raster
 from augment.data.targets.spatial import IGNORE
+from augment.params.pixel_format import PixelFormat
 from augment.pipeline.geometry.frames import turns
 from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 from trainer.predictions.formats import as_json
-from trainer.predictions.masks import output_files, palette, whole_mask
+from trainer.predictions.masks import output_files, palette, upright, whole_mask
 from trainer.predictions.predict import predict as predict_images
 from trainer.run.best_model import load_best_model
 from trainer.run.config.schema import parse_config
@@ -141,6 +143,23 @@ def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> Non
     assert len(np.unique(found[0])) > 1
     for other in found:
         np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_rasters_are_shown_upright_but_frames_begin_at_stored_pixels(tmp_path: Path, orientation: int) -> None:
+    """As with `data.channels=1` on photos that an EXIF block turns."""
+    stored, file = np.arange(12, dtype=np.uint8).reshape(3, 4), tmp_path / "0.png"
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    Image.fromarray(stored).save(file, exif=exif)
+    raster = Raster(file, PixelFormat.of(1, "uint8"))
+    shown = raster.read_pixels()[..., 0]
+    matrix, size = upright(raster)
+    assert size == shown.shape[::-1]
+    rows, columns = np.indices(shown.shape)
+    x, y, _ = (matrix.numpy() @ np.stack([columns, rows, np.ones_like(rows)]).reshape(3, -1)).round().astype(int)
+    np.testing.assert_array_equal(stored[y, x], shown.ravel())
+    torch.testing.assert_close(matrix, upright(file)[0])
 
 
 @pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])

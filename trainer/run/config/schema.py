@@ -235,7 +235,9 @@ def run_of(weights: str) -> Path | None:
 
 def inner_keys() -> dict[str, str]:
     """Return the key paths of all settings and callbacks, by name and by alias."""
-    keys = {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
+    callbacks = reversed([*known_callbacks().items()])  # such as `monitor` of checkpoint, not of early_stopping
+    keys = {name: f"callbacks.{key}.{name}" for key, cls in callbacks for name in settings(cls)}
+    keys |= {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
     keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
     keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
     for section in ("model", "run", "data", "aug", "fit"):  # if sections share a name, the last section wins

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from augment.cli.parser import table_console, writing
 from augment.data.dataset import ImageRef, Split
-from augment.data.images import name_of, open_image
+from augment.data.images import name_of
 from augment.data.sources.loading import load_dataset
 from augment.support.errors import UserError
 from augment.support.files import write_json
@@ -122,8 +122,7 @@ class _ObjectComparison(_Comparison):
         targets: Any = [{name: value.cpu() for name, value in target.items()} for target in task.targets_of(batch)]
         frames, rows = cast(Tensor, task.frames_of(batch)).cpu(), []
         for i, output, frame in zip(batch.indices.tolist(), learner.output.float().cpu(), frames, strict=True):
-            with open_image(self._files[i]) as image:
-                turn, size = upright(image)
+            turn, size = upright(self._files[i])
             found = task.objects(output, frame @ turn, size, self._trained.classes)
             ours = torch.tensor([(*shown.box, shown.label, shown.score) for shown in found]).reshape(-1, 6)
             boxes, scores, labels = (torch.from_numpy(values) for values in self._run(self._files[i])[:3])

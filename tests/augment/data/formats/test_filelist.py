@@ -242,6 +242,17 @@ def test_names_that_look_alike_are_noticed(lists: Path) -> None:
     assert "differ only in case" not in str(found.notices)
 
 
+@pytest.mark.parametrize("separator", [" ", "|", ", "])
+def test_labels_that_consist_of_other_labels_are_noticed(lists: Path, separator: str) -> None:
+    joined = f"red{separator}blue"
+    found = load(
+        lists, f'path,label\na.png,"{joined}"\nb.png,red\nc.png,blue\n', "path,label\nd.png,red\n", ending="csv"
+    )
+    assert any("1 of 3 labels" in notice and repr(joined) in notice for notice in found.notices)
+    other = load(lists, "path,label\na.png,red fox\nb.png,red\n", "path,label\nc.png,red\n", ending="csv")
+    assert "consist of" not in str(other.notices)
+
+
 def test_numbers_that_float32_rounds_are_noticed(lists: Path) -> None:
     found = load(lists, "a.png 1700000001\nb.png 1700000033\n", "c.png 1700000060\n", task="regress")
     assert any("Subtract an offset" in notice for notice in found.notices)

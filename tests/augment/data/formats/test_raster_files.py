@@ -125,8 +125,10 @@ def test_exif_orientations(orientation: int) -> None:
         encoded = png(np.repeat(wide.astype(np.uint16)[..., None], channels, 2))
         found = read(encoded[:33] + block + encoded[33:], channels)
         np.testing.assert_array_equal(found, np.repeat(expected, channels, 2))
-    turned = tiff(wide.astype(np.uint16)[..., None], extratags=[(274, "H", 1, orientation, True)])
-    np.testing.assert_array_equal(read(turned), expected)
+    for channels, dtype in ((1, "uint16"), (4, "uint8"), (5, "uint16"), (3, "float32")):  # Pillow opens only the first
+        stored = np.repeat(wide.astype(dtype)[..., None], channels, 2)
+        turned = tiff(stored, extratags=[(274, "H", 1, orientation, True)])
+        np.testing.assert_array_equal(read(turned, channels), np.repeat(expected, channels, 2))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA"])
@@ -311,7 +313,7 @@ def test_negative_sizes_are_rejected(shape: str) -> None:
 def test_several_axes_besides_height_and_width_are_rejected() -> None:
     stream = io.BytesIO()
     tifffile.imwrite(stream, np.zeros((2, 3, 5, 7), np.uint16), ome=True, metadata={"axes": "ZCYX"})
-    with pytest.raises(PixelsError, match="has the axes ZCYX of 2 x 3 x 5 x 7"):
+    with pytest.raises(PixelsError, match="has the axes CZYX of 3 x 2 x 5 x 7"):
         open_raster(stream.getvalue())
 
 
@@ -407,6 +409,41 @@ def test_a_tiff_has_a_limited_number_of_pages() -> None:
     struct.pack_into("<I", content, last + 2 + 12 * tags, first)  # the pages form a circle
     with pytest.raises(PixelsError, match="has more than 1,000 pages"):
         open_raster(bytes(content))
+
+
+def test_pages_that_are_no_rows_are_limited() -> None:
+    stream = io.BytesIO()
+    shape = {"description": '{"shape": [1, 1]}', "metadata": None}
+    tifffile.imwrite(stream, np.zeros((1001, 1, 1), np.uint16), photometric="minisblack", **shape)
+    with pytest.raises(PixelsError, match="has more than 1,000 pages"):
+        open_raster(stream.getvalue())
+
+
+def test_reduced_images_are_limited() -> None:
+    stream = io.BytesIO()
+    with tifffile.TiffWriter(stream) as file:
+        file.write(np.zeros((1, 1), np.uint16), photometric="minisblack", subifds=1001)
+    with pytest.raises(PixelsError, match="has more than 1,000 reduced images"):
+        open_raster(stream.getvalue())
+
+
+def test_reduced_images_of_reduced_images_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    with tifffile.TiffWriter(stream) as file:
+        file.write(np.zeros((1, 1), np.uint16), photometric="minisblack", subifds=2)
+    content, read = bytearray(stream.getvalue()), []
+    page = tifffile.TiffFile(io.BytesIO(content)).pages.first
+    struct.pack_into("<II", content, page.tags["SubIFDs"].valueoffset, page.offset, page.offset)
+    begin = tifffile.TiffPage.__init__
+    monkeypatch.setattr(tifffile.TiffPage, "__init__", lambda *given, **named: read.append(begin(*given, **named)))
+    assert open_raster(bytes(content)).shape == (1, 1, 1)
+    assert len(read) < 10
+
+
+def test_metadata_claim_no_further_pages() -> None:
+    sizes = 'SizeX="7" SizeY="5" SizeC="1" SizeZ="50" SizeT="1" DimensionOrder="XYCZT"'
+    text = f'<OME><Image><Pixels {sizes}><TiffData IFD="0"/></Pixels></Image></OME>'
+    exact(tiff(pixels(1), description=text), pixels(1))
 
 
 def test_a_tiff_may_have_a_page_for_each_of_many_rows() -> None:

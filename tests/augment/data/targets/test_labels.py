@@ -122,6 +122,7 @@ def test_several_labels_are_ones_and_zeros() -> None:
         (["cat", "dog"], ["dgo", "caat", "x"], {}, "data.val: val0 has the label 'dgo', which is unknown. Did you "
          "mean 'dog' instead of 'dgo'? Did you mean 'cat' instead of 'caat'? Known: cat, dog.\n"
          "data.val: val1 has the label 'caat'.\ndata.val: val2 has the label 'x'."),
+        (["cat"], ["x"] * 1007, {}, "data.val: val4 has the label 'x'.\n... and 1,002 more."),
         ([0, "cat"], [0], {}, "train1 has the label 'cat'"),
         (["cat"], [0], {}, "data: train0 has the label 'cat', and val0 has the label 0. Use either numbers or names"),
         ([0, []], [0], {}, "data.train: train1 has no label. Give each image one label, or set data.multilabel=true."),
