@@ -14,7 +14,7 @@ from torch import Tensor
 
 from augment.data.check import Decoder
 from augment.data.image_faults import DECODER_ERRORS, describe_damage, find_fault_of_header, is_rare
-from augment.data.images import TURNED, has_range, is_turned, orientation_of, to_rgb, upright_size
+from augment.data.images import TURNED, has_range, is_turned, open_with_pillow, orientation_of, to_rgb, upright_size
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.classification import CLASSES
 from augment.data.targets.combined import Several
@@ -255,7 +255,7 @@ def _filled(image: Any, pixels: PixelFormat) -> Any:
 def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]:
     """Return the height and width of an encoded image after its EXIF turn, and its EXIF orientation."""
     try:
-        with Image.open(BytesIO(data.tobytes())) as image:
+        with open_with_pillow(BytesIO(data.tobytes())) as image:
             (width, height), orientation = upright_size(image), orientation_of(image)
     except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
