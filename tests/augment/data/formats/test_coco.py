@@ -45,6 +45,12 @@ def test_boxes_that_reach_out_are_clipped_with_a_notice() -> None:
     assert "such as annotations[0] of train.json" in dataset.notices[0]
 
 
+def test_a_notice_of_many_clipped_boxes_explains_the_order_of_their_numbers() -> None:
+    reaching_out, right_and_bottom = {"bbox": [-5, 3, 10, 10]}, {"bbox": [20, 10, 28, 18]}
+    assert "width and height" in found(BOX, right_and_bottom).notices[0]
+    assert "width and height" not in found(*[BOX] * 3, reaching_out).notices[0]
+
+
 def test_outlines_become_masks_of_instances_or_of_classes() -> None:
     runs = {"size": [20, 30], "counts": [0, 20 * 2, 20 * 28]}
     given = (BOX | {"segmentation": SQUARE}, {"bbox": [0, 0, 2, 20], "category_id": 7, "segmentation": runs})
