@@ -78,7 +78,13 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     saved = Saved(config, file, trust=options.trust, data=False, starts=False)
     plain = saved.with_overrides(normalize(overrides))
     load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # they may declare ops
-    return Recipe(parse_aug(plain.get("aug")), 0, tuple(plain.get("plugins") or ()), plain)
+    aug = parse_aug(plain.get("aug"))
+    if "auto" in (aug.mean, aug.std):
+        raise UserError(
+            f"--run {run}: aug.mean=auto and aug.std=auto are stored with the model. Run python -m trainer export "
+            f"{run} --preprocessing beside, which also writes transform.py."
+        )
+    return Recipe(aug, 0, tuple(plain.get("plugins") or ()), plain)
 
 
 def _parser() -> Parser:

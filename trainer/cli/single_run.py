@@ -164,6 +164,9 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         reject_words(overrides)
         tokens, start, before = start_of(overrides, trust=trust)
         reject_sweeps(tokens)
+        for key in (key_of(parse(token)) for token in tokens):
+            if key.startswith("hydra") and key != "hydra.searchpath":
+                raise UserError(f"{key}: has no effect in Python. To choose the folder of the run, pass folder=.")
         run = prepare(tokens, start, before, folder=path)
         if run.done is not None:
             ranks.share(None)

@@ -26,3 +26,13 @@ def test_a_run_is_exported_with_its_own_normalization(own_folder: Path, capsys: 
     source = Path("here/transform.py").read_text()
     assert "MEAN = (0.5, 0.5, 0.25)\nSTD = (0.5, 0.5, 0.125)\n" in source
     assert "SIZE, scale=0.5)" in source
+
+
+def test_values_that_only_the_model_has_are_exported_by_the_trainer(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text("aug: {size: 24, std: auto, val: {resize: {}}}")
+    with pytest.raises(SystemExit, match="2"):
+        main(["--run", "run", "--out", "here"])
+    assert "python -m trainer export run --preprocessing beside" in capsys.readouterr().err

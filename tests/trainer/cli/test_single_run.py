@@ -103,6 +103,11 @@ def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.
     assert resumed.folder.parts[0] == "outputs"
 
 
+def test_the_folder_of_a_run_is_not_an_override_in_python() -> None:
+    with pytest.raises(UserError, match=r"^hydra\.run\.dir: has no effect in Python\..* pass folder=\.$"):
+        train("data=sample", "hydra.run.dir=one")
+
+
 def test_data_that_have_changed_are_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"train": "x.npy", "val": "x.npy", "train_targets": "y.npy", "val_targets": "y.npy"}
