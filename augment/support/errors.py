@@ -8,8 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from augment.support.formatting import list_some
+
 # Limits of `closest`, because comparing long names takes milliseconds.
 _MAX_COMPARED, _MAX_LENGTH = 10_000, 100
+
+_MAX_LISTED = 100  # allowed names in one message
 
 MAX_ERRORS = 5  # wrong lines of a file that one error describes
 
@@ -57,13 +61,13 @@ def first_errors(errors: Sequence[str], count: int) -> UserError:
 
 
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:
-    """Return the end of a message about an unknown name: the closest allowed name, and all allowed names.
+    """Return the end of a message about an unknown name: the closest allowed name, and the allowed names.
 
     `others` maps common aliases to allowed names.
     """
     names = sorted(allowed)
     hint = f" Did you mean '{others[name]}'?" if others.get(name) else nearest(name, names)
-    return f"{hint} Allowed: {', '.join(names) or '(none)'}."
+    return f"{hint} Allowed: {list_some(names, _MAX_LISTED) or '(none)'}."
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

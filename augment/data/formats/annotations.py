@@ -207,7 +207,7 @@ def make_objects(
         boxes = amount(clipped.total(), "box that extends", "boxes that extend")
         notice = f"data: clipped {boxes} beyond the image, such as {next(iter(clipped))}"
         if clipped.total() > sum(len(image.objects) for image in chain.from_iterable(splits)) / 4:
-            notice += ". So many may have other numbers, such as right and bottom instead of width and height"
+            notice += ". The file may list right and bottom edges instead of width and height"
         notices.append(notice)
     if repeated := [found.where for image in chain.from_iterable(splits) for found in _repeated(image.objects)]:
         objects = amount(len(repeated), "object has", "objects have")

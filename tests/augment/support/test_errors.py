@@ -20,10 +20,11 @@ def test_long_names_and_further_names_are_not_compared() -> None:
     assert nearest("label", [*(f"name {number}" for number in range(10_000)), "lable"]) == ""
 
 
-def test_suggest_sorts_names_and_accepts_none() -> None:
+def test_suggest_sorts_up_to_a_hundred_names_and_accepts_none() -> None:
     assert suggest("rotat", ["warp", "rotate"]) == " Did you mean 'rotate'? Allowed: rotate, warp."
     assert suggest("rotate", []) == " Allowed: (none)."
     assert suggest("AdamW", ["adam", "adamw"]) == " Did you mean 'adamw'? Allowed: adam, adamw."
+    assert suggest("x", [f"{number:03}" for number in range(1101)]).endswith("098, 099 and 1,001 more.")
 
 
 def test_only_errors_of_other_code_name_their_type() -> None:
