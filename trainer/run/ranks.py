@@ -100,11 +100,10 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
             raise
         return INTERRUPTED  # rank 0 prints how to resume
     except Exception as error:
-        mistake = isinstance(error, UserError)
         first_to_fail = report(message := f"rank {current().rank}: {describe_error(error)}")
         if leaves and not first_to_fail:
             return 1  # another rank prints why
-        if mistake:
+        if isinstance(error, UserError):
             raise UserError(message) from error
         raise
     return INTERRUPTED if status == "interrupted" else 0
