@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
@@ -77,9 +77,8 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
     """
     from trainer.run.train import follow as train
 
-    nothing: Mapping[str, Any] | None = None
     try:
-        if (plain := share(nothing)) is None:
+        if (plain := share(cast(Mapping[str, Any] | None, None))) is None:
             return 0
         config = parse_config(plain)
         logging.disable(logging.WARNING)  # rank 0 logs the same warnings
