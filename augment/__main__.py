@@ -1,4 +1,4 @@
-"""`python -m augment TOOL`: plan, preview, measure and export recipes, inspect and convert data sets."""
+"""`python -m augment TOOL`: plan, preview, measure and export recipes, inspect and convert datasets."""
 
 import sys
 
@@ -7,7 +7,7 @@ from augment.support.signals import StopSignals
 
 
 def main() -> int:
-    """Run the tool that the command line names; return the exit code."""
+    """Run the tool that the command line names, and return the exit code."""
     with StopSignals() as signals:
         with signals.ending(130):
             from augment.cli.tools import run_tool

@@ -68,11 +68,8 @@ def shorten(text: str, width: float, points: float, *, bold: bool = False) -> st
     """Shorten a text to `width` pixels with an ellipsis in the middle."""
     if text_width(text, points, bold=bold) <= width:
         return text
-
-    def elided_width(length: int) -> float:
-        return text_width(_elide(text, length), points, bold=bold)
-
-    too_long = bisect_right(range(len(text)), width, key=elided_width)
+    lengths = range(len(text))
+    too_long = bisect_right(lengths, width, key=lambda length: text_width(_elide(text, length), points, bold=bold))
     return _elide(text, max(too_long - 1, 0))
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from html import escape
 from typing import Any, NoReturn, TypeVar
 
@@ -288,10 +289,7 @@ class Loader:
         self._consumed = state["consumed"]
         self._seen = [unpack_seen(state.get("seen", ""), len(self.split))]
         checkpoint = state["pipeline"]
-
-        def restore_pipeline() -> None:
-            self._explained(lambda: self._running(checkpoint))
-
+        restore_pipeline = partial(self._explained, partial(self._running, checkpoint))
         needs_no_pipeline = not self._consumed or (not self._is_inside and checkpoint is None)
         self._resuming = needs_no_pipeline or restored(restore_pipeline, inside=self._is_inside)
         if not self._resuming:

@@ -106,7 +106,7 @@ class Plan:
         return self._with(tuple(stage for stage in self.stages if stage.kind in kinds))
 
     def _with(self, stages: tuple[Stage, ...]) -> "Plan":
-        keys = {step.key.split(".")[0] for stage in stages for step in stage.steps}
+        keys = set().union(*map(_keys, stages))
         return replace(self, stages=stages, tree=tuple(step for step in self.tree if step.key in keys))
 
     @property

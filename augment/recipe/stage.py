@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -92,12 +93,8 @@ class Stage:
     @property
     def warp_parts(self) -> list[tuple[Step, ...]]:
         """The steps of a warp in order. Consecutive matrices form one part. Each remap is a part."""
-
-        def part_of(numbered_step: tuple[int, Step]) -> int:
-            number, step = numbered_step
-            return number if step.op.kind == "remap" else -1
-
-        return [tuple(step for _, step in part) for _, part in groupby(enumerate(self.steps), part_of)]
+        numbered = ((number if step.op.kind == "remap" else -1, step) for number, step in enumerate(self.steps))
+        return [tuple(step for _, step in part) for _, part in groupby(numbered, key=itemgetter(0))]
 
     def remapped(self, draws: Mapping[str, Draws]) -> Mask:
         """Return whether any remap of the stage applies to each sample, (N,) bool."""

@@ -271,7 +271,7 @@ def mixed() -> dict[str, float]:
             mixer = Mixer(plan_of(steps, "train", SIZE), kind, seed=SEED, rank=0, classes=3)
             results = []
             for by_kernel in (False, True):
-                batch_assembly.kernel_runs = lambda device, by_kernel=by_kernel: by_kernel
+                batch_assembly.mixing_kernel_runs = lambda device, by_kernel=by_kernel: by_kernel
                 results.append([mixer.mix(batch, targets, epoch=2, start=start) for start in (0, 5)])
                 assert results[-1][0][0].is_contiguous(memory_format=torch.channels_last)
                 assert not torch.equal(results[-1][0][0], batch)

@@ -101,8 +101,9 @@ class Checkpoint(Callback):
         if self._writing is not None and self._writing.done:
             self._finish_writing()
         minutes, batches = self.every_minutes, self.every_batches
-        due = minutes is not None and monotonic() - self._saved_at >= 60 * minutes
-        due = minutes is not None and learner.ranks.agree("save", due and learner.ranks.is_main)
+        due = minutes is not None and learner.ranks.agree(
+            "save", learner.ranks.is_main and monotonic() - self._saved_at >= 60 * minutes
+        )
         if due or (batches is not None and learner.progress.position.batch % batches == 0):
             learner.after_this_batch(self._save)
 

@@ -189,7 +189,7 @@ class FreshStatistics(Callback):
         (first, batches), epoch = learner.progress.step_batches, learner.progress.epoch
         images_in = learner.train_loader.images_in
         share = images_in(epoch, first, batches) / images_in(epoch, 0, first + batches)
-        # Earlier versions did not save the counters.
+        # Without a reset, `_before` is empty. Earlier versions did not save the counters.
         norms = {name: norm for name, norm in _norms(learner.model) if f"{name}.{_COUNTER}" in self._before}
         for (name, norm), factor in zip(norms.items(), self._factors(norms, share), strict=True):
             for key in STATISTICS:

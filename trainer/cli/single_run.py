@@ -156,10 +156,9 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     path = None if folder is None else Path(folder)
     if ranks.follows():
         ranks.follow(leaves=False)
-        ending: Any = None
-        if (ending := ranks.share(ending)) is None:
+        if (ending := ranks.share(cast(Summary | None, None))) is None:
             raise UserError("rank 0 did not train. Its message states the reason.")
-        return cast(Summary, ending)
+        return ending
     try:
         reject_words(overrides)
         tokens, start, before = start_of(overrides, trust=trust)
@@ -169,12 +168,12 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
                 raise UserError(f"{key}: has no effect in Python. To choose the folder of the run, pass folder=.")
         run = prepare(tokens, start, before, folder=path)
         if run.done is not None:
-            ranks.share(None)
+            ranks.share(None)  # the other ranks train nothing
             return ranks.share(run.done)
         check_configs([run.config])
     except BaseException:
-        ranks.share(None)
-        ranks.share(None)
+        ranks.share(None)  # instead of the configuration
+        ranks.share(None)  # instead of the summary
         raise
     ranks.share(run.config.resolved)
     return ranks.share(run_job(run.config, run.tokens, path or new_folder(), again=run.again))

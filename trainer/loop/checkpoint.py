@@ -72,12 +72,12 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         if not is_old:
             with _open(path) as archive:
                 (name,) = filter(_is_pickle, archive.namelist())
-                if archive.testzip() is not None:
-                    raise DamagedError(f"{path} is truncated, or is not a checkpoint. {_REMEDY}")
-                for key, size in check_pickle(BytesIO(archive.read(name))):
-                    # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
-                    if archive.getinfo(f"{name[:-8]}data/{key}").file_size != size:
-                        raise DamagedError(f"{path} is truncated, or is not a checkpoint. {_REMEDY}")
+                # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
+                if archive.testzip() is not None or any(
+                    archive.getinfo(f"{name[:-8]}data/{key}").file_size != size
+                    for key, size in check_pickle(BytesIO(archive.read(name)))
+                ):
+                    raise zipfile.BadZipFile
     except ForeignTypeError as error:
         raise _foreign_types(path, f" ({error})") from error
     except _BROKEN as error:

@@ -119,9 +119,8 @@ def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bo
 
 
 def _listed(images: Any) -> Sequence[Any]:
-    is_list = isinstance(images, Iterable) and not isinstance(images, str | bytes)
-    is_one = not is_list or getattr(images, "ndim", 1) in (0, 2, 3)
-    return [images] if is_one else list(images)
+    not_listed = isinstance(images, str | bytes) or not isinstance(images, Iterable)
+    return [images] if not_listed or getattr(images, "ndim", 1) in (0, 2, 3) else list(images)
 
 
 def _as_ref(image: Any, number: int, pixels: PixelFormat) -> ImageRef:

@@ -171,7 +171,7 @@ def make_learner(
         fit = replace(fit, graph=False)  # a graph that records communication must not outlive the ranks
     if getattr(config.model, "checkpointing", False):
         fit = replace(fit, graph=False)  # gradient checkpointing saves the random state, which a graph cannot record
-    pixels = (plan := loaders.val.plan).pixels
+    plan = loaders.val.plan
     learner = Learner(
         network,
         loaders.train,
@@ -191,7 +191,7 @@ def make_learner(
             began=began or monotonic(),
             folder=folder if ranks.is_main else None,
             classes=dataset.classes,
-            pixels=pixels if pixels == RGB else replace(pixels, mean=plan.mean, std=plan.std),
+            pixels=RGB if plan.pixels == RGB else replace(plan.pixels, mean=plan.mean, std=plan.std),
         ),
     )
     if not ranks.is_main:

@@ -70,8 +70,9 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
     named = error.filename is not None and Path(str(error.filename)).resolve().is_relative_to(folder.resolve())
     if not named and not (error.filename is None and error.errno in _WRITE_ERRORS):
         return None
-    remedy = "Free disk space, or use another folder."
-    return UserError(f"{name}: the run cannot write to its folder: {error.strerror}. {remedy}")
+    return UserError(
+        f"{name}: the run cannot write to its folder: {error.strerror}. Free disk space, or use another folder."
+    )
 
 
 def out_of_memory(error: BaseException) -> str:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
@@ -77,9 +77,8 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
     """
     from trainer.run.train import follow as train
 
-    nothing: Mapping[str, Any] | None = None
     try:
-        if (plain := share(nothing)) is None:
+        if (plain := share(cast(Mapping[str, Any] | None, None))) is None:
             return 0
         config = parse_config(plain)
         logging.disable(logging.WARNING)  # rank 0 logs the same warnings
@@ -100,11 +99,10 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
             raise
         return INTERRUPTED  # rank 0 prints how to resume
     except Exception as error:
-        mistake = isinstance(error, UserError)
         first_to_fail = report(message := f"rank {current().rank}: {describe_error(error)}")
         if leaves and not first_to_fail:
             return 1  # another rank prints why
-        if mistake:
+        if isinstance(error, UserError):
             raise UserError(message) from error
         raise
     return INTERRUPTED if status == "interrupted" else 0

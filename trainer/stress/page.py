@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from augment.data.images import name_of
 from augment.support.formatting import amount
 from trainer.figures.images import data_uri, thumbnail
@@ -55,7 +53,7 @@ def _chart(result: StressTest, weakness: Weakness) -> dict[str, Any]:
             f"{weakness.corruption.describe(strength)}: {result.show(score.value)}"
             for strength, score in enumerate(weakness.scores)
         ],
-        "examples": [_example_uri(score.example) for score in with_example],
+        "examples": [data_uri(score.example, "JPEG", 82) if score.example else "" for score in with_example],
     }
 
 
@@ -71,7 +69,3 @@ def _failing_images(result: StressTest) -> Iterator[dict[str, Any]]:
     for position, times, mild in result.first_to_fail(_MAX_FAILING):
         file = result.files[position]
         yield {"name": name_of(file), "times": amount(times, "time"), "mild": mild, "uri": thumbnail(file)}
-
-
-def _example_uri(image: Image.Image | None) -> str:
-    return data_uri(image, "JPEG", 82) if image else ""

@@ -157,11 +157,8 @@ class StressTest:
                 for position in score.wrong - self.clean.wrong:
                     failures[position] = failures.get(position, 0) + 1
         worst = sorted(failures, key=lambda position: (-failures[position], position))[:most]
-
-        def mild_failures(position: int) -> list[str]:
-            return [tested.corruption.name for tested in self.weaknesses if position in tested.scores[0].wrong]
-
-        return [(position, failures[position], mild_failures(position)) for position in worst]
+        mild = [(tested.corruption.name, tested.scores[0].wrong) for tested in self.weaknesses]
+        return [(at, failures[at], [name for name, wrong in mild if at in wrong]) for at in worst]
 
     @property
     def _digest(self) -> str:

@@ -120,7 +120,7 @@ class Mixer:
 
     def _mix(self, images: Tensor, targets: Tensor, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
-        by_kernel = self._kernel_knows_ops and in_order and images.shape[1] == 3 and kernel_runs(images.device)
+        by_kernel = self._kernel_knows_ops and in_order and images.shape[1] == 3 and mixing_kernel_runs(images.device)
         variant = Size(*images.shape[2:]), by_kernel
         ahead = self._values.setdefault(variant, self._ahead(partial(self._draw, variant, images.device)))
         drawn, rows = ahead.take(epoch, start, len(images))
@@ -202,7 +202,7 @@ def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> FedValues:
     return records
 
 
-def kernel_runs(device: torch.device) -> bool:
+def mixing_kernel_runs(device: torch.device) -> bool:
     return device.type == "cuda" and kernels_run(device.index)
 
 
