@@ -32,7 +32,7 @@ from augment.pipeline.kernels.decoded_images import KernelTransform
 from augment.pipeline.kernels.instructions import program_of
 from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.sampler import CALL, Sampler
+from augment.recipe.sampler import CALL, Sampler, SampleRange
 from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
 from augment.support.dali_versions import STORED_TYPES, Node
@@ -237,7 +237,7 @@ class _Graph(GraphSource):
         self._common = [0, *(own.shared_results(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # by the number of each view that has its own crop
         # The result of `_draw` for the next call.
-        self._drawn: dict[tuple[int, int, int], tuple[dict[str, FedValues], list[FedValues]]] = {}
+        self._drawn: dict[SampleRange, tuple[dict[str, FedValues], list[FedValues]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=placement.threads,
@@ -272,7 +272,7 @@ class _Graph(GraphSource):
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         nodes = []
-        for number, values in enumerate(self._stage_values(view, (0, 0, 1))):
+        for number, values in enumerate(self._stage_values(view, SampleRange(0, 0, 1))):
             nodes.append({name: fn.external_source(name=_input_name(view, number, name)) for name in values})
         return nodes
 
@@ -284,7 +284,7 @@ class _Graph(GraphSource):
         """Run call number `call`. Return each view, (N, C, height, width), and, with frames, its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
-        where = (0, call * CALL, len(images))
+        where = SampleRange(0, call * CALL, len(images))
         for view, crop in self._crops.items():
             if crop.draw is not None:
                 sampler = self._samplers[view]
@@ -297,7 +297,7 @@ class _Graph(GraphSource):
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
         # Draw the values of the next call while DALI works. The next call usually has the same number of images.
-        following = (0, (call + 1) * CALL, len(images))
+        following = SampleRange(0, (call + 1) * CALL, len(images))
         self._drawn = {following: self._draw(following)}
         # On the GPU, PyTorch's stream waits for the batch, and this thread does not.
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
@@ -307,7 +307,7 @@ class _Graph(GraphSource):
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
         return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 
-    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, FedValues], list[FedValues]]:
+    def _draw(self, where: SampleRange) -> tuple[dict[str, FedValues], list[FedValues]]:
         """Return the values of all views' stages, by the names of their DALI inputs, and the program of each view."""
         fed = {
             _input_name(view, number, name): values
@@ -317,7 +317,7 @@ class _Graph(GraphSource):
         }
         return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
-    def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, FedValues]]:
+    def _stage_values(self, view: int, where: SampleRange) -> list[dict[str, FedValues]]:
         """Return the values of the stages that DALI runs for a view.
 
         With a program, DALI runs the stages before the program. Otherwise, it runs the stages that the view does not
@@ -330,8 +330,8 @@ class _Graph(GraphSource):
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
                 # DALI reads only the first row, seven words, and derives a separate stream for each sample.
-                words = sampler.uniform(f"{stage.steps[0].key}.noise", (*where[:2], 1), 7)
-                values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
+                words = sampler.uniform(f"{stage.steps[0].key}.noise", where._replace(size=1), 7)
+                values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where.size, 1))
             found.append(values)
         return found
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -15,13 +15,23 @@ from augment.recipe.stage import Draws
 from augment.recipe.step import Step
 from augment.support.seeds import derive_seed
 
-# The samples to draw for: the epoch, the position of the first sample, and the number of samples. With a fourth number,
-# the number of consecutive `Transform` calls, the third is the number of samples per call.
-SampleRange = tuple[int, int, int] | tuple[int, int, int, int]
-
 CALL = 2**32  # distance between the positions of the first samples of two consecutive calls
 _WORD = 2**64 - 1
 _DOUBLES = 4  # numbers per counter value of Philox 4x64
+
+
+class SampleRange(NamedTuple):
+    """The samples to draw for: the arguments of `Sampler.draw`. `size` is its `count`."""
+
+    epoch: int
+    start: int
+    size: int
+    calls: int = 1
+
+    @property
+    def total(self) -> int:
+        """The number of samples of all calls."""
+        return self.calls * self.size
 
 
 @dataclass(frozen=True)
@@ -60,9 +70,10 @@ class Sampler:
             sample. The key of a step within a policy is its path.
         """
         draws: dict[str, Draws] = {}
-        all_samples = np.ones(calls * count, dtype=bool)
+        where = SampleRange(epoch, start, count, calls)
+        all_samples = np.ones(where.total, dtype=bool)
         for step in self.plan.tree:
-            self._draw(draws, step, (step.key, step.key), all_samples, (epoch, start, count, calls))
+            self._draw(draws, step, (step.key, step.key), all_samples, where)
         return draws
 
     def _draw(
@@ -133,7 +144,7 @@ class Sampler:
 
     def uniform(self, key: str, where: SampleRange, columns: int) -> Array:
         """Return (samples, columns) numbers in [0, 1) from the stream of a step's key."""
-        epoch, start, count, calls = (*where, 1)[:4]
+        epoch, start, count, calls = where
         # Steps that views share use the draws of view 0.
         is_shared = key.split(".")[0] in self.plan.shared
         view = () if self.view == 0 or is_shared else (self.view,)
@@ -150,7 +161,7 @@ class Sampler:
             generator.bit_generator.state = state
             generator.random(out=call)
             counter += CALL * columns // _DOUBLES
-        return drawn[:, skip:].reshape(calls * count, columns)
+        return drawn[:, skip:].reshape(where.total, columns)
 
 
 class _Key(ISeedSequence):

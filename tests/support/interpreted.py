@@ -47,7 +47,7 @@ from augment.pipeline.kernels.instructions import Program
 from augment.pipeline.kernels.opcodes import CODES
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import Sampler, SampleRange
 
 HEIGHT, WIDTH = SIZE = (25, 33)  # odd, so that the last block of pixels is not full
 CPU = torch.device("cpu")
@@ -215,7 +215,7 @@ def bounds() -> dict[str, int]:
         # The second stage writes to the last buffer.
         plan = plan_of({"first": {"op": "posterize"}, "second": {"op": name, **step}}, size=size)
         program, image = Program(plan), torch.tensor(draw_photo(*size[::-1], 0))[None]
-        programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 1)))
+        programs = torch.from_numpy(program.values(Sampler(plan, SEED), SampleRange(0, 0, 1)))
         guards.clear()
         torch.empty = guarded  # type: ignore[assignment]
         program.run(image, programs, OutputFormat())
@@ -240,7 +240,8 @@ def noise() -> dict[str, Any]:
     correlations = np.corrcoef(rows) - np.eye(len(rows))
     train = plan_of({"resize": {}, "first": normal}, "train", 32)
     (first, again), (second, other) = (
-        Program(train).values(Sampler(train, seed), (epoch, 0, 2))[:, -2:].tolist() for seed, epoch in ((1, 0), (1, 1))
+        Program(train).values(Sampler(train, seed), SampleRange(epoch, 0, 2))[:, -2:].tolist()
+        for seed, epoch in ((1, 0), (1, 1))
     )
     return {
         "normal": {
@@ -354,7 +355,7 @@ def channels() -> dict[str, Any]:
     plan = build_plan(replace(recipe.aug, pixels=form), "val")
     program = Program(plan)
     levels = torch.full((6, 32, 32, 4), 127.5)
-    programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 6)))
+    programs = torch.from_numpy(program.values(Sampler(plan, SEED), SampleRange(0, 0, 6)))
     values = program.run(levels, programs, OutputFormat(raw=True)).numpy() - 127.5
     rows = values.transpose(0, 3, 1, 2).reshape(24, -1)
     noise = {"mean": float(values.mean()), "std": float(values.std())}

@@ -28,7 +28,7 @@ from augment.pipeline.graph.parameter_feed import Feed
 from augment.pipeline.graph.sample_order import ImageFeed, Reading
 from augment.pipeline.kernels.instructions import Program, ProgramFeed, program_of
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import Sampler, SampleRange
 from augment.recipe.stage import Stage
 from augment.support.dali_versions import STORED_TYPES, Node
 
@@ -225,7 +225,7 @@ def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.
 
 def _external(feed: Feed) -> list[dict[str, Node]]:
     """Add a feed to the graph. Return the nodes of each stage's values, by name."""
-    stages = feed.by_stage((0, 0, 1))
+    stages = feed.by_stage(SampleRange(0, 0, 1))
     count = sum(map(len, stages))
     nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())
     return [dict(zip(stage, nodes, strict=False)) for stage in stages]  # each zip takes the next nodes

@@ -82,7 +82,7 @@ class Feed:
         epoch, number = block
         batch, size = number * self._together, self._reading.batch_size
         count = min(self._together, self._batches - batch) * size
-        return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
+        return [values for stage in self.by_stage(SampleRange(epoch, batch * size, count)) for values in stage.values()]
 
     def by_stage(self, where: SampleRange) -> list[dict[str, FedValues]]:
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
@@ -99,15 +99,15 @@ class DrawAhead(Generic[T]):
 
     def __init__(self, draw: Callable[[SampleRange], T], together: int = BLOCK) -> None:
         self._draw, self._together = draw, together
-        self._where = -1, 0, 0
+        self._where = SampleRange(-1, 0, 0)
         self._drawn: T | None = None
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
         """Return the draws of a block, and the rows for the `count` samples from position `start` of an epoch."""
-        drawn_epoch, first, size = self._where
+        drawn_epoch, first, size, _ = self._where
         if self._drawn is None or epoch != drawn_epoch or start < first or start + count > first + size:
             first, size = start, max(count, self._together)
-            self._where = epoch, first, size
+            self._where = SampleRange(epoch, first, size)
             self._drawn = self._draw(self._where)
         return self._drawn, slice(start - first, start - first + count)
 
@@ -131,7 +131,7 @@ class DrawAheadOfCalls(DrawAhead[T]):
             if key == self._key and call == last.stop:
                 calls = max(1, min(2 * len(last), 2 * self._together // count))
             self._calls, self._key = range(call, call + calls), key
-            self._drawn = self._draw((epoch, start, count, calls))
+            self._drawn = self._draw(SampleRange(epoch, start, count, calls))
         first = (call - self._calls.start) * count
         return self._drawn, slice(first, first + count)
 

@@ -61,7 +61,7 @@ class KernelTransform:
 
     def _draw(self, sides: Sequence[int], where: SampleRange) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
         """Draw for images with these sides. Return the windows of each view, and the kernels' inputs on the device."""
-        sizes = np.tile(np.array(sides), (math.prod(where[2:]), 1))
+        sizes = np.tile(np.array(sides), (where.total, 1))
         windows, there = [], {}
         for view, sampler in enumerate(self._samplers):
             windows.append(_windows(sampler, where, sizes).astype(np.float32))

@@ -80,7 +80,7 @@ class Program:
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
             found.append((CODES[name], rows, ROUTINES[name](stage, fed, size)))
         counts = [sum(column.shape[1] for column in columns) for _, _, columns in found]
-        programs = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32)
+        programs = np.zeros((where.total, sum(counts) + 2 * len(counts)), np.float32)
         at = 0
         for (code, rows, columns), count in zip(found, counts, strict=True):
             programs[rows, at] = code

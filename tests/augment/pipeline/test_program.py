@@ -26,7 +26,7 @@ from augment.pipeline.kernels.decoded_images import KernelTransform
 from augment.pipeline.kernels.instructions import Program, kernels_run
 from augment.pipeline.kernels.opcodes import standard_tables
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import Sampler, SampleRange
 
 POLICIES = ["trivial_augment", "rand_augment", "auto_augment"]
 # The local ops that the kernel knows, most of them but for noise, which it draws itself.
@@ -165,8 +165,8 @@ def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None
     plan = build_plan(load_recipe("strong", "aug.train.erase.p=1").aug, "train")
     program, sampler = Program.of(plan), Sampler(plan, 3, rank=1)
     assert program is not None
-    first, second = (program.values(sampler, (epoch, 0, 40))[:, -2:] for epoch in (0, 1))
-    np.testing.assert_array_equal(program.values(sampler, (1, 13, 9))[:, -2:], second[13:22])
+    first, second = (program.values(sampler, SampleRange(epoch, 0, 40))[:, -2:] for epoch in (0, 1))
+    np.testing.assert_array_equal(program.values(sampler, SampleRange(1, 13, 9))[:, -2:], second[13:22])
     assert len(np.unique(np.concatenate([first, second]), axis=0)) == 80
 
 
@@ -203,7 +203,7 @@ def test_the_kernel_matches_operators_on_the_gpu(
 def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
     program = Program.of(plan)
     assert program is not None
-    programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, len(images))))
+    programs = torch.from_numpy(program.values(Sampler(plan, SEED), SampleRange(0, 0, len(images))))
     return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), OutputFormat(half=True))
 
 

@@ -265,4 +265,4 @@ def test_values_are_drawn_for_ever_more_calls_up_to_a_limit() -> None:
     ahead = DrawAheadOfCalls(draw, together=8)
     for call in range(12):
         ahead.take(0, call * CALL, 4)
-    assert [where[2:] for where in drawn] == [(4, 1), (4, 2), (4, 4), (4, 4), (4, 4)]
+    assert [(where.size, where.calls) for where in drawn] == [(4, 1), (4, 2), (4, 4), (4, 4), (4, 4)]
