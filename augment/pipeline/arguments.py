@@ -13,8 +13,8 @@ from torch import distributed as dist
 
 from augment.data.sources import SOURCES
 from augment.params import Count, Flag, Param, settings
+from augment.support.device import missing_gpu
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.formatting import amount
 from augment.support.process import launched_ranks
 
 logger = logging.getLogger(__name__)
@@ -74,9 +74,7 @@ def torch_device(name: torch.device | str) -> torch.device:
         raise UserError(f"device: {str(name)!r} is not allowed.{near} Allowed: auto, cpu, cuda, cuda:N.")
     device, seen = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= seen:
-        count = amount(seen, "GPU") if seen else "no GPU"
-        allowed = ["auto", "cpu", *(f"cuda:{number}" for number in range(seen))]
-        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: {', '.join(allowed)}.")
+        raise missing_gpu(f"device={name}", seen)
     if device.type == "cuda" and not backend.RestrictPinnedMemUsage():  # type: ignore[attr-defined]
         logger.warning(
             "small images can be corrupted on a busy GPU, because DALI was used before augment was imported, or "

@@ -1,4 +1,4 @@
-"""Copy arrays to the device that processes batches."""
+"""The device that processes batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.support.errors import UserError
+from augment.support.formatting import amount
 from augment.support.lazy_torch import Tensor, torch
+
+
+def missing_gpu(setting: str, count: int) -> UserError:
+    """Return an error about a setting, such as "device=cuda:3", whose GPU is not among the `count` GPUs here."""
+    seen = amount(count, "GPU") if count else "no GPU"
+    allowed = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(count))])
+    return UserError(f"{setting}: PyTorch sees {seen} here. Allowed: {allowed}.")
 
 
 def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from augment.params import Choice, Count, Flag, Texts, parse_params, setting, settings
+from augment.support.device import missing_gpu
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.support.lazy_torch import torch
@@ -174,9 +175,7 @@ class LoopSettings:
         device = torch.device(best if self.device == "auto" else self.device)
         index: int | None = device.index
         if device.type == "cuda" and (index or 0) >= count:
-            seen = amount(count, "GPU") if count else "no GPU"
-            allowed = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(count))])
-            raise UserError(f"fit.device={self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
+            raise missing_gpu(f"fit.device={self.device}", count)
         if launched_ranks() > 1 and self.device != "cpu":
             if index is not None:
                 raise UserError(f"fit.device={self.device}, but each rank needs its own GPU. Allowed: auto, cpu.")
