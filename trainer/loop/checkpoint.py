@@ -1,178 +1,30 @@
-"""Checkpoint files. They are written completely or not at all, and reading them cannot run code."""
+"""Checkpoint files. They are written completely or not at all."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import os
-import pickle
-import re
-import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
-from io import BytesIO
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.params.pixel_format import PixelFormat, parse_format
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
 from augment.support.files import atomic_path
 from augment.support.lazy_torch import Tensor, nn, torch
-from augment.support.process import host_memory
-from augment.support.untrusted_files import MAX_DEPTH, damage_errors, explained_damage, regular
-from trainer.loop.pickle_check import MAX_VALUES, ForeignTypeError, check_pickle
-
-_BROKEN = damage_errors(OSError, zipfile.BadZipFile, zlib.error)
-
-# Limits that no model reaches. Values that are not in tensors are slow to read.
-MAX_PICKLE = 2**23  # bytes of values that are not in tensors
-_MAX_GROUPS = 10_000  # parameter groups in an optimizer
-
-# The first bytes of files that PyTorch before version 1.6 wrote.
-_OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
-
-_OLD_PICKLES = 5  # pickles in such a file
-
-_REMEDY = "Restore it, or use another file."
-
-
-class DamagedError(UserError):
-    """A checkpoint is missing, truncated or damaged."""
-
-
-def is_whole(path: Path) -> bool:
-    """Return whether a file matches its checksums, which PyTorch does not verify."""
-    with suppress(UserError, *_BROKEN), _open(path) as archive:
-        return archive.testzip() is None
-    return False
-
-
-def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
-    """Read a file from `torch.save` that contains only plain values and tensors.
-
-    Args:
-        path: the file.
-        device: the device of the tensors. None: the CPU.
-        old: whether to accept files from PyTorch before version 1.6, which have no checksums.
-
-    Raises:
-        DamagedError: the file is truncated, or is not a checkpoint.
-        UserError: the file is compressed or too large, or contains other objects.
-    """
-    try:
-        with open(path, "rb") as stream:
-            is_old = old and stream.read(len(_OLD)) == _OLD
-            stream.seek(0)
-            for _ in range(_OLD_PICKLES if is_old else 0):
-                check_pickle(stream)
-        if not is_old:
-            with _open(path) as archive:
-                (name,) = filter(_is_pickle, archive.namelist())
-                # PyTorch before 2.10 would read beyond a storage that is too short, into other memory.
-                if archive.testzip() is not None or any(
-                    archive.getinfo(f"{name[:-8]}data/{key}").file_size != size
-                    for key, size in check_pickle(BytesIO(archive.read(name)))
-                ):
-                    raise zipfile.BadZipFile
-    except ForeignTypeError as error:
-        raise _foreign_types(path, f" ({error})") from error
-    except _BROKEN as error:
-        raise DamagedError(f"{path} is truncated, or is not a checkpoint. {_REMEDY}") from error
-    try:
-        return torch.load(path, map_location=device or "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message recommends loading the file without checks
-        found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        raise _foreign_types(path, f" ({found[1]})" if found else "") from error
-    except _BROKEN as error:
-        raise UserError(f"{path} is truncated, or is not a checkpoint ({first_line(error)}). {_REMEDY}") from error
-
-
-def _open(path: Path) -> zipfile.ZipFile:
-    """Open an archive from `torch.save`.
-
-    Raises:
-        BadZipFile: the file is truncated, or is not an archive.
-        UserError: PyTorch cannot have written the archive.
-    """
-    start, length, end = _directory(path)
-    if path.stat().st_size > host_memory():  # a sparse file takes no disk space, but reading it takes hours
-        reason = "it is larger than the memory of this machine"
-    elif start + length != end:  # otherwise, Python could find another directory
-        reason = "it contains more than one archive"
-    elif length > MAX_PICKLE:  # Python takes a minute to read 100 MB
-        reason = f"its list of tensors has more than {MAX_PICKLE:,} bytes"
-    else:
-        archive = zipfile.ZipFile(path)
-        if not (reason := _why_foreign(archive.infolist(), end)):
-            return archive
-        archive.close()
-    raise UserError(f"{path} is not a checkpoint: {reason}. {_REMEDY}")
-
-
-def _why_foreign(entries: Sequence[zipfile.ZipInfo], size: int) -> str:
-    """Return why PyTorch cannot have written the entries of an archive, or "" if PyTorch may have written them."""
-    if len({entry.filename.lower() for entry in entries}) < len(entries):  # PyTorch ignores case
-        return "it contains a name twice"
-    # For some methods of compression, Python ignores the size in the directory, and unpacks everything.
-    if any(entry.compress_type for entry in entries) or sum(entry.file_size for entry in entries) > size:
-        return "it is compressed, but PyTorch never compresses checkpoints"
-    if any(entry.file_size > MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
-        return f"it contains more than {MAX_PICKLE:,} bytes of values that are not in tensors"
-    return ""
-
-
-def _is_pickle(name: str) -> bool:
-    return name.lower().endswith("/data.pkl")  # PyTorch ignores case
-
-
-def _directory(path: Path) -> tuple[int, int, int]:
-    """Return where the directory of an archive starts, how long it is, and where the records after it start.
-
-    Raises:
-        BadZipFile: the file does not end with these records, or they disagree. Python's zipfile also accepts other
-            files, such as an archive with a comment.
-    """
-    with open(path, "rb") as stream:
-        at = stream.seek(-98, os.SEEK_END)
-        wide, locator, end = (stream.read(size) for size in (56, 20, 22))
-    is_wide = locator[:4] == b"PK\6\7"
-    found = is_wide and wide[:4] == b"PK\6\6" and int.from_bytes(locator[8:16], "little") == at
-    if end[:4] != b"PK\5\6" or end[20:] != bytes(2) or found != is_wide:
-        raise zipfile.BadZipFile
-    size, start = (wide[40:48], wide[48:]) if is_wide else (end[12:16], end[16:20])
-    return int.from_bytes(start, "little"), int.from_bytes(size, "little"), at if is_wide else at + 76
-
-
-def _foreign_types(path: Path, what: str) -> UserError:
-    remedy = "Save only the model's state_dict(), or use another file."
-    return UserError(f"{path} is not a checkpoint: it contains more than plain values and tensors{what}. {remedy}")
-
-
-def check_tensors(tensors: Iterable[object], path: Path) -> None:
-    """Check that values are dense tensors, and that the file contains all their elements.
-
-    Raises:
-        UserError: a value is not a dense tensor, or is an expanded tensor, which repeats its elements.
-    """
-    for value in tensors:
-        if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
-            raise _wrong_types(path)
-        if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
-            raise UserError(f"{path} contains a sparse or expanded tensor. Use another checkpoint.")
-
-
-def _wrong_types(path: Path) -> UserError:
-    return UserError(f"{path} contains values of the wrong type. Use another checkpoint.")
-
+from augment.support.untrusted_files import explained_damage, regular
+from trainer.loop.torch_files import DamagedError, check_tensors, is_whole, read_plain, tensors_in
 
 LAST, BEST = "last.pt", "best.pt"
 
 # Version of the file format. Increase it when the classes below or the states inside them change.
 FORMAT = 1
+
+_MAX_GROUPS = 10_000  # parameter groups in an optimizer. No model has so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,53 +173,65 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of all values, because an invalid file must not cause a traceback."""
+    """Check the types of all values, because an invalid file must not cause a traceback.
+
+    Raises:
+        UserError: a value has the wrong type.
+    """
     with explained_damage(path):
-        check_tensors(_tensors_in(state), path)
-        names, position = state.get("classes", ()), state.get("position", (0, 0))
-        thresholds = state.get("thresholds", ())
-        tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
-        others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]
-        optimizer = state.get("optimizer")
-        groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
-        plain = (
-            all(isinstance(kept, dict) for kept in (*tensors, *others, *state.get("others", ())))
-            and (not groups or (isinstance(groups, list) and len(groups) <= _MAX_GROUPS))
-            and isinstance(position, tuple)
-            and len(position) == 2
-            and all(isinstance(count, int) and 0 <= count < 2**31 for count in position)
-            and isinstance(names, tuple | list)
-            and all(isinstance(name, str) for name in (*names, state.get("task", ""), *state.get("row", {})))
-            and all(isinstance(value, float) or _is_small(value) for value in state.get("row", {}).values())
-            and isinstance(thresholds, tuple | list)
-            and len(thresholds) in (0, len(names))
-            and all(isinstance(value, int | float) and 0 <= value <= 1 for value in thresholds)
-        )
+        check_tensors(tensors_in(state), path)
+        for name, is_valid in _CHECKS.items():
+            if name in state and not is_valid(state[name]):
+                raise UserError(f"{path}: '{name}' has a value of the wrong type. Use another checkpoint.")
+        if len(state.get("thresholds", ())) not in (0, len(state.get("classes", ()))):
+            raise UserError(f"{path}: its thresholds do not belong to its classes. Use another checkpoint.")
         parse_format(state.get("pixels") or None, f"{path}: pixels")
-    if not plain:
-        raise _wrong_types(path)
-    check_tensors((value for kept in tensors for value in kept.values()), path)
+    for name in ("model", "samples", "gradients"):
+        check_tensors((state.get(name) or {}).values(), path)
 
 
-def _is_small(value: object) -> bool:
-    """Return whether a value is an integer that a float can hold."""
-    return isinstance(value, int) and abs(value) < 2**53
+def _is_dict(value: object) -> bool:
+    return isinstance(value, dict)
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in plain values. A shared value counts each time it occurs."""
-    pending, found, tensor = [(value, 0)], 0, torch.Tensor  # each look-up in `torch` takes a microsecond
-    kinds = (tensor, dict, list, tuple, set)
-    while pending:
-        one, depth = pending.pop()
-        if isinstance(one, tensor):
-            yield one
-            continue
-        inner = one.values() if isinstance(one, dict) else one
-        found += len(inner)
-        if found > MAX_VALUES or depth > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
-        pending += [(each, depth + 1) for each in inner if isinstance(each, kinds)]
+def _is_position(value: Any) -> bool:
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    return is_pair and all(isinstance(number, int) and 0 <= number < 2**31 for number in value)
+
+
+def _is_row(value: object) -> bool:
+    """Return whether a value maps names to floats, or to integers that a float can hold."""
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and (isinstance(one, float) or (isinstance(one, int) and abs(one) < 2**53))
+        for name, one in value.items()
+    )
+
+
+def _is_optimizer(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    groups = value.get("param_groups") or []
+    return isinstance(groups, list) and len(groups) <= _MAX_GROUPS
+
+
+# For each value of a state, whether its type is right. Tensors and pixel formats are checked separately.
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "position": _is_position,
+    "model": _is_dict,
+    "optimizer": _is_optimizer,
+    "gradients": _is_dict,
+    "loader": _is_dict,
+    "callbacks": _is_dict,
+    "random": _is_dict,
+    "others": lambda value: isinstance(value, list) and all(map(_is_dict, value)),
+    "row": _is_row,
+    "samples": lambda value: value is None or _is_dict(value),
+    "classes": lambda value: isinstance(value, tuple | list) and all(isinstance(name, str) for name in value),
+    "task": lambda value: isinstance(value, str),
+    "thresholds": lambda value: (
+        isinstance(value, tuple | list) and all(isinstance(one, int | float) and 0 <= one <= 1 for one in value)
+    ),
+}
 
 
 def first_difference(saved: Mapping[str, Tensor], network: nn.Module) -> str:

@@ -20,7 +20,8 @@ from augment.support.files import expanded, near_file, require_in
 from augment.support.formatting import amount, list_some, printable
 from augment.support.untrusted_files import damage_errors, regular
 from trainer.callbacks.adapters import BASE
-from trainer.loop.checkpoint import BEST, MAX_PICKLE, check_tensors, read_plain
+from trainer.loop.checkpoint import BEST
+from trainer.loop.torch_files import MAX_PICKLE, check_tensors, read_plain
 from trainer.models.registry import Model, build_network
 from trainer.tasks.regress import MEAN, STD
 

@@ -29,9 +29,10 @@ from augment.support.secrets import as_written
 from augment.support.signals import StopSignals
 from augment.support.untrusted_files import APPENDING, open_regular
 from trainer.loop.callback import Callback, CancelFit, Phase
-from trainer.loop.checkpoint import LAST, DamagedError
+from trainer.loop.checkpoint import LAST
 from trainer.loop.lazy_learner import Learner
 from trainer.loop.ranks import LostRankError, leave, reported
+from trainer.loop.torch_files import DamagedError
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.locks import claimed, user_of

@@ -203,7 +203,7 @@ def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: 
     save(BEST_MODEL, tmp_path / "best.pt")
     save(FIT_STATE, tmp_path / "last.1.pt")
     (tmp_path / "last.pt").write_bytes(b"truncated")
-    monkeypatch.setattr("trainer.loop.checkpoint.host_memory", lambda: 1000)
+    monkeypatch.setattr("trainer.loop.torch_files.host_memory", lambda: 1000)
     with pytest.raises(UserError, match="larger than the memory"):
         load(tmp_path / "best.pt", BestModel)
     with pytest.raises(UserError, match="truncated"):  # an older file is not read, either
@@ -213,8 +213,30 @@ def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("value", [2**60, -(2**60), 10**400], ids=["large", "negative", "huge"])
 def test_integers_that_are_no_scores(value: int, tmp_path: Path) -> None:
     save(replace(BEST_MODEL, row={"epoch": 3, "val_loss": value}), tmp_path / "best.pt")
-    with pytest.raises(UserError, match="contains values of the wrong type"):
+    with pytest.raises(UserError, match="'row' has a value of the wrong type"):
         load(tmp_path / "best.pt", BestModel)
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "value"),
+    [
+        (FIT_STATE, "position", (1,)),
+        (FIT_STATE, "position", (0, -1)),
+        (FIT_STATE, "model", []),
+        (FIT_STATE, "optimizer", {"param_groups": "none"}),
+        (FIT_STATE, "others", [[]]),
+        (BEST_MODEL, "row", {"epoch": "3"}),
+        (BEST_MODEL, "samples", ()),
+        (BEST_MODEL, "classes", "cat"),
+        (BEST_MODEL, "task", 1),
+        (BEST_MODEL, "thresholds", (1.5,) * len(BEST_MODEL.classes)),
+        (BEST_MODEL, "thresholds", (0.5,) * (len(BEST_MODEL.classes) + 1)),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(state: FitState | BestModel, name: str, value: Any, tmp_path: Path) -> None:
+    save(replace(state, **{name: value}), tmp_path / "it.pt")
+    with pytest.raises(UserError, match=rf"it\.pt: .*{name}"):
+        load(tmp_path / "it.pt", type(state))
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
