@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
@@ -78,45 +79,56 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _main(arguments: list[str], signals: StopSignals) -> int:
+    """Run a tool, print help or the version, or train."""
     tools = find_tools("trainer")
     if arguments and arguments[0] in tools:
         return tools[arguments[0]].run(arguments[1:])
     helps = {"-h", "--help"}
     if arguments and not helps & {*arguments} and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
         reject_tool(arguments, "trainer", only_similar=True)
-    options, given = _Parser().split([token for token in arguments if token not in helps])
-    if options.version:
+    flags, overrides = _Parser().split([token for token in arguments if token not in helps])
+    if flags.version:
         return print_version()
     if helps & {*arguments}:
-        _load_given_plugins(given)
-        return _help(given)
-    reject_words(given)
-    if options.multirun and options.cfg:
+        _load_given_plugins(overrides)
+        return _help(overrides)
+    reject_words(overrides)
+    if not ranks.follows():  # otherwise, each rank would print the error
+        _check_flags(flags, resumed_in(overrides))
+    return _train(flags, overrides, arguments, signals)
+
+
+def _check_flags(flags: Namespace, resumed: str | None) -> None:
+    """Reject combinations of flags that contradict each other. `resumed` is the value of fit.resume."""
+    if flags.multirun and flags.cfg:
         raise UserError("--multirun and --cfg cannot be combined. Use one of them.")
-    resumed = resumed_in(given)
-    if options.trust and resumed in (None, AUTO):
+    if flags.trust and resumed in (None, AUTO):
         raise UserError(f"{TRUST_FLAG} has no effect without fit.resume=RUN. Add fit.resume=RUN, or remove the flag.")
-    tokens, start, before = start_of(given, trust=options.trust, config_name=options.config_name)
-    if ranks.follows():
-        return ranks.follow()
-    if options.cfg:
-        ranks.share(None)
-        sys.stdout.write(printable(start.text(tokens)))
-        return 0
-    _check_hydra(tokens, sweeps=options.multirun)
-    if not options.multirun:
-        reject_sweeps(tokens)
-        return _run(prepare(tokens, start, before), arguments, signals)
-    if resumed == AUTO:
+    if flags.multirun and resumed == AUTO:
         raise UserError(
             "fit.resume=auto resumes only single runs. Remove it. To continue a sweep, set hydra.sweep.dir to its "
             "folder."
         )
-    if launched_ranks() > 1:
+    if flags.multirun and launched_ranks() > 1:
         raise UserError(
             "--multirun does not work with torchrun. Remove torchrun, and set the number of GPUs of each job: "
             f"hydra.launcher.gpus_per_job={launched_ranks()}."
         )
+
+
+def _train(flags: Namespace, overrides: Sequence[str], arguments: Sequence[str], signals: StopSignals) -> int:
+    """Train a run or a sweep, or print its configuration."""
+    tokens, start, before = start_of(overrides, trust=flags.trust, config_name=flags.config_name)
+    if ranks.follows():
+        return ranks.follow()
+    if flags.cfg:
+        ranks.share(None)
+        sys.stdout.write(printable(start.text(tokens)))
+        return 0
+    _check_hydra(tokens, sweeps=flags.multirun)
+    if not flags.multirun:
+        reject_sweeps(tokens)
+        return _run(prepare(tokens, start, before), arguments, signals)
     from trainer.sweeps.sweep.command import Request, sweep
 
     return sweep(Request.of(tokens, start), signals)
