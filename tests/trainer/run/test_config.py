@@ -18,7 +18,6 @@ from augment.params import settings
 from augment.recipe.op import OPS
 from augment.support.errors import UserError
 from trainer.loop import callback as callbacks
-from trainer.loop.callback import Callback
 from trainer.models.registry import MODELS, Timm, model
 from trainer.optim.optimizers import optimizer
 from trainer.run.config.equality import identity, identity_text
@@ -118,10 +117,17 @@ def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch
     )
     monkeypatch.syspath_prepend(tmp_path)
     name = "plugin_of_the_config_test"
-    monkeypatch.setitem(callbacks._CALLBACKS, name, Callback)  # is taken out again after the test
+    monkeypatch.setitem(callbacks._CALLBACKS, name, callbacks._CALLBACKS["ema"])  # is taken out again after the test
     parsed = config_of(plugins=[name], callbacks={name: {}})
     assert type(parsed.callbacks[0]()).__name__ == "PluginOfTheConfigTest"
     assert parsed.resolved["plugins"] == [name]
+
+
+def test_settings_of_callbacks_are_suggested_only_in_fit() -> None:
+    with pytest.raises(UserError, match=r"Did you mean 'callbacks\.freeze\.layers'"):
+        config_of(fit={"layers": 50})
+    with pytest.raises(UserError, match=r"model\.layers: unknown key\. Allowed:"):
+        config_of(model={"layers": 50})
 
 
 # --- what comes of it ---

@@ -235,14 +235,18 @@ def run_of(weights: str) -> Path | None:
 
 def inner_keys() -> dict[str, str]:
     """Return the key paths of all settings and callbacks, by name and by alias."""
-    callbacks = reversed([*known_callbacks().items()])  # such as `monitor` of checkpoint, not of early_stopping
-    keys = {name: f"callbacks.{key}.{name}" for key, cls in callbacks for name in settings(cls)}
+    keys = _callback_keys()
     keys |= {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
     keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
     keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
     for section in ("model", "run", "data", "aug", "fit"):  # if sections share a name, the last section wins
         keys |= _keys_of(section)
     return keys
+
+
+def _callback_keys() -> dict[str, str]:
+    callbacks = reversed([*known_callbacks().items()])  # such as `monitor` of checkpoint, not of early_stopping
+    return {name: f"callbacks.{key}.{name}" for key, cls in callbacks for name in settings(cls)}
 
 
 def _keys_of(section: str) -> dict[str, str]:
@@ -254,10 +258,13 @@ def _keys_of(section: str) -> dict[str, str]:
 def _check_sections(given: Mapping[str, Any]) -> None:
     """Reject settings in the wrong section, and suggest the right one."""
     elsewhere = {op: f"aug.train.{op}" for op in OPS} | inner_keys() | {key: key for key in TOP}
+    of_callbacks = {*_callback_keys().values()}
     for section in ("data", "model", "fit"):
         values, known = given.get(section), _keys_of(section)
         for name in values if isinstance(values, Mapping) else ():
-            if name in elsewhere and name not in known:
+            # Hardly anyone looks for a callback's setting in `data` or `model`, where it would be a wrong guess.
+            is_guess = section != "fit" and elsewhere.get(name) in of_callbacks
+            if name in elsewhere and name not in known and not is_guess:
                 raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
 
 
