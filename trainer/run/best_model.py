@@ -26,6 +26,7 @@ from trainer.loop.settings import LoopSettings
 from trainer.models.registry import build_network
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explained
+from trainer.run.hub import HUB_FOLDER
 from trainer.tasks.registry import check_views, task_named
 from trainer.tasks.task import Task
 
@@ -180,9 +181,12 @@ def load_best_model(
 def _config_of(run: Path, given: Sequence[str], *, trust: bool, data: bool) -> Config:
     """Return the configuration of a run with overrides, without callbacks and initial weights."""
     fixed = {"fit.limit_batches", *(f"data.{name}" for name in PIXEL_SETTINGS)}  # the model stores its pixel format
-    for key in map(key_of, map(parse, given)):
+    keys = [key_of(parse(token)) for token in given]
+    for key in keys:
         if key.startswith("hydra") or key in fixed:
             raise UserError(f"{key}: has no effect here. Remove it.")
+    if data and run.parent == HUB_FOLDER and not any(key.partition(".")[0] == "data" for key in keys):
+        raise UserError(f"{run}: runs on the hub have no data. Pass a folder of images, or data=folder data.root=DIR.")
     loaded = load_config(run)
     # The checkpoint holds all weights. Callbacks are not needed, and may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume"), ("fit", "teacher")):

@@ -10,6 +10,8 @@ from augment.support.errors import UserError, first_line
 from trainer.loop.checkpoint import BEST
 from trainer.run.config.schema import CONFIG_FILE
 
+HUB_FOLDER = Path(DATA_DIR, "hub")  # the parent of the local folders of runs on the hub
+
 _ADDRESS = re.compile(r"hf:/+([^@]+)(?:@(.+))?")  # `Path` removes one of the slashes
 
 
@@ -28,7 +30,7 @@ def local_run(run: Path) -> Path:
     name, revision = address.groups()
     folder = f"{name}@{revision or 'main'}".replace("/", "--")
     with hub_errors(f"hf://{name}"):
-        local = Path(DATA_DIR, "hub", folder)
+        local = HUB_FOLDER / folder
         for file in (CONFIG_FILE, BEST):  # unlike `snapshot_download`, this fails if the repository lacks a file
             hf_hub_download(name, file, revision=revision, local_dir=local)
         return local

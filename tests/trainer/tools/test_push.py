@@ -55,6 +55,10 @@ def test_a_pushed_model_predicts_the_same(
     assert [file.name for file in own_folder.glob("outputs/data/hub/*/evaluation-mine.json")] == [
         "evaluation-mine.json"
     ]
+    for data, message in ([], "runs on the hub have no data"), (["data=sample"], "the classes differ"):
+        with pytest.raises(SystemExit, match="2"):
+            evaluate(["hf://me/colors", *data, "fit.device=cpu"])
+        assert message in capsys.readouterr().err
 
 
 def test_a_public_repository_needs_the_flag(
