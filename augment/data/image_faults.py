@@ -180,8 +180,12 @@ def describe_failure(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be read: {error.strerror or error}"
     if isinstance(error, Image.DecompressionBombError):
-        return f"claims more than the limit of {MAX_PIXELS:,} pixels"
+        return _describe_huge()
     return f"is broken: {error or type(error).__name__}"
+
+
+def _describe_huge() -> str:
+    return f"claims more than the limit of {MAX_PIXELS:,} pixels"
 
 
 def describe_damage(stream: BytesIO) -> str:
@@ -197,7 +201,7 @@ def describe_damage(stream: BytesIO) -> str:
 def _fault_of_opened(image: ImageFile.ImageFile) -> str | None:
     """Return the fault that the header of an opened image reveals, or None."""
     if image.width * image.height > MAX_PIXELS:
-        return describe_failure(Image.DecompressionBombError())
+        return _describe_huge()
     if image.format == "PPM" and image.tile:
         args = image.tile[0][3]
         levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255

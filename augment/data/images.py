@@ -245,8 +245,7 @@ def _has_huge_tags(stream: BinaryIO) -> bool:
                 tags = read(page, count)
                 found, at = stream.read(min(tags * step, size)), stream.tell()
                 entries = struct.iter_unpack(f"{order}HH{2 * number}", found[: len(found) // step * step])
-                claims = (_TAG_BYTES.get(kind, 0) * values for _, kind, values, _ in entries)
-                total += sum(claim for claim in claims if claim > struct.calcsize(number))  # others are in the tag
+                total += sum(_TAG_BYTES.get(kind, 0) * values for _, kind, values, _ in entries)
     stream.seek(0)
     return is_tiff and total > size
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from augment.data import image_faults
 from augment.data.check import check_files
-from augment.data.images import to_rgb
+from augment.data.images import open_with_pillow, to_rgb
 
 
 def jpeg_pillow_warns_of() -> bytes:
@@ -37,6 +37,16 @@ def tiff_with_shared_bytes() -> bytes:
     tags += [(1000 + number, 1, 20_000, 8) for number in range(100)]
     listed = b"".join(struct.pack("<HHII", *tag) for tag in tags)
     return struct.pack("<2sHI20000xH", b"II", 42, 20_008, len(tags)) + listed + bytes(4)
+
+
+def test_a_tiff_of_one_pixel_is_accepted() -> None:
+    """Its values are in its list of tags. Together with the list, they would exceed the size of the file."""
+    tags = [(256, 4, 1, 1), (257, 4, 1, 1), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)]
+    tags += [(273, 4, 1, 8), (277, 3, 1, 1), (278, 4, 1, 1), (279, 4, 1, 1)]
+    listed = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    content = struct.pack("<2sHIHH", b"II", 42, 10, 7, len(tags)) + listed + bytes(4)
+    with open_with_pillow(io.BytesIO(content)) as image:
+        assert image.getpixel((0, 0)) == 7
 
 
 def gray(levels: np.ndarray, form: str) -> bytes:
