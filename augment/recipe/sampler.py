@@ -21,7 +21,7 @@ _DOUBLES = 4  # numbers per counter value of Philox 4x64
 
 
 class SampleRange(NamedTuple):
-    """The samples to draw for: the arguments of `Sampler.draw`. `size` is its `count`."""
+    """The samples to draw for: the arguments of `Sampler.draw`."""
 
     epoch: int
     start: int
@@ -56,21 +56,21 @@ class Sampler:
     rank: int = 0
     view: int = 0
 
-    def draw(self, epoch: int, start: int, count: int, calls: int = 1) -> dict[str, Draws]:
-        """Draw values for the samples at the positions from `start` to `start + count - 1` of an epoch.
+    def draw(self, epoch: int, start: int, size: int, calls: int = 1) -> dict[str, Draws]:
+        """Draw values for the samples at the positions from `start` to `start + size - 1` of an epoch.
 
         Args:
             epoch: the epoch, from 0.
             start: position of the first sample in this rank's epoch.
-            count: number of samples.
-            calls: number of consecutive calls with `count` samples each. The first call begins at `start`.
+            size: number of samples.
+            calls: number of consecutive calls with `size` samples each. The first call begins at `start`.
 
         Returns:
-            For each step's key, its drawn values by name, (calls * count,) each, and whether it is `applied` to each
+            For each step's key, its drawn values by name, (calls * size,) each, and whether it is `applied` to each
             sample. The key of a step within a policy is its path.
         """
         draws: dict[str, Draws] = {}
-        where = SampleRange(epoch, start, count, calls)
+        where = SampleRange(epoch, start, size, calls)
         all_samples = np.ones(where.total, dtype=bool)
         for step in self.plan.tree:
             self._draw(draws, step, (step.key, step.key), all_samples, where)
@@ -144,7 +144,7 @@ class Sampler:
 
     def uniform(self, key: str, where: SampleRange, columns: int) -> Array:
         """Return (samples, columns) numbers in [0, 1) from the stream of a step's key."""
-        epoch, start, count, calls = where
+        epoch, start, size, calls = where
         # Steps that views share use the draws of view 0.
         is_shared = key.split(".")[0] in self.plan.shared
         view = () if self.view == 0 or is_shared else (self.view,)
@@ -152,7 +152,7 @@ class Sampler:
 
         # A counter value yields four numbers. The first few may belong to earlier samples.
         counter, skip = divmod(start * columns, _DOUBLES)
-        drawn = np.empty((calls, skip + count * columns))
+        drawn = np.empty((calls, skip + size * columns))
         generator = _generator(seed)
         # Setting a state that consists of lists is faster than setting arrays, and faster than advancing the stream.
         state = {**generator.bit_generator.state, "buffer": [0] * _DOUBLES}
