@@ -6,7 +6,7 @@ With `auto`, the same command starts a run, resumes it, and does nothing once th
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -156,9 +156,10 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     path = None if folder is None else Path(folder)
     if ranks.follows():
         ranks.follow(leaves=False)
-        if (ending := ranks.share(cast(Summary | None, None))) is None:
+        summary: Summary | None = ranks.receive()
+        if summary is None:
             raise UserError("rank 0 did not train. Its message states the reason.")
-        return ending
+        return summary
     try:
         reject_words(overrides)
         tokens, start, before = start_of(overrides, trust=trust)

@@ -4,8 +4,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
@@ -78,7 +78,7 @@ def follow(*, leaves: bool = True, callbacks: Sequence[Callback] = ()) -> int:
     from trainer.run.train import follow as train
 
     try:
-        if (plain := share(cast(Mapping[str, Any] | None, None))) is None:
+        if (plain := receive()) is None:
             return 0
         config = parse_config(plain)
         logging.disable(logging.WARNING)  # rank 0 logs the same warnings
@@ -119,6 +119,11 @@ def error_to_print(error: Exception) -> Exception:
         return error
     hint = error.hint if isinstance(error, UserError) else ""
     return UserError(f"{reported().partition(':')[0]} failed. Its message states the reason. {hint}".rstrip())
+
+
+def receive() -> Any:
+    """Return, on another rank than 0, the value that rank 0 shares."""
+    return share(None)
 
 
 def share(value: T) -> T:
