@@ -245,6 +245,7 @@ def inner_keys() -> dict[str, str]:
 
 
 def _callback_keys() -> dict[str, str]:
+    """Return the key paths of the settings of callbacks, by name."""
     callbacks = reversed([*known_callbacks().items()])  # such as `monitor` of checkpoint, not of early_stopping
     return {name: f"callbacks.{key}.{name}" for key, cls in callbacks for name in settings(cls)}
 
@@ -262,9 +263,10 @@ def _check_sections(given: Mapping[str, Any]) -> None:
     for section in ("data", "model", "fit"):
         values, known = given.get(section), _keys_of(section)
         for name in values if isinstance(values, Mapping) else ():
-            # Hardly anyone looks for a callback's setting in `data` or `model`, where it would be a wrong guess.
-            is_guess = section != "fit" and elsewhere.get(name) in of_callbacks
-            if name in elsewhere and name not in known and not is_guess:
+            if name in known or name not in elsewhere:
+                continue
+            # In `data` and `model`, such as model.layers, hardly anyone means the setting of a callback.
+            if section == "fit" or elsewhere[name] not in of_callbacks:
                 raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
 
 
