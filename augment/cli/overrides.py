@@ -40,6 +40,9 @@ _NAME_HINTS = {
     "callbacks": " For a callback: callbacks.{}={{}}.",
 }
 
+# Names that users may expect in a group, and the file that they probably want.
+_EXPECTED_NAMES = {"data": {"csv": "filelist", "tsv": "filelist", "txt": "filelist", "imagefolder": "folder"}}
+
 _INTERPOLATIONS = (
     "Use ${KEY} with a key that a YAML file or the command line sets, not with a default. For an environment variable, "
     "use ${oc.env:NAME} or ${oc.env:NAME,DEFAULT}."
@@ -94,7 +97,9 @@ def _explain_missing(where: str, what: str) -> str:
     if not known:
         return f"{prefix}{what}: unknown group '{group}'.{suggest(group, group_names())}"
     chosen = f"{group}: " if group else ""
-    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{_NAME_HINTS.get(group, '').format(name)}"
+    expected = _EXPECTED_NAMES.get(group, {})
+    hint = "" if name in expected else _NAME_HINTS.get(group, "").format(name)
+    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known, expected)}{hint}"
 
 
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.formats.raster_files import RASTER_EXTENSIONS
 from augment.data.image_faults import CONVERT
 from augment.data.images import Paths
-from augment.support.errors import UserError, nearest, nearest_each, suggest
+from augment.support.errors import UserError, closest, nearest_each, suggest
 from augment.support.files import expanded, near_file, shown
 from augment.support.formatting import list_some, plural
 
@@ -136,7 +136,8 @@ def _split_folders(
     others = f"only {list_some(list(found))}"
     if not found:
         others = "only images" if _has_images(root) else "nor any other"
-    advice = _advice(root, found, "" if unsplit else missing[0])
+    settings = dict(zip(("data.train_dir", "data.val_dir"), names, strict=True))
+    advice = _advice(root, found, {key: name for key, name in settings.items() if name in missing and not unsplit})
     problems.append(f"it has no folder {' and no folder '.join(missing)}, {others}.{advice}")
     if train.is_dir() and not val_dir:
         return train, None
@@ -174,12 +175,18 @@ def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
     )
 
 
-def _advice(root: Path, found: dict[str, Path], missing: str) -> str:
-    """Suggest a remedy for a root that lacks a split."""
+def _advice(root: Path, found: dict[str, Path], missing: dict[str, str]) -> str:
+    """Suggest a remedy for a root that lacks a split. `missing` maps settings to the folders that they name."""
     for folder in (*root.absolute().parents[:2], *found.values()):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             return f" Did you mean data.root={folder}?"
-    return nearest(missing, found) + (
+    folders = {name.lower(): name for name in found}
+    near = {key: closest(name.lower(), folders, 0.4) for key, name in missing.items()}
+    named = " ".join(f"{key}={folders[name]}" for key, name in near.items() if name)
+    hint = f" Did you mean {named}?" if named else ""
+    if near and all(near.values()):
+        return hint
+    return hint + (
         " Use train/<class>/* and val/<class>/*, or folders named by data.train_dir and data.val_dir. For <class>/*, "
         f"set {CUT_VAL}. For a list of images and their classes, use data=filelist."
     )

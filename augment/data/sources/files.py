@@ -84,7 +84,11 @@ class FileList(CheckedSource, LabeledSource):
     """Lists of images and their targets: lines `path label [label ...]`, or CSV with a header."""
 
     root: str | None = setting(
-        Text(optional=True, doc="folder that paths are relative to. Default: each list's own folder")
+        Text(
+            optional=True,
+            aliases=("images", "folder", "image_dir"),
+            doc="folder that paths are relative to. Default: each list's own folder",
+        )
     )
     image: str | None = setting(Text(optional=True, doc="CSV column of the path. Default: `path`, or the first column"))
     label: str | None = setting(

@@ -25,7 +25,11 @@ _TASK = Choice(
     default="detect", options=("detect", "segment"), doc="boxes, or class masks drawn from the outlines of objects"
 )
 _INSTANCES = Flag(default=False, doc="whether boxes come with the mask of each object, drawn from its outline")
-_ROOT = Text(optional=True, doc="folder that paths are relative to. Default: the folder of each file")
+_ROOT = Text(
+    optional=True,
+    aliases=("images", "folder", "image_dir"),
+    doc="folder that paths are relative to. Default: the folder of each file",
+)
 _CLASSES = Text(optional=True, doc="file with one class name per line. Default: the classes found")
 
 

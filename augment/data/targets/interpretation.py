@@ -154,6 +154,8 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
     dataset = make_dataset(splits, options)
     dataset = dataset.noting(describe_joined(dataset.classes), *_describe_repeated(lists))
+    if dataset.kind == LABELS:
+        dataset = dataset.noting(_describe_equal_labels(lists))
     if dataset.kind == NUMBERS and len(dataset.classes) == 1 and lists[0].column not in ("", "label"):
         return replace(dataset, classes=(lists[0].column,))
     return dataset
@@ -207,6 +209,18 @@ def _describe_repeated(lists: Sequence[Lines]) -> Iterator[str]:
     if equal:
         count = amount(len(equal), "line is", "lines are")
         yield f"data: {count} repeated, so some images count several times, such as {equal[0]}"
+
+
+def _describe_equal_labels(lists: Sequence[Lines]) -> str:
+    """Return a notice about lines that repeat a label, because their columns may have other meanings."""
+    found = [(lines, line) for lines in lists for line in lines.lines if len(set(line.words)) < len(line.words)]
+    if not found:
+        return ""
+    lines, line = found[0]
+    return (
+        f"data: {amount(len(found), 'line repeats', 'lines repeat')} a label, such as line {line.number} of "
+        f"{lines.file}. If only the first column after the path is a label, remove the other columns"
+    )
 
 
 def _value(word: str, *, fractions: bool) -> Label:

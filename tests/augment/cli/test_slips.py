@@ -33,6 +33,7 @@ def _no_folder() -> object:
 # What is in a file of aug; what the message says after the name of the file.
 IN_FILES = [
     ("defaults: [imagenete, _self_]", "defaults: aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: "),
+    ("defaults: [/data: csv]", "defaults: data: unknown name 'csv'. Did you mean 'filelist'? Allowed: "),
     ("defaults: [/agu: none]", "defaults: agu/none: unknown group 'agu'. Did you mean 'aug'? Allowed: aug, "),
     ("defaults: [/hydra/launcher: slrm]", "defaults: hydra/launcher: unknown name 'slrm'. Did you mean 'slurm'?"),
     ("train:\n\tflip: {p: 0.5}", "line 2, column 1: found character '\\t' that cannot start any token while "),

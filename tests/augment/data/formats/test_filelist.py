@@ -253,6 +253,18 @@ def test_labels_that_consist_of_other_labels_are_noticed(lists: Path, separator:
     assert "consist of" not in str(other.notices)
 
 
+def test_lines_that_repeat_a_label_are_noticed(lists: Path) -> None:
+    """In Oxford-IIIT Pet's lists, each path is followed by a class, a species and a breed."""
+    found = load(lists, "a.png 1 1 1\nb.png 1 2 3\n", "c.png 2 1 2\n")
+    assert any(f"2 lines repeat a label, such as line 1 of {lists / 'train.txt'}." in text for text in found.notices)
+    assert "repeat" not in str(load(lists, "a.png 1 2\nb.png 1\n", "c.png 2\n").notices)
+
+
+def test_the_folder_of_images_is_called_root(lists: Path) -> None:
+    with pytest.raises(UserError, match=r"^data\.images: unknown key\. Did you mean 'root'\?"):
+        load(lists, "a.png 1\n", "c.png 1\n", images="photos")
+
+
 def test_numbers_that_float32_rounds_are_noticed(lists: Path) -> None:
     found = load(lists, "a.png 1700000001\nb.png 1700000033\n", "c.png 1700000060\n", task="regress")
     assert any("Subtract an offset" in notice for notice in found.notices)

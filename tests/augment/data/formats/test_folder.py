@@ -93,7 +93,7 @@ def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path)
 
 def test_folders_of_other_names(tmp_path: Path) -> None:
     make(tmp_path, "training_set/training_set/cat/a.jpg", "test_set/cat/v.jpg")
-    assert "Did you mean 'training_set'? Use train" in message(tmp_path)
+    assert "Did you mean data.train_dir=training_set? Use train" in message(tmp_path)
     assert "Did you mean" in message(tmp_path, cuts_val=True)  # rather than two classes, training_set and test_set
     dataset = scan_folder(tmp_path, train_dir="training_set/training_set", val_dir="test_set")
     assert (dataset.classes, len(dataset.train), len(dataset.val)) == (("cat",), 1, 1)
@@ -117,6 +117,14 @@ def test_a_scan_goes_on_after_problems(tmp_path: Path) -> None:
 def test_root_one_or_two_levels_too_deep(tmp_path: Path, split: str) -> None:
     make(tmp_path, "train/cat/a.jpg", "val/cat/v.jpg")
     assert f"Did you mean data.root={tmp_path}?" in message(tmp_path / split)
+
+
+def test_a_similar_name_of_a_split_is_suggested(tmp_path: Path) -> None:
+    text = message(make(tmp_path, "train/cat/a.jpg", "valid/cat/v.jpg", "test/cat/t.jpg"))
+    assert text.endswith("no folder val, only test, train, valid. Did you mean data.val_dir=valid?")
+    assert len(scan_folder(tmp_path, val_dir="valid").val) == 1
+    text = message(make(tmp_path / "both", "Training/cat/a.jpg", "Validation/cat/v.jpg"))
+    assert text.endswith("Did you mean data.train_dir=Training data.val_dir=Validation?")
 
 
 def test_missing_val(tmp_path: Path) -> None:
