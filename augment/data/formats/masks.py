@@ -17,7 +17,7 @@ from augment.data.targets.masks import MASKS, NO_MASK, MaskFile, describe_gaps
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import near_file, shown
-from augment.support.formatting import amount
+from augment.support.formatting import amount, list_some
 from augment.support.nested import grouped
 
 _MOST = IGNORE - 1  # classes
@@ -120,7 +120,7 @@ def _nothing_to_learn(facts: Mapping[Path, _MaskFacts], highest: int) -> UserErr
     if bad := next((f"{file} {found.fault}" for file, found in facts.items() if found.fault), ""):
         return UserError(f"data.root: {bad}")
     return UserError(
-        f"data.root: the masks, such as {next(iter(facts), 'none')}, have no label except {IGNORE if highest else 0}, "
+        f"data.root: the masks, such as {next(iter(facts))}, have no label except {IGNORE if highest else 0}, "
         f"so there is nothing to learn. {IGNORE} is ignored. Use other masks, or set data.palette=FILE with lines "
         "such as background,0 and object,255."
     )
@@ -171,6 +171,12 @@ def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: s
                 pairs[file] = f"has several masks: {mask.name} and {other.name}"
             case _:
                 pairs[file] = f"has no mask: no {key}{mask_suffix}.png in {shown(masks)}"
+    if not any(isinstance(mask, Path) for mask in pairs.values()):
+        found = list_some(mask.name for group in named.values() for mask in group) or "no images"
+        raise UserError(
+            f"data.root: no image has exactly one mask. {shown(files[0])} {pairs[files[0]]}. {shown(masks)} contains "
+            f"{found}. If the names of images and masks end differently, set data.image_suffix and data.mask_suffix."
+        )
     return pairs
 
 

@@ -19,7 +19,8 @@ from augment.data.targets.masks import MaskFile
 from augment.data.targets.spatial import IGNORE
 from augment.params import Choice, Count, Flag, Text, setting
 from augment.support.errors import UserError
-from augment.support.files import expanded, near_file
+from augment.support.files import expanded, near_file, shown
+from augment.support.formatting import list_some
 
 _TASK = Choice(
     default="detect", options=("detect", "segment"), doc="boxes, or class masks drawn from the outlines of objects"
@@ -300,9 +301,8 @@ class MaskPairs(CheckedSource):
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
         if self.val_dir and not self.cuts_val and self._has(self.val_dir):
             splits.append(self.val_dir)
-        parent = replace(self, root=str(expanded(self.root).absolute().parent))
-        if not self._has(splits[0]) and parent._has(self.train_dir):
-            raise UserError(f"data.root={self.root}: no folder {self.train_dir}. Did you mean data.root={parent.root}?")
+        if not self._has(splits[0]):
+            raise self._no_images(splits[0])
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
         pairs = [find_pairs(*self._folders(split), *suffixes) for split in splits]
         return read_masks(pairs, *self._names_and_labels())
@@ -340,6 +340,18 @@ class MaskPairs(CheckedSource):
 
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()
+
+    def _no_images(self, split: str) -> UserError:
+        """Return an error about a split without a folder of images."""
+        root = expanded(self.root).absolute()
+        if replace(self, root=str(root.parent))._has(self.train_dir):
+            return UserError(f"data.root={self.root}: no folder {self.train_dir}. Did you mean data.root={root.parent}?")
+        wanted = f"{split}/{self.images} or {self.images}/{split}" if split else self.images
+        found = list_some(sorted(f"{folder.name}/" for folder in root.iterdir() if folder.is_dir())) or "no folders"
+        return UserError(
+            f"data.root={self.root}: no folder {wanted}. {shown(root)} contains {found}. Set data.images, data.masks, "
+            "data.train_dir and data.val_dir to the names of your folders."
+        )
 
     def _folders(self, split: str) -> tuple[Path, Path]:
         root = expanded(self.root)

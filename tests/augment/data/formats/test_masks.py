@@ -177,6 +177,19 @@ def test_two_masks_of_an_image_and_masks_of_nothing_are_rejected() -> None:
         load("masks", root="set/train")
 
 
+def test_masks_with_other_names_and_folders_are_explained() -> None:
+    put()
+    for file in Path("set/train/masks").iterdir():
+        file.rename(file.with_stem(f"{file.stem}_mask"))
+    with pytest.raises(UserError, match=r"no image has exactly one mask\. .*contains 0_mask\.png.*data\.mask_suffix"):
+        load("masks", root="set", val_fraction=0.5)
+    assert len(load("masks", root="set", val_fraction=0.5, mask_suffix="_mask").val) > 0
+    Path("set/train").rename("set/training")
+    with pytest.raises(UserError, match=r"no folder images\. set contains training/\. Set .*data\.train_dir"):
+        load("masks", root="set", val_fraction=0.5)
+    assert len(load("masks", root="set", val_fraction=0.5, mask_suffix="_mask", train_dir="training").val) > 0
+
+
 def test_a_mask_of_the_image_as_it_is_shown_is_turned_to_its_file() -> None:
     put()
     photo(Path("set/train/images/0.jpg"), 12, 8, orientation=6)
