@@ -344,8 +344,11 @@ class MaskPairs(CheckedSource):
     def _no_images(self, split: str) -> UserError:
         """Return an error about a split without a folder of images."""
         root = expanded(self.root).absolute()
-        if replace(self, root=str(root.parent))._has(self.train_dir):
-            return UserError(f"data.root={self.root}: no folder {self.train_dir}. Did you mean data.root={root.parent}?")
+        parent = replace(self, root=str(root.parent))
+        if parent._has(self.train_dir):
+            return UserError(
+                f"data.root={self.root}: no folder {self.train_dir}. Did you mean data.root={parent.root}?"
+            )
         wanted = f"{split}/{self.images} or {self.images}/{split}" if split else self.images
         found = list_some(sorted(f"{folder.name}/" for folder in root.iterdir() if folder.is_dir())) or "no folders"
         return UserError(
