@@ -124,8 +124,7 @@ class FileList(CheckedSource, LabeledSource):
         if self.task is not None or len(names) <= _MANY_CLASSES or not all(map(str.isdecimal, names)):
             return dataset
         return dataset.noting(
-            f"data: each of the {len(names)} different whole numbers is a class. To predict numbers, set "
-            "data.task=regress"
+            f"data: the whole numbers are read as {len(names)} classes. To predict numbers, set data.task=regress"
         )
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:

@@ -267,14 +267,18 @@ def describe_alike(names: Sequence[str]) -> str:
 
 
 def describe_joined(names: Sequence[str]) -> str:
-    """Return a notice about names that consist of other names, such as "red|blue", or an empty string."""
+    """Return a notice about names of several labels, such as "red|blue" or "['red']", or an empty string."""
     known = set(names)
     parts = {name: [[part.strip() for part in name.split(separator)] for separator in " |,"] for name in names}
-    joined = [name for name in names if any(len(some) > 1 and known.issuperset(some) for some in parts[name])]
+    joined = [
+        name
+        for name in names
+        if name[:1] + name[-1:] == "[]" or any(len(some) > 1 and known.issuperset(some) for some in parts[name])
+    ]
     if not joined:
         return ""
     return (
-        f"data: {len(joined)} of {len(names)} labels consist of other labels, such as {joined[0]!r}. If an image has "
+        f"data: {len(joined)} of {len(names)} labels seem to be several labels, such as {joined[0]!r}. If an image has "
         "several labels, separate them with ; in CSV lists, and with spaces in other lists"
     )
 

@@ -243,14 +243,16 @@ def test_names_that_look_alike_are_noticed(lists: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", [" ", "|", ", "])
-def test_labels_that_consist_of_other_labels_are_noticed(lists: Path, separator: str) -> None:
+def test_several_labels_that_are_read_as_one_are_noticed(lists: Path, separator: str) -> None:
     joined = f"red{separator}blue"
     found = load(
         lists, f'path,label\na.png,"{joined}"\nb.png,red\nc.png,blue\n', "path,label\nd.png,red\n", ending="csv"
     )
     assert any("1 of 3 labels" in notice and repr(joined) in notice for notice in found.notices)
+    python = load(lists, "path,label\na.png,['a']\nb.png,\"['a','b']\"\n", "path,label\nc.png,['a']\n", ending="csv")
+    assert "2 of 2 labels seem to be several" in str(python.notices)
     other = load(lists, "path,label\na.png,red fox\nb.png,red\n", "path,label\nc.png,red\n", ending="csv")
-    assert "consist of" not in str(other.notices)
+    assert "several labels" not in str(other.notices)
 
 
 def test_lines_that_repeat_a_label_are_noticed(lists: Path) -> None:
