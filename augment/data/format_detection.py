@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from augment.data.cache import cached_result
 from augment.data.check import check_cache_of
 from augment.data.dataset import Dataset
-from augment.data.formats.raster_files import MODES, has_fourth_channel
+from augment.data.formats.raster_files import MODES
+from augment.data.formats.tiff import has_fourth_channel
 from augment.data.image_faults import strict_pillow
 from augment.data.images import ImageRef, encoded_ref, is_decoded, name_of, read_encoded
 from augment.data.rasters import Raster, StoredPixels, first_pixels, in_format

@@ -16,6 +16,7 @@ from PIL import Image
 
 from augment.cli.parser import writing
 from augment.data.dataset import ImageRef
+from augment.data.formats.tiff import READ_METADATA
 from augment.data.images import open_image, reader_source, to_rgb
 from augment.data.rasters import Raster
 from augment.drawing.target_overlays import color_of
@@ -185,4 +186,5 @@ def predict_source(
     reader = reader_source(is_rgb=pixels.is_rgb) if inside else ""
     colors = [color_of(label) for label in range(1, _COLORS + 1)] if boxes else []
     values = {"masks": masks, "padded": masks and padded, "points": points, "boxes": boxes, "pixels": pixels}
+    values["metadata"] = sorted(READ_METADATA)
     return template.render(file=FILE, reader=reader, colors=colors, lowest=[*lowest], **values).rstrip() + "\n"
