@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _CHUNK = 4096  # images to look up at once
 _SLOW_LOOKUP = 3e-5  # seconds per image. If looking up the first chunk takes longer, several threads look up the others
-_VERSION = b"9\n"  # the first line of each cache. Increase the number when results change
+_VERSION = b"10\n"  # the first line of each cache. Increase the number when results change
 
 
 def cached_lines(

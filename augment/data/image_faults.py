@@ -38,6 +38,8 @@ _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The JPEG format allows 65,535
 _MAX_SCANS = 20  # the limit for a JPEG with `MAX_PIXELS` pixels. Smaller JPEGs may have more. Encoders write up to 18
 
+_PNG_HEADER = 65536  # bytes in which a PNG states that it is animated, unless its color profile is larger
+
 # Pillow's exceptions for truncated or damaged files, and for files that exceed its size limit.
 DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
@@ -77,7 +79,8 @@ def is_rare(content: bytes | memoryview) -> bool:
     """Return whether an image has a format with many variants, which programs may decode differently."""
     if content[:2] == b"\xff\xd8":
         return _read_jpeg(content)[1] > 3  # CMYK, which some programs store inverted
-    return content[:4] not in (b"\x89PNG", b"RIFF")
+    # Of an animated PNG, DALI may decode another frame than Pillow.
+    return content[:4] not in (b"\x89PNG", b"RIFF") or b"acTL" in bytes(content[:_PNG_HEADER])
 
 
 def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | None) -> str | None:

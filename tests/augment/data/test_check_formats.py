@@ -55,6 +55,14 @@ def gray(levels: np.ndarray, form: str) -> bytes:
     return stream.getvalue()
 
 
+ROTATED = Image.Exif()
+ROTATED[274] = 6
+
+
+def animated_png(**options: object) -> bytes:
+    return encoded("PNG", save_all=True, append_images=[image().rotate(180), image()], **options)
+
+
 GOOD: dict[str, Callable[[], bytes]] = {
     "rgb.jpg": lambda: encoded("JPEG"),
     "gray.jpg": lambda: encoded("JPEG", "L"),
@@ -66,6 +74,7 @@ GOOD: dict[str, Callable[[], bytes]] = {
     "gray_alpha.png": lambda: encoded("PNG", "LA"),
     "rgba.png": lambda: encoded("PNG", "RGBA"),
     "palette.png": lambda: encoded("PNG", "P"),
+    "animated.png": lambda: animated_png(),
     "16_bit.png": lambda: gray(np.arange(2400, dtype=np.uint16) * 27, "PNG"),
     "garbage_after_the_end.png": lambda: encoded("PNG") + b"garbage" * 20,
     "broken_image_index.jpg": jpeg_pillow_warns_of,
@@ -105,6 +114,8 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "bomb.png": (lambda: png_that_claims(20_000, 20_000), "claims more than the limit of 178,956,970 pixels"),
     "cut.png": (lambda: half(encoded("PNG")), "is broken"),
     "cut_before_the_end.png": (lambda: encoded("PNG")[:-12], "is broken"),
+    "animated_and_rotated.png": (lambda: animated_png(exif=ROTATED), "is a PNG of mode RGB that programs decode diff"),
+    "not_in_the_animation.png": (lambda: animated_png(default_image=True), "that programs decode differently"),
     "flipped_bit.png": (lambda: encoded("PNG")[:500] + b"\x55" + encoded("PNG")[501:], "is broken"),
     "cut.webp": (lambda: encoded("WEBP")[:-4], "is broken"),
     "almost_all_levels.ppm": (lambda: b"P5 60 40 240\n" + bytes(2400), "(levels from 0 to 240)"),
