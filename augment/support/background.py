@@ -72,9 +72,15 @@ class Background(Generic[T]):
     """A function call in a background thread. At the end, call `result` or `drop`. Both wait until the call ends."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        pool = ThreadPoolExecutor(1, "background")
-        self._future, self._is_reported = pool.submit(work), False
-        pool.shutdown(wait=False)
+        self._future, self._is_reported = Future[T](), False
+        # A thread of a pool would never end if Ctrl-C arrived while it starts, and the process would not end either.
+        Thread(target=self._run, args=(work,), name="background").start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._future.set_result(work())
+        except BaseException as error:
+            self._future.set_exception(error)
 
     @property
     def done(self) -> bool:

@@ -62,7 +62,8 @@ class _Parser(Parser):
 def main(arguments: Sequence[str]) -> int:
     """Run the command line. Return the exit code."""
     logging.raiseExceptions = False  # otherwise a log on a full disk prints a traceback for each line
-    with readable_errors(), StopSignals() as signals:
+    # Errors are printed inside the context of signals: if one rank fails, its launcher stops the others meanwhile.
+    with StopSignals() as signals, readable_errors():
         try:
             return _main(list(arguments), signals)
         except KeyboardInterrupt as error:

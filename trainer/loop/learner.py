@@ -214,14 +214,12 @@ class Learner:
     def _run_all(self, error: BaseException | None, *calls: Callable[[], None]) -> None:
         """Call all functions, even if one fails. Store the first error in `self.error`. Errors are chained."""
         self.error = error
-        if calls:
+        for number, call in enumerate(calls, 1):
             try:
-                calls[0]()
+                call()
             except BaseException as failure:
-                error = error or failure
+                self._run_all(error or failure, *calls[number:])
                 raise
-            finally:
-                self._run_all(error, *calls[1:])
 
     def _fetch(self, loader: Iterable[Batch], count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield the batches of a pass with their indices. `waited` is the wait for the current batch, in seconds."""

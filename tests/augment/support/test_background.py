@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -58,6 +60,24 @@ def test_ctrl_c_ends_waiting_but_not_the_work() -> None:
     assert not background.done
     proceed.set()
     assert background.result()
+
+
+def test_ctrl_c_while_a_thread_starts_does_not_keep_the_process_alive() -> None:
+    code = """
+import threading
+from augment.support.background import Background
+
+start = threading.Thread.start
+
+def interrupted(thread):
+    start(thread)
+    raise KeyboardInterrupt
+
+threading.Thread.start = interrupted
+Background(print)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stderr.endswith("KeyboardInterrupt\n")
 
 
 def test_a_failure_of_dropped_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
