@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from augment.params.param import Param
 from augment.params.param_types import Size, Values
 from augment.support.errors import UserError, plugin_hint, suggest, unknown_key
-from augment.support.formatting import list_some, plural
+from augment.support.formatting import list_some
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
         if others and not any(stray in (own, *param.aliases) for own, param in settings(kinds[name]).items()):
             own = ", ".join(sorted(settings(kinds[name]))) or "(none)"
             raise UserError(
-                f"{key}.{stray}: {key}={name} has no such key, but {list_some(others, 3)} "
-                f"{plural(len(others), 'has', 'have')} it. Allowed: {own}."
+                f"{key}.{stray}: {key}={name} has no such key. Add one that has it: {list_some(others, 3)}. Allowed "
+                f"with {key}={name}: {own}."
             )
     return parse_settings(kinds[name], values, key)

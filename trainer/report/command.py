@@ -12,7 +12,7 @@ from augment.support.formatting import printable
 from augment.support.untrusted_files import damage_errors
 from trainer.report.page import write_record
 from trainer.report.run_content import REPORT_FILE, read_record
-from trainer.run.config.schema import CONFIG_FILE
+from trainer.run.config.schema import ALLOWED_RUN, CONFIG_FILE
 from trainer.run.folder.run_names import RunParser
 
 _EXAMPLES = """\
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     with readable_errors():
         _, folders, _ = parser.split_paths(arguments)
         for folder in folders:
-            require_in(folder, CONFIG_FILE, allowed="the folder of a run")
+            require_in(folder, CONFIG_FILE, allowed=ALLOWED_RUN)
         for folder in folders:
             with writing(f"{folder / REPORT_FILE}"):
                 try:

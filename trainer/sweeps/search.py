@@ -65,7 +65,7 @@ def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
         finalists = [trial.params for trial in best]
         winner = _choose(plan, finalists, launcher, worker)
         compared = _confirm(plan, winner, launcher, worker)
-        lines.append(f"Winner of {amount(len(finalists), 'finalist')}: {_joined(winner, plan)}")
+        lines.append(f"Best of {amount(len(finalists), 'finalist')}: {_joined(winner, plan)}")
         if compared is None:
             lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
         else:

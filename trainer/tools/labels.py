@@ -15,7 +15,7 @@ from augment.support.files import json_line, require_in, write_atomically
 from augment.support.formatting import printable
 from augment.support.untrusted_files import read_as
 from trainer.figures.label_report import PAGE_FILE, REPORT_FILE, LabelReport
-from trainer.run.config.schema import CONFIG_FILE
+from trainer.run.config.schema import ALLOWED_RUN, CONFIG_FILE
 from trainer.run.folder.reader import RunFolder
 from trainer.run.folder.run_names import RunParser
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _read_report(folder: Path) -> LabelReport:
     """Read the label audit in the folder of a run."""
-    require_in(folder, CONFIG_FILE, allowed="the folder of a run")
+    require_in(folder, CONFIG_FILE, allowed=ALLOWED_RUN)
     run = RunFolder(folder)
     if not (folder / REPORT_FILE).is_file():
         raise UserError(

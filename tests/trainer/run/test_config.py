@@ -254,6 +254,11 @@ def test_any_other_model_leaves_it_open(pretrained: dict[str, Any]) -> None:
         ({"callbacks": {"plots": 3}}, "callbacks.plots: 3 is not allowed. "),
         ({"data": {"source": "sample", "warmup": 1, "lr": 1}}, "data.warmup: unknown key. Did you mean 'fit.warmup'?"),
         ({"fit": {"skip_nonfinite": 0}}, "fit.skip_nonfinite: unknown key."),
+        ({"output_dir": "runs"}, "output_dir: unknown key. Did you mean 'hydra.run.dir'?"),
+        (
+            {"data": {"source": "sample", "root": "photos"}},
+            "data.root: data=sample has no such key. Add one that has it: ",
+        ),
     ],
 )
 def test_mistakes(sections: dict[str, Any], message: str) -> None:

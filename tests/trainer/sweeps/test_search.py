@@ -249,7 +249,7 @@ def test_a_finalist_with_failed_runs_does_not_win_by_the_other_runs(runs: FakeRu
     runs.fail = fail
     plan = make(tmp_path, SWEPT[1:], n_trials=6, finalists=2, seeds=2, confirm=2)
     assert search(plan, Local(), runs.worker()) == 0
-    assert "Winner of 2 finalists: aug.train.rotate.p=0.5" in (tmp_path / "search.md").read_text()
+    assert "Best of 2 finalists: aug.train.rotate.p=0.5" in (tmp_path / "search.md").read_text()
 
 
 def test_a_starting_configuration_with_a_single_seed_is_the_baseline(runs: FakeRuns, tmp_path: Path) -> None:

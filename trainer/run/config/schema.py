@@ -46,6 +46,12 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 
+# How messages describe the argument RUN.
+ALLOWED_RUN = "the folder of a run, SWEEP:best, or last for the latest run"
+
+# Names that other programs use for the folder of a run.
+_RUN_DIR_NAMES = ("out", "out_dir", "output", "output_dir", "outdir", "save_dir", "run_dir", "log_dir", "logdir")
+
 # Settings that earlier versions wrote to `CONFIG_FILE`, and that are ignored.
 _IGNORED = [("data", "max_bad"), ("fit", "teacher_digest")]
 
@@ -235,7 +241,7 @@ def run_of(weights: str) -> Path | None:
 
 def inner_keys() -> dict[str, str]:
     """Return the key paths of all settings and callbacks, by name and by alias."""
-    keys = _callback_keys()
+    keys = _callback_keys() | dict.fromkeys(_RUN_DIR_NAMES, "hydra.run.dir")
     keys |= {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
     keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
     keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
@@ -289,7 +295,7 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     Raises:
         UserError: the file is missing or damaged.
     """
-    require_in(folder, name, allowed="the folder of a run, or last for the latest run")
+    require_in(folder, name, allowed=ALLOWED_RUN)
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run. Pass the folder of a run.")
