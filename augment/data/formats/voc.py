@@ -24,6 +24,9 @@ CLASSES = (
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 
+# What messages about a missing or unreadable list allow.
+_LIST = "one image name per line. Without lists, set data.train=null data.val_fraction=0.2"
+
 # Some lists have 1, 0 or -1 after each name, which states whether the image shows a class.
 _FLAG = re.compile(r"\s+(-1|0|1|\+1)$")
 
@@ -50,7 +53,7 @@ def list_names(file: Path, *known: Collection[str]) -> list[str]:
     if file.is_dir():
         names = sorted(known[0])
     else:
-        lines = map(str.strip, read_text("data.root", file, "one image name per line").splitlines())
+        lines = map(str.strip, read_text("data.root", file, _LIST).splitlines())
         names = [_name(line, known) for line in lines if line]
     if not names:
         raise UserError(f"data.root: {file} lists no images.")

@@ -30,7 +30,10 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
         UserError: the file is missing or malformed.
     """
     if not file.is_file():
-        raise UserError(f"data.root: the file {file} does not exist.{near_file(file)} Use a data.yaml, or its folder.")
+        raise UserError(
+            f"data.root: the file {file} does not exist.{near_file(file)} Use a data.yaml with the keys "
+            "train, val and names, or its folder."
+        )
     values, texts = read_yaml(file), read_yaml(file, as_text=True)
     content: dict[str, Any] = {}
     if isinstance(values, dict) and isinstance(texts, dict):

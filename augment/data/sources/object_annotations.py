@@ -172,6 +172,8 @@ class Voc(CheckedSource):
         """Read the lists, and the annotations or masks."""
         root = expanded(self.root)
         folder, extension = (self.annotations, ".xml") if self.task == "detect" else ("SegmentationClass", ".png")
+        if self.task == "detect" and root.is_dir():
+            self._require_folders(root)
         images = voc.files_by_name(root / self.images, voc.IMAGES)
         targets = voc.files_by_name(root / folder, (extension,))
         splits: list[list[tuple[Path, Path]]] = []  # each image with its mask or annotations
@@ -187,6 +189,14 @@ class Voc(CheckedSource):
             return read_masks(masks, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
         read = [[voc.read_image(*pair, number) for number, pair in enumerate(pairs, 1)] for pairs in splits]
         return make_objects(set_labels(read, given), read, WantedTargets())
+
+    def _require_folders(self, root: Path) -> None:
+        for name in (self.images, self.annotations):
+            if not (root / name).is_dir():
+                raise UserError(
+                    f"data.root={self.root}: no folder {name}. Set data.images and data.annotations to root's folders "
+                    "of images and of .xml files. If root itself holds both, set data.images=. data.annotations=."
+                )
 
     @property
     def given_val(self) -> str:

@@ -30,6 +30,22 @@ def put(*objects: str, head: str = "", size: tuple[int, int] = (40, 20)) -> None
         Path(f"voc/ImageSets/{kind}/val.txt").write_text("b  1\n")
 
 
+def test_images_and_annotations_in_one_folder() -> None:
+    put(OBJECT.format("dog", 0, 1, 1, 40, 20))
+    for folder in ("Annotations", "JPEGImages"):
+        for file in Path("voc", folder).iterdir():
+            file.rename(Path("voc", file.name))
+        Path("voc", folder).rmdir()
+    settings = {"root": "voc"}
+    with pytest.raises(UserError, match=r"no folder JPEGImages\. .*set data\.images=\. data\.annotations=\.$"):
+        load("voc", **settings)
+    settings |= {"images": ".", "annotations": "."}
+    Path("voc/ImageSets/Main/train.txt").unlink()
+    with pytest.raises(UserError, match=r"Without lists, set data\.train=null data\.val_fraction=0\.2\.$"):
+        load("voc", **settings)
+    assert len(load("voc", **settings, train=None, val_fraction=0.5).val) == 1
+
+
 def test_edges_count_from_one_and_include_the_last_pixel() -> None:
     put(OBJECT.format("dog", 0, 1, 1, 40, 20), OBJECT.format("cat", 1, 5, 2, 5, 3))
     dataset = load("voc", root="voc")
